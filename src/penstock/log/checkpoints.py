@@ -1,0 +1,172 @@
+"""Small text files that remember offsets across restarts, in Kafka's format.
+
+Noun: a checkpoint is a version line "0", a line with the number of rows, then one row a line, values parted
+by a space. Two kinds of rows are in use: `topic partition offset` (recovery point, high watermark, log start,
+cleaner) and `epoch startOffset` (the leader epochs of one partition).
+
+Rule: a checkpoint is replaced whole, never edited: written beside, synced, renamed over the old one, and the
+folder synced. So a reader sees the old or the new one, and anything else is damage: `CheckpointError`, and
+the caller decides what is safe to assume instead. One writer a path at a time, since the file beside has a
+fixed name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.log.errors import LogError
+from penstock.runtime.files import Buffer, Files
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
+CLEANER_FILE = "cleaner-offset-checkpoint"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+
+# A hundred thousand partitions with the longest topic names come to 28 MB.
+MAX_CHECKPOINT_BYTES = 64 * 1024 * 1024
+
+_VERSION = "0"
+_TEMPORARY_SUFFIX = ".tmp"
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+TopicPartition = tuple[str, int]
+
+
+class CheckpointError(LogError):
+    """The content of a checkpoint file contradicts its format."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"checkpoint {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def parent_folder(path: str) -> str:
+    """The folder that holds `path`: "/data/t-0/x" is in "/data/t-0", "/x" in "/", "x" in "."."""
+    folder, slash, _ = path.rpartition("/")
+    return folder or slash or "."
+
+
+def atomic_write(files: Files, path: str, data: Buffer, *, sync: bool = True) -> None:
+    """Give `path` the content `data`: whoever opens it, now or after a crash, finds the old or the new whole.
+
+    Without `sync` that holds for a killed process, not for a power loss.
+    """
+    temporary = path + _TEMPORARY_SUFFIX
+    try:
+        file = files.open(temporary, create=True)
+        try:
+            # A crash may have left a longer one.
+            file.truncate(0)
+            file.write_at(0, data)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except OSError:
+        # On a full disk the half-written file would hold the last free bytes.
+        with contextlib.suppress(OSError):
+            files.remove(temporary)
+        raise
+    if sync:
+        files.sync_folder(parent_folder(path))
+
+
+def write_checkpoint(files: Files, path: str, rows: Iterable[Sequence[str | int]]) -> None:
+    """Replace the checkpoint at `path` by these rows. CheckpointError for what could not be read back."""
+    lines = []
+    for row in rows:
+        values = [str(value) for value in row]
+        line = " ".join(values)
+        if line.split() != values or not values or any(isinstance(value, int) and value < 0 for value in row):
+            raise CheckpointError(path, f"row {row!r} has an empty or negative value, or one with a space in it")
+        lines.append(line)
+    data = "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+    if len(data) > MAX_CHECKPOINT_BYTES:
+        raise CheckpointError(path, f"{len(data)} bytes would exceed the limit of {MAX_CHECKPOINT_BYTES}")
+    atomic_write(files, path, data)
+
+
+def read_checkpoint(files: Files, path: str) -> list[list[str]]:
+    """The rows of the checkpoint at `path`, each split into its values. FileNotFoundError if there is none.
+
+    A file without a byte has no rows: Kafka makes such files before it first writes them.
+    """
+    file = files.open(path, writable=False)
+    try:
+        size = file.size()
+        if size > MAX_CHECKPOINT_BYTES:
+            raise CheckpointError(path, f"{size} bytes exceed the limit of {MAX_CHECKPOINT_BYTES}")
+        data = file.read_at(0, size)
+    finally:
+        file.close()
+    return _parse(path, data) if data else []
+
+
+def _parse(path: str, data: bytes) -> list[list[str]]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(path, "not UTF-8 text") from error
+    lines = text.split("\n")
+    if lines.pop() != "":
+        raise CheckpointError(path, "the last line is cut off")
+    if lines[0] != _VERSION:
+        raise CheckpointError(path, f"version {lines[0][:40]!r} is not known, {_VERSION!r} is")
+    if len(lines) < 2:
+        raise CheckpointError(path, "the number of rows is missing")
+    announced = _number(path, lines[1], _INT32_MAX)
+    rows = [line.split() for line in lines[2:]]
+    if len(rows) != announced:
+        raise CheckpointError(path, f"{announced} rows announced, {len(rows)} found")
+    return rows
+
+
+def _number(path: str, text: str, maximum: int) -> int:
+    # int() alone would take "1_0", "+1" and other scripts' digits.
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise CheckpointError(path, f"{text[:40]!r} is not a number")
+    number = int(text)
+    if number > maximum:
+        raise CheckpointError(path, f"{number} exceeds {maximum}")
+    return number
+
+
+def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace a checkpoint of `topic partition offset` rows."""
+    write_checkpoint(files, path, ((topic, partition, offset) for (topic, partition), offset in offsets.items()))
+
+
+def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
+    """The offset of each (topic, partition) of a checkpoint. FileNotFoundError, CheckpointError."""
+    offsets: dict[TopicPartition, int] = {}
+    for row in read_checkpoint(files, path):
+        if len(row) != 3:
+            raise CheckpointError(path, f"a row of {len(row)} values where topic, partition and offset belong")
+        key = (row[0], _number(path, row[1], _INT32_MAX))
+        if key in offsets:
+            raise CheckpointError(path, f"two rows for {key[0]}-{key[1]}")
+        offsets[key] = _number(path, row[2], _INT64_MAX)
+    return offsets
+
+
+def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> None:
+    """Replace a checkpoint of `epoch startOffset` rows."""
+    write_checkpoint(files, path, epochs)
+
+
+def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
+    """The (epoch, start offset) pairs of a checkpoint, both rising. FileNotFoundError, CheckpointError."""
+    epochs: list[tuple[int, int]] = []
+    for row in read_checkpoint(files, path):
+        if len(row) != 2:
+            raise CheckpointError(path, f"a row of {len(row)} values where epoch and start offset belong")
+        epoch, start_offset = _number(path, row[0], _INT32_MAX), _number(path, row[1], _INT64_MAX)
+        if epochs and (epoch <= epochs[-1][0] or start_offset <= epochs[-1][1]):
+            raise CheckpointError(path, f"{(epoch, start_offset)} follows {epochs[-1]}")
+        epochs.append((epoch, start_offset))
+    return epochs

@@ -1,0 +1,129 @@
+"""Making a log's bytes durable, many waiters at a time.
+
+Noun: a flush is a list of files (and perhaps the folder) whose sync makes everything below an offset durable.
+Group commit: whoever waits for an offset while a flush runs shares the next one, so the number of syncs is bounded by
+the disk, not by the number of requests.
+
+Rule: a flush is prepared and completed on the thread that owns the log, and only `run` happens elsewhere. A sync that
+fails says nothing about what is on the disk, so the log goes offline: it is never tried again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.log.errors import LogError, LogFailed
+from penstock.runtime.files import File, Files
+from penstock.runtime.workers import Outcome, Workers, WorkersError
+
+
+class Flush:
+    """What to sync, and what is durable then."""
+
+    __slots__ = ("end_offset", "files", "folder", "generation", "sealed", "targets")
+
+    def __init__(
+        self,
+        files: Files,
+        end_offset: int,
+        generation: int,
+        targets: list[File],
+        folder: str | None,
+        sealed: int,
+    ) -> None:
+        self.files = files
+        self.end_offset = end_offset
+        self.generation = generation
+        self.targets = targets
+        self.folder = folder
+        self.sealed = sealed  # how many sealed segments it covers
+
+    def run(self) -> None:
+        for file in self.targets:
+            file.sync()
+        if self.folder is not None:
+            self.files.sync_folder(self.folder)
+
+
+class Flushable(Protocol):
+    """What group commit needs of a log."""
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    def prepare_flush(self) -> Flush | None: ...
+
+    def complete_flush(self, flush: Flush) -> None: ...
+
+    def fail(self, error: BaseException) -> LogFailed: ...
+
+
+Done = Callable[[LogError | None], None]
+
+
+class GroupCommit:
+    """Calls back when a log is durable up to an offset; at most one flush a log runs at a time."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._waiting: dict[Flushable, deque[tuple[int, Done]]] = {}
+        self._running: set[Flushable] = set()
+
+    def when_durable(self, log: Flushable, offset: int, done: Done) -> None:
+        """Call `done` (None, or why it cannot be) once everything below `offset` is durable."""
+        if log.flushed_offset >= offset:
+            done(None)
+            return
+        self._waiting.setdefault(log, deque()).append((offset, done))
+        if log not in self._running:
+            self._start(log)
+
+    def pending(self, log: Flushable) -> int:
+        return len(self._waiting.get(log, ()))
+
+    def _start(self, log: Flushable) -> None:
+        try:
+            flush = log.prepare_flush()
+        except (LogError, OSError) as error:
+            self._answer_all(log, log.fail(error))
+            return
+        if flush is None:
+            # Nothing is left to sync: truncation took away what was waited for.
+            self._answer_all(log, LogFailed("log", "the records were truncated before they were durable"))
+            return
+        self._running.add(log)
+        try:
+            self._workers.run(flush.run, lambda outcome: self._finish(log, flush, outcome))
+        except WorkersError as error:
+            self._running.discard(log)
+            self._answer_all(log, LogError(f"the flush was not started: {error}"))
+
+    def _finish(self, log: Flushable, flush: Flush, outcome: Outcome[None]) -> None:
+        self._running.discard(log)
+        if outcome.error is not None:
+            self._answer_all(log, log.fail(outcome.error))
+            return
+        log.complete_flush(flush)
+        waiting = self._waiting.get(log)
+        durable = log.flushed_offset
+        ready: list[Done] = []
+        still: deque[tuple[int, Done]] = deque()
+        for offset, done in waiting or ():
+            if offset <= durable:
+                ready.append(done)
+            else:
+                still.append((offset, done))
+        if still:
+            self._waiting[log] = still
+        else:
+            self._waiting.pop(log, None)
+        for done in ready:
+            done(None)
+        if log in self._waiting and log not in self._running:
+            self._start(log)
+
+    def _answer_all(self, log: Flushable, error: LogError) -> None:
+        for _, done in self._waiting.pop(log, ()):
+            done(error)

@@ -1,0 +1,63 @@
+"""Offsets by time.
+
+Rule: the segment is found among the running maxima of the table, the batch by the time index; only that one batch is
+decompressed, to find the record.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.log.errors import DamagedLog
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import Segment
+from penstock.log.walk import Place
+from penstock.records import NO_TIMESTAMP, CorruptBatch, Record, decode_batch
+
+
+class TimedOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    """The first record stamped at or after `timestamp`; None if there is none.
+
+    Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
+    """
+    table = log.stamped_table()
+    for index in range(table.first_stamped_from(timestamp), log.segment_count):
+        segment = log.segment_at(index)
+        place = segment.find_time(timestamp)
+        while place is not None:
+            for record in _records(segment, place):
+                if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
+                    return TimedOffset(record.timestamp, record.offset, place.header.leader_epoch)
+            # Its newest record was compacted away, or lies before the log's start.
+            place = _next_with(segment, place, timestamp)
+    return None
+
+
+def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
+    """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
+    table = log.stamped_table()
+    largest = max([log.active.max_timestamp, *table.stamps])
+    return None if largest <= NO_TIMESTAMP else offset_for_time(log, largest)
+
+
+def _records(segment: Segment, place: Place) -> list[Record]:
+    if place.header.is_control:
+        return []
+    data = segment.file.read_at(place.position, place.header.size)
+    try:
+        return decode_batch(data)
+    except CorruptBatch as error:
+        raise DamagedLog(segment.path, place.position, error.reason) from error
+
+
+def _next_with(segment: Segment, place: Place, timestamp: int) -> Place | None:
+    for candidate in segment.places(place.end):
+        if candidate.header.max_timestamp >= timestamp:
+            return candidate
+    return None

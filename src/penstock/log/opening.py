@@ -1,0 +1,221 @@
+"""Opening a partition's folder: what is there, what must be repaired, where the log ends.
+
+Rule: after a clean stop nothing is read but the manifest and the end of the last segment. After an unclean one the
+segments that were not known to be durable are walked batch by batch, and the log is cut at the first that is torn,
+damaged or out of order: what stays is a prefix, and it holds everything that was synced. Half-done compactions are
+finished or undone, half-done deletions finished; files of others are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
+from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.partition_log import PartitionLog
+from penstock.log.producer_state import ProducerStates
+from penstock.log.restoring import load_newest_snapshot, replay
+from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Damage, Segment
+from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
+from penstock.log.settings import LogSettings
+from penstock.log.sweeping import segment_files, sweep
+from penstock.runtime.files import Files
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_BATCH = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open log, and what had to be done to it."""
+
+    log: PartitionLog
+    was_clean: bool
+    damages: list[Damage] = field(default_factory=list)
+    removed_segments: int = 0
+    walked_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    """The segments to go on with."""
+
+    sealed: list[Row]
+    active: Segment
+    unsynced: list[Segment] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    removed: int = 0
+    walked: int = 0
+
+
+def open_log(
+    files: Files,
+    folder: str,
+    settings: LogSettings,
+    *,
+    clean: bool,
+    recovery_point: int | None = 0,
+    log_start_offset: int = 0,
+    now_ms: int = 0,
+    max_producers: int = 100_000,
+) -> Opened:
+    """The log in `folder`, made if there is none.
+
+    `clean`: the last stop was one. `recovery_point`: the offset below which everything was durable then; None if that
+    is not known (its checkpoint is damaged), when gaps between segments are taken for compaction's.
+    """
+    files.make_folder(folder)
+    table = SegmentTable.load(files, folder) if clean else None
+    if table is None or not len(table):
+        rows = _list_segments(files, folder, log_start_offset)
+    else:
+        rows = list(table)
+    interval = settings.index_interval_bytes
+    if not rows:
+        found = _Found([], Segment.create(files, folder, log_start_offset, interval))
+    elif clean:
+        found = _open_clean(files, folder, rows, interval)
+    else:
+        found = _recover(files, folder, rows, interval, recovery_point)
+    end = found.active.next_offset
+    if log_start_offset > end:
+        logger.warning("%s: the log ends at %d, before its start %d: emptied", folder, end, log_start_offset)
+        found = _start_over(files, folder, found, log_start_offset, interval)
+        end = log_start_offset
+    first = found.sealed[0].base_offset if found.sealed else found.active.base_offset
+    epochs = _load_epochs(files, folder)
+    log = PartitionLog(
+        files,
+        folder,
+        settings,
+        table=SegmentTable.of(found.sealed),
+        active=found.active,
+        epochs=LeaderEpochs() if epochs is None else epochs,
+        producers=ProducerStates(max_producers),
+        log_start_offset=max(log_start_offset, first),
+        flushed_offset=end if clean else min(recovery_point or 0, end),
+        now_ms=now_ms,
+        unsynced=found.unsynced,
+    )
+    if epochs is None:
+        _rebuild_epochs(log)
+    log.epochs.truncate_from_end(end)
+    log.epochs.truncate_from_start(log.log_start_offset)
+    _restore_producers(log, [] if clean else [*found.unsynced, found.active], now_ms)
+    return Opened(log, clean, found.damages, found.removed, found.walked)
+
+
+def _list_segments(files: Files, folder: str, log_start_offset: int) -> list[Row]:
+    sweep(files, folder)
+    names = segment_files(files.list_folder(folder))
+    bases = sorted(base for base, suffixes in names.items() if LOG_SUFFIX in suffixes)
+    for base, suffixes in names.items():
+        if LOG_SUFFIX not in suffixes:
+            for suffix in suffixes & set(SEGMENT_SUFFIXES):
+                files.remove(f"{folder}/{base:020d}{suffix}")
+    sizes = [files.size_of(f"{folder}/{base:020d}{LOG_SUFFIX}") for base in bases]
+    return [Row(base, size, UNKNOWN_TIMESTAMP) for base, size in zip(bases, sizes, strict=True)]
+
+
+def _open_clean(files: Files, folder: str, rows: list[Row], interval: int) -> _Found:
+    active = Segment(files, folder, rows[-1].base_offset, index_interval_bytes=interval)
+    trouble = active.load()
+    if trouble is None:
+        return _Found(rows[:-1], active)
+    logger.warning("%s: index %s: rebuilt", active.path, trouble)
+    found = _Found(rows[:-1], active, walked=active.size)
+    # The stop was clean, so whatever breaks the walk here was damaged since: cut there, and say so.
+    damage = active.recover(active.base_offset, active.base_offset, _LARGEST_BATCH)
+    if damage is not None:
+        found.damages.append(damage)
+        _log_damage(damage)
+    return found
+
+
+def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery_point: int | None) -> _Found:
+    """Walk the segments that may hold more than was durable; sealed ones below are left as they are."""
+    known = 0 if recovery_point is None else recovery_point
+    first = len(rows) - 1
+    while first > 0 and rows[first].base_offset > known:
+        first -= 1
+    found = _Found(list(rows[:first]), Segment(files, folder, rows[first].base_offset, index_interval_bytes=interval))
+    for index in range(first, len(rows)):
+        segment = found.active if index == first else Segment(
+            files, folder, rows[index].base_offset, index_interval_bytes=interval
+        )  # fmt: skip
+        if index > first:
+            found.sealed.append(Row(found.active.base_offset, found.active.size, found.active.max_timestamp))
+            found.unsynced.append(found.active)
+            found.active.seal()
+            found.active = segment
+        damage = segment.recover(known, segment.base_offset, _LARGEST_BATCH)
+        found.walked += segment.size
+        if damage is not None:
+            found.damages.append(damage)
+            _log_damage(damage)
+        following = rows[index + 1].base_offset if index + 1 < len(rows) else None
+        if following is None:
+            break
+        gap = segment.next_offset < following and recovery_point is not None and following > known
+        if damage is not None or segment.next_offset > following or gap:
+            logger.warning(
+                "%s ends at offset %d, the next segment begins at %d: the %d later segments are removed",
+                segment.path, segment.next_offset, following, len(rows) - index - 1,
+            )  # fmt: skip
+            found.removed = _remove(files, folder, rows[index + 1 :])
+            break
+    return found
+
+
+def _log_damage(damage: Damage) -> None:
+    level = logging.ERROR if damage.was_synced else logging.WARNING
+    logger.log(
+        level, "%s: cut at byte %d, %d bytes dropped%s: %s", damage.path, damage.position, damage.size,
+        " THAT HAD BEEN DURABLE" if damage.was_synced else "", damage.reason,
+    )  # fmt: skip
+
+
+def _remove(files: Files, folder: str, rows: list[Row]) -> int:
+    """Delete segments, the newest first, so that what a crash leaves is still without a hole."""
+    for row in reversed(rows):
+        Segment(files, folder, row.base_offset).remove()
+    files.sync_folder(folder)
+    return len(rows)
+
+
+def _start_over(files: Files, folder: str, found: _Found, offset: int, interval: int) -> _Found:
+    found.active.release()
+    rows = [*found.sealed, Row(found.active.base_offset, found.active.size, UNKNOWN_TIMESTAMP)]
+    removed = _remove(files, folder, rows)
+    fresh = Segment.create(files, folder, offset, interval)
+    return _Found([], fresh, damages=found.damages, removed=found.removed + removed, walked=found.walked)
+
+
+def _load_epochs(files: Files, folder: str) -> LeaderEpochs | None:
+    try:
+        return LeaderEpochs.load(files, f"{folder}/{LEADER_EPOCH_FILE}")
+    except CheckpointError as error:
+        logger.warning("%s: rebuilt from the log", error)
+        return None
+
+
+def _rebuild_epochs(log: PartitionLog) -> None:
+    for index in range(log.segment_count):
+        for place in log.segment_at(index).places():
+            if place.header.leader_epoch > log.epochs.latest_epoch:
+                log.epochs.assign(place.header.leader_epoch, place.header.base_offset)
+
+
+def _restore_producers(log: PartitionLog, recovered: list[Segment], now_ms: int) -> None:
+    """Producers and aborted transactions as the batches say, read from the newest snapshot on."""
+    limit = log.log_end_offset
+    for segment in reversed(recovered):
+        if segment.aborted.cut_damaged_tail():
+            limit = min(limit, segment.base_offset)
+    start = load_newest_snapshot(log.files, log.folder, limit, log.producers)
+    if start is None:
+        start = log.log_start_offset
+    for index in range(log.find_segment(start), log.segment_count):
+        replay(log.segment_at(index), start, log.producers, log.epochs, now_ms)

@@ -1,0 +1,524 @@
+"""A partition's log: a row of segments, appended at one end, read anywhere, deleted at the other end.
+
+Noun: the records of one partition from `log_start_offset` to `log_end_offset`.
+
+Rule: batches are handled whole. A leader's append checks headers, patches offsets and epoch in place and is one write;
+a read is a region of a file. State changes only after the write that carries it succeeded. Time is an argument.
+Nothing here costs more because more is stored: the segment is found by binary search, the batch by a sparse index.
+
+    log_start_offset <= high_watermark <= log_end_offset      flushed_offset: durable up to here
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, atomic_write
+from penstock.log.errors import (
+    AppendTooLarge,
+    BatchTooLarge,
+    DiskFull,
+    InvalidBatch,
+    InvalidTimestamp,
+    LogFailed,
+    NonMonotonicOffsets,
+    OffsetOutOfRange,
+    is_disk_full,
+)
+from penstock.log.flush import Flush
+from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.producer_snapshot import snapshot_name
+from penstock.log.producer_state import CompletedTransaction, ProducerStates
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
+from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
+from penstock.log.settings import LogSettings
+from penstock.log.transaction_index import AbortedTransaction
+from penstock.records import (
+    BatchHeader,
+    Buffer,
+    CorruptBatch,
+    assign_offsets,
+    payload_of,
+    scan,
+    stamp_append_time,
+)
+from penstock.records.control import decode_marker
+from penstock.records.kernel import count_null_keys
+from penstock.runtime.files import File, Files
+
+_OPEN_SEGMENTS = 8
+_INDEX_ENTRY_BYTES = 8
+
+
+class Appended(NamedTuple):
+    """Where an append went; for a retry of what is there already, where the first one went."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    is_duplicate: bool = False
+
+
+NO_APPEND_TIME: Final = -1
+
+
+class PartitionLog:
+    """One partition on disk. Made by `opening.open_log`, which recovers what is there."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        settings: LogSettings,
+        *,
+        table: SegmentTable,
+        active: Segment,
+        epochs: LeaderEpochs,
+        producers: ProducerStates,
+        log_start_offset: int,
+        flushed_offset: int,
+        now_ms: int,
+        unsynced: Sequence[Segment] = (),
+    ) -> None:
+        self.files = files
+        self.folder = folder
+        self.settings = settings
+        self.table = table
+        self.active = active
+        self.epochs = epochs
+        self.producers = producers
+        self.log_start_offset = log_start_offset
+        self.flushed_offset = flushed_offset
+        self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
+        self.generation = 0  # grows when bytes that were there are taken away
+        self._high_watermark = log_start_offset
+        self._rolled_ms = now_ms
+        self._flushed_ms = now_ms
+        self._unsynced: list[Segment] = list(unsynced)
+        self._folder_dirty = True  # its files may be new
+        self._failure: LogFailed | None = None
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
+
+    # --- what it is
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.active.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed records see what is below: the first open transaction, or the high watermark.
+
+        High watermark 20, a transaction open since 15: 15.
+        """
+        unstable = self.producers.first_unstable_offset
+        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return self.table.total_size + self.active.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self.table) + 1
+
+    @property
+    def failure(self) -> LogFailed | None:
+        return self._failure
+
+    def fail(self, error: BaseException) -> LogFailed:
+        """Take the log offline: the disk failed, and what it holds is unknown."""
+        if self._failure is None:
+            self._failure = error if isinstance(error, LogFailed) else LogFailed(self.folder, str(error))
+        return self._failure
+
+    def _require_online(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(self._failure.path, self._failure.reason)
+
+    # --- append
+
+    def append(self, batches: Buffer, *, leader_epoch: int, now_ms: int, from_client: bool = True) -> Appended:
+        """A leader's append: check, give offsets, write.
+
+        A log that ends at 100 and a batch of three records: they get 100 to 102, and the log ends at 103.
+        """
+        if self._failure is not None:
+            self._require_online()
+        found = scan(batches)
+        if found.problem is not None or not found.headers:
+            raise CorruptBatch(found.problem or "no batch at all", found.end)
+        headers = found.headers
+        self._check_sizes(headers, found.end)
+        if from_client:
+            self._check_client_batches(batches, headers, now_ms)
+        if headers[0].producer_id >= 0 and not headers[0].is_control:
+            verdict = self.producers.check(headers[0], from_client=from_client)
+            if verdict.is_duplicate:
+                return Appended(verdict.base_offset, verdict.last_offset, NO_APPEND_TIME, is_duplicate=True)
+        elif headers[0].is_control:
+            self._check_markers(batches, headers)
+        if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
+            batches = bytearray(batches)
+        append_time_ms = NO_APPEND_TIME
+        if self.settings.message_timestamp_append_time and from_client:
+            append_time_ms = now_ms
+            for header in headers:
+                stamp_append_time(batches, header, now_ms)
+        base_offset = self.active.next_offset
+        assign_offsets(batches, headers, base_offset, leader_epoch)
+        self._write(batches, headers, found.end, now_ms)
+        return Appended(base_offset, headers[-1].last_offset, append_time_ms)
+
+    def append_as_follower(self, batches: Buffer, *, now_ms: int) -> Appended | None:
+        """Append batches as another log holds them, offsets and epochs included; None if there is no whole one.
+
+        A batch cut off at the end (a fetch's size limit) is left out.
+        """
+        self._require_online()
+        found = scan(batches)
+        if found.problem not in (None, "incomplete"):
+            raise CorruptBatch(found.problem or "", found.end)
+        if not found.headers:
+            return None
+        expected = self.log_end_offset
+        for header in found.headers:
+            if header.base_offset < expected:
+                raise NonMonotonicOffsets(expected, header.base_offset)
+            expected = header.next_offset
+        data = batches if found.end == len(batches) else memoryview(batches)[: found.end]
+        self._write(data, found.headers, found.end, now_ms)
+        return Appended(found.headers[0].base_offset, found.headers[-1].last_offset, NO_APPEND_TIME)
+
+    def _check_sizes(self, headers: Sequence[BatchHeader], total: int) -> None:
+        limit = self.settings.max_message_bytes
+        for header in headers:
+            if header.size > limit:
+                raise BatchTooLarge(header.size, limit)
+        if total > self.settings.segment_bytes:
+            raise AppendTooLarge(total, self.settings.segment_bytes)
+
+    def _check_client_batches(self, batches: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        settings = self.settings
+        for header in headers:
+            if header.is_control:
+                raise InvalidBatch("a client may not write control batches")
+            if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
+                raise InvalidBatch(
+                    f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
+                )
+            if header.producer_id >= 0 and len(headers) > 1:
+                raise InvalidBatch("an idempotent producer sends one batch a partition and request")
+            if settings.compacts:
+                self._check_keys(batches, header)
+            stamp = header.max_timestamp
+            if settings.message_timestamp_append_time or stamp < 0:
+                continue
+            if stamp > now_ms + settings.message_timestamp_after_max_ms:
+                raise InvalidTimestamp(
+                    f"timestamp {stamp} is over message.timestamp.after.max.ms="
+                    f"{settings.message_timestamp_after_max_ms} ahead of the broker's clock {now_ms}"
+                )
+            if stamp < now_ms - settings.message_timestamp_before_max_ms:
+                raise InvalidTimestamp(
+                    f"timestamp {stamp} is over message.timestamp.before.max.ms="
+                    f"{settings.message_timestamp_before_max_ms} behind the broker's clock {now_ms}"
+                )
+
+    def _check_keys(self, batches: Buffer, header: BatchHeader) -> None:
+        plain, start, end = payload_of(batches, header)
+        if count_null_keys(plain, start, end, header.record_count):
+            raise InvalidBatch("a compacted topic takes only records with a key")
+
+    def _check_markers(self, batches: Buffer, headers: Sequence[BatchHeader]) -> None:
+        for header in headers:
+            marker = decode_marker(batches, header)
+            if marker is None:
+                raise InvalidBatch("a control batch that does not end a transaction")
+            self.producers.check_marker(header, marker)
+
+    def _write(self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
+        if self._must_roll(headers, size, now_ms):
+            # Not at the batch's own offset: a gap between segments is how recovery knows that something is missing.
+            self.roll(max(self.log_end_offset, headers[-1].last_offset - MAX_RELATIVE_OFFSET), now_ms)
+        try:
+            self.active.append(data, headers)
+        except LogFailed as error:
+            raise self.fail(error) from error
+        for header in headers:
+            if header.leader_epoch > self.epochs.latest_epoch:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                marker = decode_marker(data, header) if header.is_control else None
+                completed = self.producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
+                if completed is not None and completed.is_aborted:
+                    self._note_aborted(completed)
+
+    def _note_aborted(self, completed: CompletedTransaction) -> None:
+        self.active.aborted.append(
+            AbortedTransaction(
+                completed.producer_id,
+                completed.first_offset,
+                completed.last_offset,
+                completed.last_stable_offset,
+            )
+        )
+
+    # --- roll
+
+    def _must_roll(self, headers: Sequence[BatchHeader], size: int, now_ms: int) -> bool:
+        active, settings = self.active, self.settings
+        if active.size == 0:
+            return False
+        if active.size + size > settings.segment_bytes:
+            return True
+        if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
+            return True
+        first = active.first_timestamp
+        if first is None or first < 0 or headers[0].max_timestamp < 0:
+            return now_ms - self._rolled_ms > settings.segment_ms
+        return headers[0].max_timestamp - first > settings.segment_ms
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Seal the active segment and begin one at `base_offset`; if that fails the log stays as it was."""
+        old = self.active
+        new = Segment(self.files, self.folder, base_offset, index_interval_bytes=self.settings.index_interval_bytes)
+        try:
+            new.create_files()
+            old.seal()
+            self.write_producer_snapshot(base_offset)
+        except OSError as error:
+            try:
+                new.remove()
+            except OSError as second:
+                raise self.fail(second) from error
+            if is_disk_full(error):
+                raise DiskFull(self.folder) from error
+            raise self.fail(error) from error
+        self.table = self.table.with_row(Row(old.base_offset, old.size, old.max_timestamp))
+        self._unsynced.append(old)
+        self._remember(old)
+        self._folder_dirty = True
+        self.active = new
+        self._rolled_ms = now_ms
+
+    def write_producer_snapshot(self, offset: int) -> None:
+        """Keep the producers' state as of `offset`, so that a restart need not read what is before it."""
+        data = self.producers.encode_snapshot()
+        atomic_write(self.files, f"{self.folder}/{snapshot_name(offset)}", data, sync=False)
+
+    # --- segments
+
+    def segment_at(self, index: int) -> Segment:
+        """The segment number `index` of the table; the active one beyond it."""
+        if index >= len(self.table):
+            return self.active
+        base = self.table.bases[index]
+        segment = self._open.get(base)
+        if segment is None:
+            interval = self.settings.index_interval_bytes
+            segment = Segment(self.files, self.folder, base, index_interval_bytes=interval)
+            if segment.load(size=self.table.sizes[index]) is not None:
+                segment.rebuild_indexes()
+            segment.seal()
+            self._remember(segment)
+        else:
+            self._open.move_to_end(base)
+        return segment
+
+    def _remember(self, segment: Segment) -> None:
+        self._open[segment.base_offset] = segment
+        while len(self._open) > _OPEN_SEGMENTS:
+            self._open.popitem(last=False)[1].release()
+
+    def forget_segment(self, base_offset: int) -> None:
+        """Drop what is kept in memory of a sealed segment whose files change or go."""
+        segment = self._open.pop(base_offset, None)
+        if segment is not None:
+            segment.release()
+        self._unsynced = [waiting for waiting in self._unsynced if waiting.base_offset != base_offset]
+
+    def replace_segments(self, table: SegmentTable, active: Segment) -> None:
+        """Go on with other segments: whoever changed the files says so here."""
+        self.table = table
+        self.active = active
+        self._folder_dirty = True
+        self._bound = (-1, -1, -1)
+
+    def after_truncation(self, end_offset: int) -> None:
+        """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
+        self.generation += 1
+        self._bound = (-1, -1, -1)
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.checkpointed_offset = min(self.checkpointed_offset, end_offset)
+        self._high_watermark = max(self.log_start_offset, min(self._high_watermark, end_offset))
+
+    def find_segment(self, offset: int) -> int:
+        """The number of the segment that holds `offset`, for segment_at."""
+        if offset >= self.active.base_offset:
+            return len(self.table)
+        return max(0, self.table.find(offset))
+
+    # --- read
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int | None = None) -> Region | None:
+        """Batches from the one that holds `offset` on, below `upper_offset`, at most `max_bytes` but at least one.
+
+        None if there are none yet. Batches 0..9 and 10..19 with the high watermark at 10: read(3, ..., upper_offset=10)
+        gives the first, read(10, ..., upper_offset=10) None.
+        """
+        self._require_online()
+        end = self.log_end_offset
+        if offset < self.log_start_offset or offset > end:
+            raise OffsetOutOfRange(offset, self.log_start_offset, end)
+        upper = end if upper_offset is None else min(upper_offset, end)
+        if offset >= upper:
+            return None
+        for index in range(self.find_segment(offset), self.segment_count):
+            segment = self.segment_at(index)
+            if segment.base_offset >= upper:
+                return None
+            region = segment.read(offset, max_bytes, self._position_of(segment, upper))
+            if region is not None:
+                return region
+        return None
+
+    def _position_of(self, segment: Segment, upper: int) -> int | None:
+        if upper >= segment.next_offset:
+            return None
+        base, offset, position = self._bound
+        if base == segment.base_offset and offset == upper:
+            return position
+        place = segment.locate(upper)
+        position = segment.size if place is None else place.position
+        self._bound = (segment.base_offset, upper, position)
+        return position
+
+    def aborted_between(self, offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of committed records needs for offsets [offset, upper_offset)."""
+        aborted: list[AbortedTransaction] = []
+        for index in range(self.find_segment(offset), self.segment_count):
+            segment = self.segment_at(index)
+            aborted += segment.aborted.aborted_between(offset, upper_offset)
+            if segment.aborted.covers(upper_offset):
+                break
+        return aborted
+
+    def stamped_table(self) -> SegmentTable:
+        """The table with every timestamp known: after an unclean start they are read when first asked for."""
+        if UNKNOWN_TIMESTAMP in self.table.stamps:
+            stamps = array("q", self.table.stamps)
+            for index, stamp in enumerate(stamps):
+                if stamp == UNKNOWN_TIMESTAMP:
+                    stamps[index] = self.segment_at(index).max_timestamp
+            self.table = self.table.with_stamps(stamps)
+        return self.table
+
+    # --- watermarks
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Consumers may read below `offset`; it never goes back here, nor beyond the end."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self._high_watermark:
+            return False
+        self._high_watermark = offset
+        self.producers.on_high_watermark(offset)
+        return True
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Start from a checkpointed high watermark, clamped to what the log holds."""
+        self._high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
+        self.producers.on_high_watermark(self._high_watermark)
+
+    def advance_start(self, offset: int) -> bool:
+        """Records below `offset` are gone for readers; whole segments of them go with the next retention run.
+
+        The caller writes the new start to its checkpoint before it says so to anybody.
+        """
+        if offset > self._high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self._high_watermark)
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    # --- flush
+
+    @property
+    def unflushed(self) -> int:
+        return self.log_end_offset - self.flushed_offset
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether the topic's own flush policy asks for a flush."""
+        if self.unflushed <= 0:
+            return False
+        return self.unflushed >= self.settings.flush_messages or now_ms - self._flushed_ms >= self.settings.flush_ms
+
+    def prepare_flush(self) -> Flush | None:
+        """What must be synced so that all that was appended so far is durable; None if it is."""
+        self._require_online()
+        if self.flushed_offset >= self.log_end_offset and not self._unsynced and not self._folder_dirty:
+            return None
+        targets: list[File] = []
+        for segment in self._unsynced:
+            targets += [segment.file, segment.index.file, segment.time_index.file]
+            segment.aborted.flush()
+        self.active.aborted.flush()
+        targets.append(self.active.file)
+        self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
+        folder = self.folder if self._folder_dirty else None
+        self._folder_dirty = False
+        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, len(self._unsynced))
+
+    def complete_flush(self, flush: Flush) -> None:
+        """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
+        if flush.generation != self.generation:
+            return
+        self.flushed_offset = max(self.flushed_offset, flush.end_offset)
+        del self._unsynced[: flush.sealed]
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Make everything durable, here and now."""
+        flush = self.prepare_flush()
+        if flush is None:
+            return
+        try:
+            flush.run()
+        except OSError as error:
+            raise self.fail(error) from error
+        self.complete_flush(flush)
+        if now_ms is not None:
+            self._flushed_ms = now_ms
+
+    # --- end
+
+    def close(self) -> None:
+        """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest."""
+        if self._failure is None:
+            self.active.seal()
+            self.flush()
+            self.write_producer_snapshot(self.log_end_offset)
+            active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)
+            self.stamped_table().with_row(active).save(self.files, self.folder)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files without writing anything."""
+        with contextlib.suppress(OSError):
+            self.active.release()
+        while self._open:
+            self._open.popitem()[1].release()

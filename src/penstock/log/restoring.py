@@ -1,0 +1,86 @@
+"""Bringing back what a log knows of its producers and leader epochs: a snapshot, then the batches after it.
+
+Rule: batches in the log are the truth; a snapshot only saves reading them. One that is damaged is passed over for an
+older one, and without any the log is read from its start. Only headers are read, but for transaction markers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from penstock.log.errors import DamagedLog
+from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.producer_snapshot import SnapshotError, snapshot_name, snapshot_offset
+from penstock.log.producer_state import ProducerStates
+from penstock.log.segment import Segment
+from penstock.log.transaction_index import AbortedTransaction
+from penstock.log.walk import Place
+from penstock.records import scan
+from penstock.records.control import EndMarker, decode_marker
+from penstock.runtime.files import Files
+
+
+def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: ProducerStates) -> int | None:
+    """Fill `producers` from the newest sound snapshot at or before `end_offset`; its offset, or None.
+
+    Snapshots beyond the end are of batches that are gone: they are removed.
+    """
+    if _load(files, f"{folder}/{snapshot_name(end_offset)}", producers):
+        return end_offset
+    offsets = sorted((o for o in map(snapshot_offset, files.list_folder(folder)) if o is not None), reverse=True)
+    for offset in offsets:
+        path = f"{folder}/{snapshot_name(offset)}"
+        if offset > end_offset:
+            with contextlib.suppress(FileNotFoundError):
+                files.remove(path)
+        elif _load(files, path, producers):
+            return offset
+    producers.clear()
+    return None
+
+
+def _load(files: Files, path: str, producers: ProducerStates) -> bool:
+    try:
+        file = files.open(path, writable=False)
+    except FileNotFoundError:
+        return False
+    try:
+        producers.load_snapshot(file.read_at(0, file.size()))
+    except SnapshotError:
+        return False
+    finally:
+        file.close()
+    return True
+
+
+def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs: LeaderEpochs, now_ms: int) -> None:
+    """Apply the segment's batches from `from_offset` on, and index its aborted transactions anew."""
+    segment.aborted.truncate_to(max(from_offset, segment.base_offset))
+    first = segment.locate(from_offset)
+    if first is None:
+        return
+    for place in segment.places(first.position):
+        header = place.header
+        if header.leader_epoch > epochs.latest_epoch:
+            epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id < 0:
+            continue
+        marker = _marker(segment, place) if header.is_control else None
+        completed = producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
+        if completed is not None and completed.is_aborted:
+            segment.aborted.append(
+                AbortedTransaction(
+                    completed.producer_id,
+                    completed.first_offset,
+                    completed.last_offset,
+                    completed.last_stable_offset,
+                )
+            )
+
+
+def _marker(segment: Segment, place: Place) -> EndMarker | None:
+    data = segment.file.read_at(place.position, place.header.size)
+    found = scan(data, most=1)
+    if not found.headers:
+        raise DamagedLog(segment.path, place.position, found.problem or "a control batch is cut off")
+    return decode_marker(data, found.headers[0])

@@ -1,0 +1,462 @@
+"""One segment: a run of batches in a `.log` file, with a sparse index by offset and one by time.
+
+Noun: the file `<base offset, 20 digits>.log` and its companions `.index`, `.timeindex`, `.txnindex`.
+
+Rule: appends are one write at the logical end; the logical end moves only when that write succeeded, so whatever a
+failed write left behind is not part of the segment. Reads give a region of the file, never its bytes. A region is
+served only if this process wrote it or has checked it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
+from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
+from penstock.log.verified import VerifiedRanges
+from penstock.log.walk import Piece, Place, walk, walk_headers
+from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
+from penstock.runtime.files import File, Files
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+_FLUSH_INDEX_ENTRIES = 64
+
+
+def segment_name(base_offset: int) -> str:
+    """ "00000000000000000042" for 42."""
+    return f"{base_offset:020d}"
+
+
+class Region(NamedTuple):
+    """Bytes of a file, ready for sendfile; whoever holds it keeps the file readable."""
+
+    file: File
+    position: int
+    size: int
+
+    def read(self) -> bytes:
+        return self.file.read_at(self.position, self.size)
+
+
+class Damage(NamedTuple):
+    """What recovery cut off: `size` bytes from `position` on, and whether they had been synced once."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    was_synced: bool
+
+
+class Segment:
+    """A segment that is open for reading, and, while it is the last of its log, for appending."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int = 4096,
+        suffix: str = "",
+    ) -> None:
+        self.files = files
+        self.folder = folder
+        self.base_offset = base_offset
+        stem = f"{folder}/{segment_name(base_offset)}"
+        self.path = f"{stem}{LOG_SUFFIX}{suffix}"
+        self.index = SparseIndex(files, f"{stem}{INDEX_SUFFIX}{suffix}", OFFSET_ENTRY)
+        self.time_index = SparseIndex(files, f"{stem}{TIME_INDEX_SUFFIX}{suffix}", TIME_ENTRY)
+        self.aborted = TransactionIndex(files, f"{stem}{TRANSACTION_INDEX_SUFFIX}{suffix}", base_offset)
+        self.size = 0
+        self.next_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = -1
+        self.first_timestamp: int | None = None
+        self._interval = index_interval_bytes
+        self._since_index = 0
+        self._file: File | None = None
+        self._torn = False
+        self._verified = VerifiedRanges()
+        self._tail_position = 0
+        self._tail_header: BatchHeader | None = None
+
+    # --- life
+
+    @classmethod
+    def create(
+        cls, files: Files, folder: str, base_offset: int, index_interval_bytes: int, suffix: str = ""
+    ) -> Segment:
+        """A new, empty segment; leftovers of its name are emptied."""
+        segment = cls(files, folder, base_offset, index_interval_bytes=index_interval_bytes, suffix=suffix)
+        segment.create_files()
+        return segment
+
+    def create_files(self) -> None:
+        self._file = self.files.open(self.path, create=True)
+        if self._file.size():
+            self._file.truncate(0)
+        self.index.create()
+        self.time_index.create()
+        self.aborted.clear()
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self.files.open(self.path)
+        return self._file
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its files, the log first."""
+        return (self.path, self.index.path, self.time_index.path, self.aborted.path)
+
+    def seal(self) -> None:
+        """No more appends: the indexes go to their files and out of memory."""
+        if self.max_timestamp > NO_TIMESTAMP:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.time_index.seal()
+        self.index.seal()
+
+    def close(self) -> None:
+        """Write the indexes out and let go of the files; regions handed out stay readable while held."""
+        self.seal()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files, leaving them as they are."""
+        self.index.close()
+        self.time_index.close()
+        self.aborted.close()
+        self._file = None
+
+    def remove(self) -> None:
+        """Delete the files; the log first: an index without a log is swept up at the next start."""
+        self.release()
+        for path in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.remove(path)
+
+    # --- append
+
+    def append(self, data: Buffer, headers: Sequence[BatchHeader]) -> None:
+        """Write batches whose offsets are in place. On OSError the segment is as it was."""
+        position = self.size
+        size = len(data)
+        try:
+            if self._torn:
+                self.file.truncate(position)
+                self._torn = False
+            (self._file or self.file).write_at(position, data)
+        except OSError as error:
+            self._cut_back(position)
+            if is_disk_full(error):
+                raise DiskFull(self.path) from error
+            raise LogFailed(self.path, f"write failed: {error}") from error
+        origin = position - headers[0].position
+        for header in headers:
+            self._note(header, origin + header.position)
+        self.size = position + size
+        self._verified.add(position, position + size)
+        if self.index.pending >= _FLUSH_INDEX_ENTRIES:
+            self.flush_indexes()
+
+    def _cut_back(self, position: int) -> None:
+        self._torn = True
+        with contextlib.suppress(OSError):
+            self.file.truncate(position)
+            self._torn = False
+
+    def _note(self, header: BatchHeader, position: int) -> None:
+        """Bring offsets, timestamps and indexes up to date with a batch that stands at `position`."""
+        if self._since_index > self._interval:
+            self.index.append(header.last_offset - self.base_offset, position)
+            if self.max_timestamp > NO_TIMESTAMP:
+                self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._since_index = 0
+        self._take(header, position)
+
+    def _take(self, header: BatchHeader, position: int) -> None:
+        """As _note, for a batch that is in the indexes already."""
+        self._since_index += header.size
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.last_offset
+        if self.first_timestamp is None:
+            self.first_timestamp = header.max_timestamp
+        self.next_offset = header.next_offset
+        self._tail_position = position
+        self._tail_header = header
+
+    def flush_indexes(self) -> None:
+        # The log is the truth: an index that cannot be written now is written later, or rebuilt.
+        with contextlib.suppress(OSError):
+            self.time_index.flush()  # first: what the offset index knows, the time index must know too
+            self.index.flush()
+
+    # --- find
+
+    def locate(self, offset: int) -> Place | None:
+        """The first batch that holds `offset` or a later one; None if the segment ends before."""
+        if offset >= self.next_offset:
+            return None
+        tail = self._tail_header
+        if tail is not None and offset >= tail.base_offset:
+            return Place(self._tail_position, tail)
+        found = self._find(offset)
+        if isinstance(found, str):
+            self.rebuild_indexes()
+            found = self._find(offset)
+        if isinstance(found, str):
+            raise DamagedLog(self.path, self._damage_position(), found)
+        return found
+
+    def _find(self, offset: int) -> Place | str | None:
+        """As locate, from the index's nearest entry; a string if index and log contradict each other."""
+        try:
+            entry = self.index.floor(offset - self.base_offset)
+        except OSError as error:
+            return str(error)
+        start = entry.value if entry is not None else 0
+        for place in walk_headers(self.file, start, self.size):
+            if isinstance(place, str):
+                return place
+            if entry is not None:
+                named = entry.key + self.base_offset
+                if not place.header.base_offset <= named <= place.header.last_offset:
+                    return f"the index names offset {named} for the batch at {place.position}"
+                entry = None
+            if place.header.last_offset >= offset:
+                return place
+        return None if start < self.size else f"the index names position {start} of {self.size}"
+
+    def _damage_position(self) -> int:
+        position = 0
+        for place in walk_headers(self.file, 0, self.size):
+            if isinstance(place, str):
+                break
+            position = place.end
+        return position
+
+    def places(self, start: int = 0) -> Iterator[Place]:
+        """Every batch from position `start` on, headers only. DamagedLog where the walk breaks."""
+        position = start
+        for place in walk_headers(self.file, start, self.size):
+            if isinstance(place, str):
+                raise DamagedLog(self.path, position, place)
+            position = place.end
+            yield place
+
+    def pieces(self, start: int = 0, end: int | None = None, *, verify: bool = True) -> Iterator[Piece]:
+        """The batches' bytes, in runs. DamagedLog where the walk breaks."""
+        for piece in walk(self.file, start, self.size if end is None else end, verify=verify):
+            if piece.problem is not None:
+                raise DamagedLog(self.path, piece.end, piece.problem)
+            yield piece
+
+    def find_time(self, timestamp: int) -> Place | None:
+        """The first batch with a record stamped at or after `timestamp`."""
+        if timestamp > self.max_timestamp:
+            return None
+        # Before an entry's offset nothing is stamped later than the entry says.
+        entry = self.time_index.floor(timestamp - 1)
+        place = self.locate(self.base_offset + entry.value) if entry is not None else None
+        for candidate in self.places(place.position if place is not None else 0):
+            if candidate.header.max_timestamp >= timestamp:
+                return candidate
+        return None
+
+    # --- read
+
+    def read(self, offset: int, max_bytes: int, until_position: int | None = None) -> Region | None:
+        """The region from the batch that holds `offset`, of at most `max_bytes` but at least one whole batch.
+
+        `until_position` bounds it (the high watermark's place). None if nothing is there to serve.
+        """
+        place = self.locate(offset)
+        limit = self.size if until_position is None else min(until_position, self.size)
+        if place is None or place.position >= limit:
+            return None
+        end = limit
+        if limit - place.position > max_bytes:
+            end = self._batch_boundary(place, place.position + max_bytes)
+        end = self._verify(place.position, end)
+        return Region(self.file, place.position, end - place.position)
+
+    def _batch_boundary(self, first: Place, wanted: int) -> int:
+        """The last indexed batch start at or before `wanted`; at least the first batch's end."""
+        if first.end >= wanted:
+            return first.end
+        entry = self.index.floor_value(wanted)
+        if entry is not None and entry.value > first.end:
+            return entry.value
+        end = first.end
+        for place in self.places(first.end):
+            if place.end > wanted:
+                break
+            end = place.end
+        return end
+
+    def _verify(self, start: int, end: int) -> int:
+        """Check what was not checked before in [start, end); where the sound part ends, beyond `start`."""
+        position = self._verified.end_of(start)
+        while position < end:
+            for piece in walk(self.file, position, self.size):
+                self._verified.add(piece.position, piece.end)
+                position = piece.end
+                if piece.problem is not None:
+                    if piece.end > start:
+                        return min(piece.end, end)
+                    raise DamagedLog(self.path, piece.end, piece.problem)
+                if position >= end:
+                    break
+            position = max(position, self._verified.end_of(position))
+        return end
+
+    # --- open and repair
+
+    def load(self, *, size: int | None = None) -> str | None:
+        """Take over an existing file that was closed properly; why its indexes need rebuilding, or None.
+
+        Costs the walk from the last index entry to the end, however large the segment is.
+        """
+        self.size = self.file.size() if size is None else size
+        trouble = self.index.load() or self.time_index.load()
+        if trouble is not None:
+            return trouble
+        last, stamp = self.index.last, self.time_index.last
+        start = 0 if last is None else last.value
+        if stamp is not None:
+            self.max_timestamp, self.max_timestamp_offset = stamp.key, self.base_offset + stamp.value
+        if last is not None:
+            if last.value + HEADER_SIZE > self.size:
+                return f"names position {last.value} of a log of {self.size} bytes"
+            self._since_index = 0
+            self.first_timestamp = self._first_timestamp()
+        position = start
+        for place in walk_headers(self.file, start, self.size):
+            if isinstance(place, str):
+                return place
+            if position == start and last is not None:
+                named = self.base_offset + last.key
+                if not place.header.base_offset <= named <= place.header.last_offset:
+                    return f"names offset {named} for the batch at {place.position}"
+            self._take(place.header, place.position)
+            position = place.end
+        return None
+
+    def _first_timestamp(self) -> int | None:
+        for place in walk_headers(self.file, 0, self.size):
+            return None if isinstance(place, str) else place.header.max_timestamp
+        return None
+
+    def rebuild_indexes(self) -> None:
+        """Write both indexes anew from the log, up to the first damage."""
+        self._reset()
+        self.index.create()
+        self.time_index.create()
+        for place in walk_headers(self.file, 0, self.size):
+            if isinstance(place, str):
+                break
+            self._note(place.header, place.position)
+        self.flush_indexes()
+
+    def recover(self, synced_offset: int, next_offset: int, largest_batch: int) -> Damage | None:
+        """After an unclean stop: walk the log, cut it at the first bad byte, build the indexes anew.
+
+        Batches below `synced_offset` are known to have reached the disk, so their headers suffice; the rest is checked
+        by checksum. Offsets must go on from `next_offset` and leader epochs never fall. What was wrong, or None.
+        """
+        self.size = self.file.size()
+        self._reset()
+        self.index.create()
+        self.time_index.create()
+        position, reason = self._recover_synced(synced_offset, next_offset)
+        if reason is None:
+            position, reason = self._recover_rest(position, next_offset, largest_batch)
+        damage = None
+        if position < self.size:
+            damage = Damage(self.path, position, self.size - position, reason or "", self.next_offset < synced_offset)
+            self.file.truncate(position)
+            self.file.sync()
+            self.size = position
+        self._verified.cut(position)
+        self.flush_indexes()
+        return damage
+
+    def _recover_synced(self, synced_offset: int, next_offset: int) -> tuple[int, str | None]:
+        position, expected, epoch = 0, next_offset, -1
+        if synced_offset <= self.base_offset:
+            return 0, None
+        for place in walk_headers(self.file, 0, self.size):
+            if isinstance(place, str):
+                # What follows the synced part may well be damaged: the walk that checks everything judges it.
+                return position, place if expected < synced_offset else None
+            header = place.header
+            if header.base_offset >= synced_offset:
+                break
+            if header.base_offset < expected or header.leader_epoch < epoch:
+                return (
+                    position,
+                    f"offset {header.base_offset} of epoch {header.leader_epoch} follows {expected}",
+                )
+            self._note(header, place.position)
+            position, expected, epoch = place.end, header.next_offset, header.leader_epoch
+        return position, None
+
+    def _recover_rest(self, start: int, next_offset: int, largest_batch: int) -> tuple[int, str | None]:
+        tail = self._tail_header
+        expected = next_offset if tail is None else tail.next_offset
+        epoch = -1 if tail is None else tail.leader_epoch
+        position = start
+        for piece in walk(self.file, start, self.size, largest=largest_batch):
+            for header in piece.headers:
+                if header.base_offset < expected or header.leader_epoch < epoch:
+                    return (
+                        position,
+                        f"offset {header.base_offset} of epoch {header.leader_epoch} follows {expected}",
+                    )
+                at = piece.position + header.position
+                self._note(header, at)
+                position, expected, epoch = at + header.size, header.next_offset, header.leader_epoch
+                self._verified.add(at, position)
+            if piece.problem is not None:
+                return position, piece.problem
+        return position, None
+
+    def _reset(self) -> None:
+        self.next_offset = self.base_offset
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
+        self.first_timestamp = None
+        self._since_index = 0
+        self._tail_header = None
+
+    def truncate(self, position: int) -> None:
+        """Cut the log at a batch boundary, durably, and the indexes with it."""
+        self.file.truncate(position)
+        self.file.sync()
+        self.size = position
+        self._verified.cut(position)
+        self.index.truncate(position)
+        self.rewind_time_index()
+
+    def rewind_time_index(self) -> None:
+        """After a cut: recompute what the tail of the log says of offsets and times."""
+        self._reset()
+        last = self.index.last
+        self.time_index.truncate(0 if last is None else last.key + 1)
+        stamp = self.time_index.last
+        if stamp is not None:
+            self.max_timestamp, self.max_timestamp_offset = stamp.key, self.base_offset + stamp.value
+        for place in self.places(0 if last is None else last.value):
+            self._take(place.header, place.position)
+        if last is not None:
+            self.first_timestamp = self._first_timestamp()

@@ -1,0 +1,55 @@
+"""How one partition's log behaves: Kafka's topic settings, by Kafka's names with underscores, and its defaults.
+
+Rule: an immutable value. A change of settings replaces it, and takes effect with the next append or tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+NEVER: Final = 2**63 - 1
+UNLIMITED: Final = -1
+
+DELETE: Final = "delete"
+COMPACT: Final = "compact"
+
+_MINUTE_MS = 60_000
+_DAY_MS = 24 * 60 * _MINUTE_MS
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    segment_bytes: int = 1024 * _MIB
+    segment_ms: int = 7 * _DAY_MS
+    segment_index_bytes: int = 10 * _MIB
+    index_interval_bytes: int = 4096
+
+    flush_messages: int = NEVER
+    flush_ms: int = NEVER
+
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = UNLIMITED
+    cleanup_policy: frozenset[str] = frozenset({DELETE})
+    file_delete_delay_ms: int = _MINUTE_MS
+
+    delete_retention_ms: int = _DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NEVER
+    min_cleanable_dirty_ratio: float = 0.5
+
+    max_message_bytes: int = _MIB + 12
+    message_timestamp_append_time: bool = False
+    message_timestamp_before_max_ms: int = NEVER
+    message_timestamp_after_max_ms: int = 60 * _MINUTE_MS
+
+    producer_id_expiration_ms: int = _DAY_MS
+
+    @property
+    def compacts(self) -> bool:
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return DELETE in self.cleanup_policy

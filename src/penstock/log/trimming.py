@@ -1,0 +1,168 @@
+"""Taking away from a log: its newest part when a leader disowns it, its oldest when retention is over.
+
+Rule: what remains is always without a hole, at every moment at which the power may fail: suffixes go newest first,
+prefixes oldest first. A cut is durable before anything is written behind it. Segments that go from the front are only
+renamed here; removing their bytes takes time and is the caller's to do elsewhere, later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import overload
+
+from penstock.log.checkpoints import LEADER_EPOCH_FILE
+from penstock.log.partition_log import PartitionLog
+from penstock.log.producer_snapshot import snapshot_name
+from penstock.log.restoring import load_newest_snapshot, replay
+from penstock.log.retention import LogView, RetentionPolicy, SegmentInfo, removable_segments, retention_policy
+from penstock.log.segment import Segment
+from penstock.log.segment_table import SegmentTable
+from penstock.log.sweeping import DELETED
+
+
+def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
+    """Drop everything from `offset` on; whether there was anything. A batch that holds `offset` goes whole.
+
+    Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too.
+    """
+    if offset >= log.log_end_offset:
+        return False
+    if offset < log.log_start_offset:
+        truncate_fully(log, offset, now_ms)
+        return True
+    try:
+        _drop_segments_from(log, offset)
+        active = log.active
+        place = active.locate(offset)
+        active.truncate(active.size if place is None else place.position)
+        active.aborted.truncate_to(active.next_offset)
+        _settle(log, now_ms)
+    except OSError as error:
+        raise log.fail(error) from error
+    return True
+
+
+def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
+    """Empty the log and let it begin at `offset`: it holds nothing of what its leader has."""
+    try:
+        fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
+        for index in reversed(range(log.segment_count)):
+            segment = log.segment_at(index)
+            log.forget_segment(segment.base_offset)
+            if segment.base_offset != offset:
+                segment.remove()
+        log.replace_segments(SegmentTable.of([]), fresh)
+        log.log_start_offset = offset
+        log.epochs.clear()
+        _settle(log, now_ms)
+    except OSError as error:
+        raise log.fail(error) from error
+
+
+def _drop_segments_from(log: PartitionLog, offset: int) -> None:
+    """Remove whole segments at or after `offset`, newest first, and make the one before it the active one."""
+    while len(log.table) and log.active.base_offset >= offset:
+        last = len(log.table) - 1
+        gone, kept = log.active, log.segment_at(last)
+        log.forget_segment(kept.base_offset)
+        log.replace_segments(log.table.spliced(last, last + 1, []), kept)
+        gone.remove()
+        with contextlib.suppress(FileNotFoundError):
+            log.files.remove(f"{log.folder}/{snapshot_name(gone.base_offset)}")
+
+
+def _settle(log: PartitionLog, now_ms: int) -> None:
+    """Bring everything that follows from the batches in line with the new end, durably."""
+    end = log.log_end_offset
+    log.after_truncation(end)
+    log.epochs.truncate_from_end(end)
+    log.epochs.save(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}")
+    start = load_newest_snapshot(log.files, log.folder, end, log.producers)
+    if start is None:
+        start = log.log_start_offset
+    for index in range(log.find_segment(start), log.segment_count):
+        replay(log.segment_at(index), start, log.producers, log.epochs, now_ms)
+    log.files.sync_folder(log.folder)
+
+
+class _Infos(Sequence[SegmentInfo]):
+    """The log's segments as retention sees them, made one at a time as it walks."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._table = log.stamped_table()
+
+    def __len__(self) -> int:
+        return len(self._table) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> SegmentInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[SegmentInfo]: ...
+    def __getitem__(self, index: int | slice) -> SegmentInfo | Sequence[SegmentInfo]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        active = self._log.active
+        if index == len(self._table):
+            return SegmentInfo(active.base_offset, active.next_offset, active.size, self._age_of(active))
+        row = self._table[index]
+        following = active.base_offset if index + 1 == len(self._table) else self._table.bases[index + 1]
+        stamp = row.max_timestamp if row.max_timestamp >= 0 else self._age_of(self._log.segment_at(index))
+        return SegmentInfo(row.base_offset, following, row.size, stamp)
+
+    def _age_of(self, segment: Segment) -> int:
+        if segment.max_timestamp >= 0:
+            return segment.max_timestamp
+        return self._log.files.modified_ns(segment.path) // 1_000_000
+
+
+def enforce_retention(log: PartitionLog, now_ms: int, policy: RetentionPolicy | None = None) -> list[str]:
+    """Take the segments whose time is over out of the log; the files that are now to be removed, already renamed.
+
+    Segments 0, 100, 200 (active) with retention over for the first: the log starts at 100 afterwards.
+    """
+    if log.failure is not None:
+        return []
+    settings = log.settings
+    if policy is None:
+        policy = retention_policy(
+            retention_ms=settings.retention_ms,
+            retention_bytes=settings.retention_bytes,
+            delete_expired=settings.deletes,
+        )
+    infos = _Infos(log)
+    view = LogView(log.size, log.log_start_offset, log.high_watermark)
+    count = removable_segments(policy, infos, view, now_ms)
+    if count == 0:
+        return []
+    try:
+        if count == len(infos):
+            log.roll(log.log_end_offset, now_ms)
+        return _drop_oldest(log, count)
+    except OSError as error:
+        raise log.fail(error) from error
+
+
+def _drop_oldest(log: PartitionLog, count: int) -> list[str]:
+    doomed: list[str] = []
+    bases = list(log.table.bases[:count])
+    log.replace_segments(log.table.spliced(0, count, []), log.active)
+    for base in bases:
+        log.forget_segment(base)
+        for path in Segment(log.files, log.folder, base).paths:
+            with contextlib.suppress(FileNotFoundError):
+                log.files.rename(path, path + DELETED)
+                doomed.append(path + DELETED)
+        snapshot = f"{log.folder}/{snapshot_name(base)}"
+        if log.files.exists(snapshot):
+            log.files.remove(snapshot)
+    first = log.table.bases[0] if len(log.table) else log.active.base_offset
+    if first > log.log_start_offset:
+        log.log_start_offset = first
+        log.epochs.truncate_from_start(first)
+    return doomed

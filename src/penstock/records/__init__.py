@@ -1,0 +1,70 @@
+"""The bytes of a record batch: encode, decode, checksum, compress. Pure: no I/O, no clock, no threads.
+
+`scan` walks batch headers, which is all that a broker does with a batch; `encode_batch`, `decode_batch` and
+`ColumnBuilder` go into the records, for those who make and use them.
+"""
+
+from penstock.records.batch import (
+    CREATE_TIME,
+    DEFAULT_DECOMPRESSED_LIMIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Payload,
+    append_time_of,
+    decode_batch,
+    encode_batch,
+    payload_of,
+    records_of,
+)
+from penstock.records.compression import Codec
+from penstock.records.errors import CorruptBatch, RecordError, TooLarge, UnsupportedCodec, UnsupportedMagic
+from penstock.records.kernel import (
+    KERNEL,
+    BatchHeader,
+    ColumnBuilder,
+    Record,
+    Scan,
+    assign_offsets,
+    scan,
+    stamp_append_time,
+)
+from penstock.records.twin import Buffer, RecordTuple
+
+__all__ = [
+    "KERNEL",
+    "CREATE_TIME",
+    "DEFAULT_DECOMPRESSED_LIMIT",
+    "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "NO_LEADER_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "Buffer",
+    "Codec",
+    "ColumnBuilder",
+    "CorruptBatch",
+    "Payload",
+    "Record",
+    "RecordError",
+    "RecordTuple",
+    "Scan",
+    "TooLarge",
+    "UnsupportedCodec",
+    "UnsupportedMagic",
+    "append_time_of",
+    "assign_offsets",
+    "decode_batch",
+    "encode_batch",
+    "payload_of",
+    "records_of",
+    "scan",
+    "stamp_append_time",
+]

@@ -1,0 +1,151 @@
+"""Record batches, magic 2: the one binary format of producer, disk and consumer.
+
+Noun: a batch, 61 bytes of header and then records, compressed or not.
+
+Rule: who only stores and serves batches reads headers (`scan`) and never comes here; a batch is decompressed and
+its records decoded only when somebody asks for them, and then up to a size limit that the caller sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from penstock.records.compression import Codec, compress, decompress
+from penstock.records.errors import CorruptBatch
+from penstock.records.kernel import (
+    BatchHeader,
+    Record,
+    assign_offsets,
+    decode_records,
+    encode_records,
+    scan,
+    write_header,
+)
+from penstock.records.twin import Buffer, RecordTuple
+
+HEADER_SIZE: Final = 61
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+DEFAULT_DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
+
+_TIMESTAMP_TYPE_BIT = 8
+_TRANSACTIONAL_BIT = 16
+_CONTROL_BIT = 32
+
+
+class Payload(NamedTuple):
+    """A batch's records, decompressed: buffer[start:end]."""
+
+    buffer: Buffer
+    start: int
+    end: int
+
+
+def encode_batch(
+    records: Sequence[RecordTuple],
+    *,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    offsets: Sequence[int] | None = None,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = CREATE_TIME,
+) -> bytearray:
+    """A whole batch of (timestamp_ms, key, value, headers) records, in a buffer that a log may patch in place.
+
+    Offsets are consecutive from `base_offset`, unless `offsets` names them: ascending, the first the base.
+    """
+    if not records:
+        raise ValueError("a batch holds at least one record")
+    if timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):
+        raise ValueError(f"timestamp type {timestamp_type} is neither {CREATE_TIME} nor {LOG_APPEND_TIME}")
+    deltas: list[int] | None = None
+    last_delta = len(records) - 1
+    if offsets is not None:
+        if len(offsets) != len(records) or any(b <= a for a, b in pairwise(offsets)):
+            raise ValueError("offsets must ascend, one for each record")
+        base_offset = offsets[0]
+        deltas = [offset - base_offset for offset in offsets]
+        last_delta = deltas[-1]
+    if base_offset < 0:
+        raise ValueError(f"base offset {base_offset} is negative")
+    batch, base_timestamp, max_timestamp = encode_records(records, deltas)
+    if codec != Codec.NONE:
+        packed = compress(Codec(codec), memoryview(batch)[HEADER_SIZE:], level)
+        batch = bytearray(HEADER_SIZE) + packed
+    attributes = codec | timestamp_type * _TIMESTAMP_TYPE_BIT
+    attributes |= transactional * _TRANSACTIONAL_BIT | control * _CONTROL_BIT
+    write_header(
+        batch, base_offset, leader_epoch, attributes, last_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, len(records),
+    )  # fmt: skip
+    return batch
+
+
+def payload_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Payload:
+    """The records of a scanned batch, decompressed if need be: no copy where they are not compressed."""
+    start, end = header.position + HEADER_SIZE, header.position + header.size
+    if header.codec == Codec.NONE:
+        return Payload(buffer, start, end)
+    try:
+        plain = decompress(Codec(header.codec), memoryview(buffer)[start:end], limit)
+    except CorruptBatch as damage:
+        raise placed(damage, header) from None
+    return Payload(plain, 0, len(plain))
+
+
+def placed(damage: CorruptBatch, header: BatchHeader) -> CorruptBatch:
+    """The same damage, with the batch's position: who looks into a payload does not know where it stood."""
+    return CorruptBatch(damage.reason, header.position)
+
+
+def append_time_of(header: BatchHeader) -> int | None:
+    """The time that overrides the records' own, if the broker stamped the batch."""
+    return header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
+
+
+def records_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> list[Record]:
+    """The records of a scanned batch, as objects."""
+    plain, start, end = payload_of(buffer, header, limit)
+    try:
+        return decode_records(
+            plain, start, end, header.record_count, header.base_offset, header.base_timestamp,
+            append_time_of(header),
+        )  # fmt: skip
+    except CorruptBatch as damage:
+        raise placed(damage, header) from None
+
+
+def decode_batch(
+    buffer: Buffer, position: int = 0, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT, verify: bool = True
+) -> list[Record]:
+    """The records of the batch at `position`, its checksum verified; CorruptBatch if damaged or not whole."""
+    found = scan(buffer, position, verify=verify, most=1)
+    if not found.headers:
+        raise CorruptBatch(found.problem or "no batch is there", position)
+    return records_of(buffer, found.headers[0], limit)
+
+
+__all__ = [
+    "Payload",
+    "append_time_of",
+    "assign_offsets",
+    "decode_batch",
+    "encode_batch",
+    "payload_of",
+    "placed",
+    "records_of",
+]

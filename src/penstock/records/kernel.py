@@ -1,0 +1,38 @@
+"""Which kernel does the loops over records: the compiled one, or its plain-Python twin where it was not built.
+
+Rule: the rest of the project imports these names from here and cannot tell the two apart but by speed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+KERNEL: Literal["compiled", "python"]
+
+if TYPE_CHECKING:
+    from penstock.records import twin as _chosen
+
+    KERNEL = "python"
+else:
+    try:
+        from penstock.records import _kernel as _chosen
+
+        KERNEL = "compiled"
+    except ImportError:
+        from penstock.records import twin as _chosen
+
+        KERNEL = "python"
+
+BatchHeader = _chosen.BatchHeader
+ColumnBuilder = _chosen.ColumnBuilder
+Record = _chosen.Record
+Scan = _chosen.Scan
+assign_offsets = _chosen.assign_offsets
+count_null_keys = _chosen.count_null_keys
+decode_records = _chosen.decode_records
+encode_records = _chosen.encode_records
+filter_records = _chosen.filter_records
+index_keys = _chosen.index_keys
+scan = _chosen.scan
+stamp_append_time = _chosen.stamp_append_time
+write_header = _chosen.write_header

@@ -1,0 +1,277 @@
+"""Message sets: the record formats before batches, magic 0 and 1, which clients older than 0.11 still speak.
+
+    message: offset i64, size i32 (of what follows), crc32 u32 (of what follows), magic i8, attributes i8,
+             [timestamp i64: magic 1], key (i32 length or -1 for null, bytes), value (likewise)
+
+Attributes: bits 0-2 the codec, bit 3 (magic 1) set if the broker stamped the time. A message with a codec is
+a wrapper: its value is a message set, compressed. Rules that are easy to miss:
+
+- Inside a wrapper of magic 0 offsets are absolute. Inside one of magic 1 they are relative, and the wrapper
+  has the absolute offset of its last message: a wrapper at 12 around 0, 1, 4 holds 8, 9, 12.
+- A wrapper of magic 1 at offset 0 comes from a producer that left it there; its inner offsets stand.
+- A wrapper's timestamp type is that of all its messages; if the broker stamped it, so is its timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from penstock.records.compression import Codec, compress, decompress
+from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec, UnsupportedMagic
+
+if TYPE_CHECKING:
+    from penstock.records.twin import Buffer
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+NO_TIMESTAMP: Final = -1
+MAX_DEPTH: Final = 3
+
+_CODEC_MASK = 0x07
+_APPEND_TIME_BIT = 0x08
+_LARGEST_SIZE = 2**31 - 1
+
+_PREFIX = Struct(">qiIbb")  # offset, size, crc, magic, attributes
+_OFFSET_AND_SIZE = Struct(">qi")
+_CRC_START = _OFFSET_AND_SIZE.size + 4
+_SMALLEST_SIZE = (14, 22)  # by magic, without key and value
+_I64 = Struct(">q")
+_I32 = Struct(">i")
+_HEAD = (Struct(">bb"), Struct(">bbq"))  # by magic
+_HEADER = Struct(">qiI")
+
+
+class LegacyMessage(NamedTuple):
+    """A message; `timestamp` is -1 in magic 0, which has none."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+
+
+class MessageGroup(NamedTuple):
+    """What becomes one batch: a wrapper's messages, or neighbours without one that agree in all of this."""
+
+    magic: int
+    codec: Codec
+    timestamp_type: int
+    messages: list[LegacyMessage]
+
+
+class _Entry(NamedTuple):
+    position: int
+    magic: int
+    codec: Codec
+    message: LegacyMessage
+
+
+class Allowance:
+    """How many bytes a whole operation may decompress, however many wrappers share in it."""
+
+    __slots__ = ("limit", "room")
+
+    def __init__(self, limit: int) -> None:
+        if limit < 0:
+            raise ValueError(f"limit is {limit}; it must be 0 or more")
+        self.limit = limit
+        self.room = limit
+
+    def decompress(self, codec: Codec, data: Buffer, magic: int) -> bytes:
+        """As `compression.decompress`, out of what is left."""
+        try:
+            plain = decompress(codec, data, self.room, magic=magic)
+        except TooLarge:
+            raise TooLarge("what the messages decompress to", self.limit) from None
+        self.room -= len(plain)
+        return plain
+
+
+def decode_message_set(
+    buffer: Buffer, *, limit: int, max_depth: int = MAX_DEPTH, allow_partial: bool = False
+) -> list[LegacyMessage]:
+    """The messages of a set, those inside wrappers in their wrapper's place; checksums are verified.
+
+    With `allow_partial` a message cut off by the end of the buffer is left out, as fetch responses cut them.
+    """
+    groups = decode_groups(buffer, Allowance(limit), max_depth=max_depth, allow_partial=allow_partial)
+    return [message for group in groups for message in group.messages]
+
+
+def decode_groups(
+    buffer: Buffer, allowance: Allowance, *, max_depth: int = MAX_DEPTH, allow_partial: bool = False
+) -> Iterator[MessageGroup]:
+    """The set's messages as the batches they would be: see `MessageGroup`."""
+    plain: MessageGroup | None = None
+    for entry in _entries(bytes(buffer), allow_partial):
+        message = entry.message
+        if entry.codec is Codec.NONE:
+            if plain is None or not _belongs(message, entry.magic, plain):
+                if plain is not None:
+                    yield plain
+                plain = MessageGroup(entry.magic, Codec.NONE, message.timestamp_type, [])
+            plain.messages.append(message)
+            continue
+        if plain is not None:
+            yield plain
+            plain = None
+        messages = _unwrap(entry, allowance, max_depth)
+        yield MessageGroup(entry.magic, entry.codec, message.timestamp_type, messages)
+    if plain is not None:
+        yield plain
+
+
+def _belongs(message: LegacyMessage, magic: int, group: MessageGroup) -> bool:
+    if magic != group.magic or message.timestamp_type != group.timestamp_type:
+        return False
+    return group.timestamp_type == CREATE_TIME or message.timestamp == group.messages[0].timestamp
+
+
+def _entries(data: bytes, allow_partial: bool) -> Iterator[_Entry]:
+    """The messages of one set as they stand: checked, not unwrapped."""
+    view = memoryview(data)
+    position, end = 0, len(data)
+    while position < end:
+        size = 0
+        stop = position + _OFFSET_AND_SIZE.size
+        if stop <= end:
+            size = _OFFSET_AND_SIZE.unpack_from(data, position)[1]
+            if size < _SMALLEST_SIZE[0]:
+                raise CorruptBatch(f"message size {size} is below {_SMALLEST_SIZE[0]}", position)
+            stop += size
+        if stop > end:
+            if allow_partial:
+                return
+            raise CorruptBatch("the message set ends within a message", position)
+        offset, _, crc, magic, attributes = _PREFIX.unpack_from(data, position)
+        if magic not in (0, 1):
+            raise (UnsupportedMagic(magic) if magic != 2 else CorruptBatch("a batch in a message set", position))
+        if size < _SMALLEST_SIZE[magic]:
+            raise CorruptBatch(f"message size {size} is below {_SMALLEST_SIZE[magic]}", position)
+        if crc32(view[position + _CRC_START : stop]) != crc:
+            raise CorruptBatch("message checksum does not match", position)
+        yield _entry(data, position, stop, offset, magic, attributes)
+        position = stop
+
+
+def _entry(data: bytes, position: int, stop: int, offset: int, magic: int, attributes: int) -> _Entry:
+    body = position + _PREFIX.size
+    timestamp, timestamp_type = NO_TIMESTAMP, CREATE_TIME
+    if magic == 1:
+        (timestamp,) = _I64.unpack_from(data, body)
+        timestamp_type = LOG_APPEND_TIME if attributes & _APPEND_TIME_BIT else CREATE_TIME
+        body += 8
+    key, body = _sized(data, body, stop - 4, position)
+    value, body = _sized(data, body, stop, position)
+    if body != stop:
+        raise CorruptBatch(f"{stop - body} bytes follow a message's value", position)
+    try:
+        codec = Codec(attributes & _CODEC_MASK)
+    except ValueError:
+        raise UnsupportedCodec(f"compression codec {attributes & _CODEC_MASK} is not known") from None
+    return _Entry(position, magic, codec, LegacyMessage(offset, timestamp, timestamp_type, key, value))
+
+
+def _sized(data: bytes, start: int, stop: int, position: int) -> tuple[bytes | None, int]:
+    (size,) = _I32.unpack_from(data, start)
+    start += 4
+    if size == -1:
+        return None, start
+    if size < 0 or start + size > stop:
+        raise CorruptBatch(f"a key or value of {size} bytes where {stop - start} are left", position)
+    return data[start : start + size], start + size
+
+
+def _unwrap(wrapper: _Entry, allowance: Allowance, depth: int) -> list[LegacyMessage]:
+    """The messages inside a wrapper, with the offsets, times and time type that they have outside of it."""
+    if depth <= 0:
+        raise CorruptBatch("wrappers are nested too deeply", wrapper.position)
+    if wrapper.message.value is None:
+        raise CorruptBatch("a compressed message without a value", wrapper.position)
+    inner: list[LegacyMessage] = []
+    try:
+        plain = allowance.decompress(wrapper.codec, wrapper.message.value, wrapper.magic)
+        for entry in _entries(plain, allow_partial=False):
+            if entry.magic != wrapper.magic:
+                raise CorruptBatch(f"magic {entry.magic} inside magic {wrapper.magic}")
+            if entry.codec is Codec.NONE:
+                inner.append(entry.message)
+            else:
+                inner += _unwrap(entry, allowance, depth - 1)
+    except CorruptBatch as error:
+        raise CorruptBatch(f"in a compressed message: {error.reason}", wrapper.position) from None
+    if not inner:
+        raise CorruptBatch("a compressed message that holds none", wrapper.position)
+    return inner if wrapper.magic == 0 else _placed(inner, wrapper)
+
+
+def _placed(inner: list[LegacyMessage], wrapper: _Entry) -> list[LegacyMessage]:
+    offset, stamp, timestamp_type, _, _ = wrapper.message
+    base = 0
+    if offset:
+        relative = [message.offset for message in inner]
+        last = relative[-1]
+        if min(relative) < 0 or max(relative) > last or last > offset:
+            raise CorruptBatch(f"offsets inside a message at {offset} do not lead up to it", wrapper.position)
+        base = offset - last
+    if timestamp_type == LOG_APPEND_TIME:
+        return [LegacyMessage(base + m.offset, stamp, timestamp_type, m.key, m.value) for m in inner]
+    return [LegacyMessage(base + m.offset, m.timestamp, timestamp_type, m.key, m.value) for m in inner]
+
+
+def encode_message_set(
+    messages: Sequence[LegacyMessage],
+    magic: int,
+    *,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    append_time_ms: int | None = None,
+) -> bytes:
+    """A set of the messages one after the other, or of one wrapper around them if there is a codec.
+
+    `append_time_ms` stamps them all (magic 1). Messages that share a wrapper of magic 1 must have one
+    timestamp type, and ascending offsets.
+    """
+    if magic not in (0, 1):
+        raise UnsupportedMagic(magic)
+    if not messages:
+        return b""
+    if append_time_ms is not None:
+        messages = [m._replace(timestamp=append_time_ms, timestamp_type=LOG_APPEND_TIME) for m in messages]
+    if codec == Codec.NONE:
+        return b"".join([_message(m, magic) for m in messages])
+    return _wrapper(messages, magic, codec, level)
+
+
+def _wrapper(messages: Sequence[LegacyMessage], magic: int, codec: int, level: int | None) -> bytes:
+    first, last = messages[0], messages[-1]
+    base = 0
+    if magic == 1:
+        if any(m.timestamp_type != first.timestamp_type for m in messages):
+            raise ValueError("a wrapper has one timestamp type; these messages have two")
+        if any(m.offset < first.offset or m.offset > last.offset for m in messages):
+            raise ValueError("a wrapper's offsets must lie between those of its first and last message")
+        base = first.offset
+    inner = b"".join([_message(m, magic, base) for m in messages])
+    packed = compress(codec, inner, level, magic=magic)
+    newest_ms = max(m.timestamp for m in messages)
+    return _message(LegacyMessage(last.offset, newest_ms, first.timestamp_type, None, packed), magic, 0, codec)
+
+
+def _message(message: LegacyMessage, magic: int, base_offset: int = 0, codec: int = Codec.NONE) -> bytes:
+    offset, timestamp, timestamp_type, key, value = message
+    if magic == 0:
+        head = _HEAD[0].pack(magic, codec)
+    else:
+        head = _HEAD[1].pack(magic, codec | timestamp_type * _APPEND_TIME_BIT, timestamp)
+    size = _SMALLEST_SIZE[magic] + len(key or b"") + len(value or b"")
+    if size > _LARGEST_SIZE:
+        raise TooLarge("a message", _LARGEST_SIZE)
+    key_size = _I32.pack(-1 if key is None else len(key))
+    value_size = _I32.pack(-1 if value is None else len(value))
+    body = b"".join((head, key_size, key or b"", value_size, value or b""))
+    return _HEADER.pack(offset - base_offset, size, crc32(body)) + body

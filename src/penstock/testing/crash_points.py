@@ -1,0 +1,91 @@
+"""Every moment at which a scenario may lose power.
+
+Noun: a `CrashPoint`, a disk as it is found after the power went at one operation of the scenario.
+
+Rule: the scenario runs once to count its operations, then once for each operation, with the power going as
+that operation begins, once more for each write, with the power going in its middle, and once to the end.
+Each time the disk is found in several states, one for each way of losing what was not synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulated_disk import (
+    KEEP_SIZES_ONLY,
+    KEEP_UNSYNCED,
+    LOSE_UNSYNCED,
+    RANDOM_GARBAGE,
+    RANDOM_LOSS,
+    PowerLoss,
+)
+from penstock.testing.simulated_files import SimulatedFiles
+
+ALL_LOSSES = (LOSE_UNSYNCED, KEEP_UNSYNCED, KEEP_SIZES_ONLY, RANDOM_LOSS, RANDOM_GARBAGE)
+
+
+class CrashPoint(NamedTuple):
+    """Where the power went, and what is left; its text tells a failing test how to come back to it."""
+
+    files: SimulatedFiles
+    moment: str
+    loss: PowerLoss
+
+    def __str__(self) -> str:
+        return f"power lost {self.moment}, {self.loss}"
+
+
+def crash_everywhere(
+    scenario: Callable[[SimulatedFiles], object],
+    *,
+    seed: int = 0,
+    losses: Sequence[PowerLoss] = ALL_LOSSES,
+    start: SimulatedFiles | None = None,
+    stride: int = 1,
+) -> Iterator[CrashPoint]:
+    """Run `scenario` again and again, on new disks or copies of `start`; yield what each power loss leaves.
+
+    What the scenario was promised before the power went (say, a list of what it had synced) is its own to
+    keep: it starts that list anew at each run, and the caller looks at it for each crash point. `stride`
+    visits only every so manyth operation of a long scenario.
+    """
+    origin = SimulatedFiles() if start is None else start
+    whole = origin.fork(SeededRandom(seed))
+    scenario(whole)
+    random = SeededRandom(seed).branch("moments")
+    for operation in list(whole.operations.recent)[::stride]:
+        cuts = [0]
+        if operation.kind == "write" and operation.length > 1:
+            cuts.append(1 + random.below(operation.length - 1))
+        for applied_bytes in cuts:
+            files = _run(scenario, origin.fork(SeededRandom(seed)), operation.number, applied_bytes)
+            moment = f"at {operation} after {applied_bytes} bytes" if applied_bytes else f"at {operation}"
+            yield from _found(files, moment, seed, losses)
+    files = _run(scenario, origin.fork(SeededRandom(seed)), None, 0)
+    yield from _found(files, "at the end", seed, losses)
+
+
+def _run(
+    scenario: Callable[[SimulatedFiles], object],
+    files: SimulatedFiles,
+    number: int | None,
+    applied_bytes: int,
+) -> SimulatedFiles:
+    if number is not None:
+        files.operations.lose_power_at(number, applied_bytes=applied_bytes)
+    try:
+        scenario(files)
+    except Exception:
+        # Layers above may dress the loss up as an error of their own; with the power on it is the scenario's.
+        if files.powered:
+            raise
+    return files
+
+
+def _found(files: SimulatedFiles, moment: str, seed: int, losses: Sequence[PowerLoss]) -> Iterator[CrashPoint]:
+    for index, loss in enumerate(losses):
+        fork = files.fork(SeededRandom(seed).branch(f"{moment}/{index}"))
+        fork.crash(loss)
+        yield CrashPoint(fork, moment, loss)

@@ -1,0 +1,335 @@
+"""A disk under a page cache: what is durable, what is only remembered, and what a power loss leaves.
+
+Nouns: `FileNode` and `FolderNode`, which have a cached and a durable side; `Tree`, the folders under one
+root with the journal of name changes that are not durable yet; `PowerLoss`, which chooses what of all that
+survives.
+
+Theory: names go through the journal in the order they were changed, folder by folder, and a rename is one
+change. `simulated_pages` has the theory of a file's bytes. A name and the bytes behind it are durable or
+not each on its own: a file may be found empty, or its synced bytes not be found at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.runtime.randomness import Random
+from penstock.testing.simulated_pages import Change, Pages, Write, tear
+
+_NAME_BYTES_MAX = 255
+
+
+class FileNode:
+    """A file without its name: what readers see, what the disk holds, and the changes in between."""
+
+    __slots__ = ("__weakref__", "cached", "durable", "links", "modified_ns", "opens", "unsynced")
+
+    def __init__(self) -> None:
+        self.cached = Pages()
+        self.durable = Pages()
+        self.unsynced: list[Change] = []
+        self.links = 0
+        self.opens = 0
+        self.modified_ns = 0
+
+    def change(self, change: Change) -> None:
+        change.apply(self.cached)
+        self.unsynced.append(change)
+
+    def sync(self) -> None:
+        for change in self.unsynced:
+            change.apply(self.durable)
+        self.unsynced.clear()
+
+    def fail_sync(self, loss: PowerLoss, random: Random) -> None:
+        """As Linux does: pages count as clean though the disk has not got them; readers still see them."""
+        self.durable = loss.content(self.durable, self.unsynced, random)
+        self.unsynced.clear()
+
+    def corrupt(self, position: int, length: int, mask: int) -> None:
+        for content in (self.cached, self.durable):
+            old = content.read(position, length)
+            if old:
+                content.write(position, _flipped(old, 0, length, mask))
+        for index, change in enumerate(self.unsynced):
+            if isinstance(change, Write):
+                start = position - change.position
+                self.unsynced[index] = Write(change.position, _flipped(change.data, start, start + length, mask))
+
+    def lose_power(self, loss: PowerLoss, random: Random) -> None:
+        if self.unsynced:
+            self.durable = loss.content(self.durable, self.unsynced, random)
+            self.unsynced.clear()
+        self.cached = self.durable.copy()
+
+
+class FolderNode:
+    """A folder without its name; `durable` follows `entries` when the journal's changes reach the disk."""
+
+    __slots__ = ("durable", "entries", "modified_ns")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | FolderNode] = {}
+        self.durable: dict[str, FileNode | FolderNode] = {}
+        self.modified_ns = 0
+
+
+Node = FileNode | FolderNode
+
+
+class NameEdit(NamedTuple):
+    """In `folder`, `name` now means `node`, or nothing."""
+
+    folder: FolderNode
+    name: str
+    node: Node | None
+
+    def apply(self, entries: dict[str, Node]) -> None:
+        if self.node is None:
+            entries.pop(self.name, None)
+        else:
+            entries[self.name] = self.node
+
+
+# One entry of the journal: edits that become durable together. A rename has two, perhaps in two folders.
+NameChange = tuple[NameEdit, ...]
+
+
+class Tree:
+    """Folders under one root, and the journal of changes to names that are not durable yet."""
+
+    def __init__(self, root: FolderNode | None = None, journal: Iterable[NameChange] = ()) -> None:
+        self.root = FolderNode() if root is None else root
+        self._journal = list(journal)
+
+    def copy(self) -> tuple[Tree, list[FileNode]]:
+        """A tree of its own with all that hangs on it, and the files in it."""
+        copy = _TreeCopy()
+        root = copy.folder(self.root)
+        return Tree(root, copy.journal(self._journal)), copy.files
+
+    def find(self, path: str) -> Node | None:
+        node: Node | None = self.root
+        for name in split(path):
+            if isinstance(node, FileNode):
+                raise os_error(errno.ENOTDIR, path)
+            if node is None:
+                return None
+            node = node.entries.get(name)
+        return node
+
+    def get(self, path: str) -> Node:
+        node = self.find(path)
+        if node is None:
+            raise os_error(errno.ENOENT, path)
+        return node
+
+    def file(self, path: str) -> FileNode:
+        node = self.get(path)
+        if isinstance(node, FolderNode):
+            raise os_error(errno.EISDIR, path)
+        return node
+
+    def folder(self, path: str) -> FolderNode:
+        node = self.get(path)
+        if isinstance(node, FileNode):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def parent(self, path: str) -> tuple[FolderNode, str]:
+        """The folder a path is in, and its name there."""
+        names = split(path)
+        if not names:
+            raise os_error(errno.EBUSY, path)
+        return self.folder("/".join(names[:-1])), names[-1]
+
+    def edit(self, *edits: NameEdit) -> None:
+        """Change names, all at once."""
+        for edit in edits:
+            previous = edit.folder.entries.get(edit.name)
+            if isinstance(previous, FileNode):
+                previous.links -= 1
+            if isinstance(edit.node, FileNode):
+                edit.node.links += 1
+            edit.apply(edit.folder.entries)
+        self._journal.append(edits)
+
+    def sync(self, folder: FolderNode) -> None:
+        """Make the names in `folder` durable.
+
+        A rename between two folders brings along what was changed before it in the other one.
+        """
+        forced: list[NameChange] = []
+        rest: list[NameChange] = []
+        folders = {id(folder)}
+        for change in reversed(self._journal):
+            touched = {id(edit.folder) for edit in change}
+            if touched & folders:
+                folders |= touched
+                forced.append(change)
+            else:
+                rest.append(change)
+        _persist(reversed(forced))
+        self._journal = rest[::-1]
+
+    def lose_power(self, loss: PowerLoss, random: Random) -> None:
+        _persist(loss.surviving_names(self._journal, random))
+        self._journal.clear()
+        folders = [self.root]
+        for folder in folders:
+            folder.entries = dict(folder.durable)
+            for node in folder.entries.values():
+                if isinstance(node, FileNode):
+                    node.links = 1
+                    node.lose_power(loss, random)
+                else:
+                    folders.append(node)
+
+
+def split(path: str) -> list[str]:
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if len(path) * 4 > _NAME_BYTES_MAX and any(len(name.encode()) > _NAME_BYTES_MAX for name in names):
+        raise os_error(errno.ENAMETOOLONG, path)
+    return names
+
+
+def os_error(number: int, path: str) -> OSError:
+    """The error that the operating system would raise; Python picks the subclass by the number."""
+    return OSError(number, os.strerror(number), path)
+
+
+def _flipped(data: bytes, start: int, end: int, mask: int) -> bytes:
+    start, end = max(0, start), max(0, end)
+    return data[:start] + bytes(byte ^ mask for byte in data[start:end]) + data[end:]
+
+
+def _persist(changes: Iterable[NameChange]) -> None:
+    for change in changes:
+        for edit in change:
+            edit.apply(edit.folder.durable)
+
+
+class _TreeCopy:
+    """Copies nodes with all that hangs on them, each once; pages are shared, being immutable."""
+
+    def __init__(self) -> None:
+        self.files: list[FileNode] = []
+        self._copies: dict[int, Node] = {}
+
+    def folder(self, folder: FolderNode) -> FolderNode:
+        copy = self._copies.get(id(folder))
+        if isinstance(copy, FolderNode):
+            return copy
+        copy = FolderNode()
+        self._copies[id(folder)] = copy
+        copy.modified_ns = folder.modified_ns
+        copy.entries = {name: self.node(node) for name, node in folder.entries.items()}
+        copy.durable = {name: self.node(node) for name, node in folder.durable.items()}
+        return copy
+
+    def node(self, node: Node) -> Node:
+        if isinstance(node, FolderNode):
+            return self.folder(node)
+        copy = self._copies.get(id(node))
+        if copy is None:
+            copy = FileNode()
+            self._copies[id(node)] = copy
+            self.files.append(copy)
+            copy.cached = node.cached.copy()
+            copy.durable = node.durable.copy()
+            copy.unsynced = node.unsynced.copy()
+            copy.links = node.links
+            copy.modified_ns = node.modified_ns
+        return copy
+
+    def journal(self, journal: Iterable[NameChange]) -> list[NameChange]:
+        return [
+            tuple(
+                NameEdit(self.folder(edit.folder), edit.name, None if edit.node is None else self.node(edit.node))
+                for edit in change
+            )
+            for change in journal
+        ]
+
+
+class Names(Enum):
+    """What becomes of unsynced names."""
+
+    LOST = "lost"
+    KEPT = "kept"
+    RANDOM = "random"
+
+
+class Data(Enum):
+    """What becomes of unsynced data."""
+
+    LOST = "lost"
+    KEPT = "kept"
+    ZEROED = "zeroed"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLoss:
+    """Chooses what of the unsynced survives.
+
+    `Data.ZEROED` keeps the sizes and loses the bytes. `Data.RANDOM` draws for each file how many sectors
+    survive, from none to all, whether they are of 512 bytes or of 4096, and how far the size got; `garbage`
+    is then the probability that a lost piece holds nonsense instead of what was there before.
+    """
+
+    names: Names
+    data: Data
+    garbage: float = 0.0
+
+    def content(self, durable: Pages, changes: Sequence[Change], random: Random) -> Pages:
+        if self.data is Data.RANDOM:
+            return tear(durable, changes, random, self.garbage)
+        content = durable.copy()
+        if self.data is Data.KEPT:
+            for change in changes:
+                change.apply(content)
+        elif self.data is Data.ZEROED:
+            for change in changes:
+                content.truncate(change.size_after(content.size))
+        return content
+
+    def surviving_names(self, journal: Sequence[NameChange], random: Random) -> list[NameChange]:
+        if self.names is Names.LOST:
+            return []
+        if self.names is Names.KEPT:
+            return list(journal)
+        return _prefix_by_folder(journal, random)
+
+
+LOSE_UNSYNCED = PowerLoss(Names.LOST, Data.LOST)
+KEEP_UNSYNCED = PowerLoss(Names.KEPT, Data.KEPT)
+KEEP_NAMES_ONLY = PowerLoss(Names.KEPT, Data.LOST)
+KEEP_SIZES_ONLY = PowerLoss(Names.KEPT, Data.ZEROED)
+RANDOM_LOSS = PowerLoss(Names.RANDOM, Data.RANDOM)
+RANDOM_GARBAGE = PowerLoss(Names.RANDOM, Data.RANDOM, garbage=0.3)
+
+
+def _prefix_by_folder(journal: Sequence[NameChange], random: Random) -> list[NameChange]:
+    """An arbitrary number of the first changes of each folder; a change in two folders needs both."""
+    totals: dict[int, int] = {}
+    for change in journal:
+        for folder in {id(edit.folder): None for edit in change}:
+            totals[folder] = totals.get(folder, 0) + 1
+    left = {folder: random.below(total + 1) for folder, total in totals.items()}
+    surviving: list[NameChange] = []
+    for change in journal:
+        folders = {id(edit.folder) for edit in change}
+        if all(left[folder] > 0 for folder in folders):
+            surviving.append(change)
+            for folder in folders:
+                left[folder] -= 1
+        else:
+            for folder in folders:
+                left[folder] = 0
+    return surviving

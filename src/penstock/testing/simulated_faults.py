@@ -1,0 +1,134 @@
+"""What may go wrong with an operation on a simulated disk, and the count of operations that it hangs on.
+
+Nouns: an `Operation`, about to happen; a `Fault`, how it fails; the `OperationLog`, which numbers
+operations from 0, remembers them for assertions, and asks the planned faults and then the hook whether this
+one fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, PowerLoss
+
+_OPERATIONS_KEPT = 65_536
+
+
+class PowerLost(OSError):
+    """The power is off, or it was since this file was opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the power was lost", path)
+
+
+class Operation(NamedTuple):
+    """A mutating operation, about to happen.
+
+    `kind` is create, write, truncate, sync, rename, remove, make_folder, remove_folder or sync_folder.
+    Removing a folder is one operation for each thing in it and one for itself; making one, one for each
+    missing parent. A write has a position and a length, a truncation its new size as the position.
+    """
+
+    number: int
+    kind: str
+    path: str
+    position: int = 0
+    length: int = 0
+
+
+class Fault(NamedTuple):
+    """An operation fails with `error`, after the first `applied_bytes` of it if it is a write.
+
+    If it is a sync, `loss` says what of the file reached the disk all the same. The rest is forgotten
+    silently, as Linux does: readers go on seeing it, and the next sync succeeds without it.
+    """
+
+    error: OSError
+    applied_bytes: int = 0
+    loss: PowerLoss = KEEP_SIZES_ONLY
+
+
+# May also raise an OSError itself: the operation then fails with it and has no effect.
+Hook = Callable[[Operation], Fault | None]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A fault that waits for its operation, and happens once."""
+
+    error_number: int
+    applied_bytes: int
+    loss: PowerLoss
+    number: int | None = None
+    kind: str = ""
+    path_ending: str = ""
+    skip: int = 0
+
+    def is_due(self, operation: Operation) -> bool:
+        if self.number is not None:
+            return operation.number == self.number
+        if operation.kind != self.kind or not operation.path.endswith(self.path_ending):
+            return False
+        self.skip -= 1
+        return self.skip < 0
+
+    def fault(self, path: str) -> Fault:
+        error = (
+            OSError(self.error_number, os.strerror(self.error_number), path) if self.error_number else PowerLost(path)
+        )
+        return Fault(error, self.applied_bytes, self.loss)
+
+
+class OperationLog:
+    """Numbers the operations and decides their fate.
+
+    `count` is the number of the next operation; `counts` has them by kind; `recent` the latest 65,536, oldest
+    first. `hook` is asked before each operation that no plan fails.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.counts: Counter[str] = Counter()
+        self.recent: deque[Operation] = deque(maxlen=_OPERATIONS_KEPT)
+        self.hook: Hook | None = None
+        self._plans: list[_Plan] = []
+
+    def fail(
+        self,
+        kind: str,
+        error_number: int,
+        *,
+        path_ending: str = "",
+        skip: int = 0,
+        applied_bytes: int = 0,
+        loss: PowerLoss = KEEP_SIZES_ONLY,
+    ) -> None:
+        """Fail the next operation of that kind, once, after `skip` that succeed; `Fault` has the rest."""
+        plan = _Plan(error_number, applied_bytes, loss, kind=kind, path_ending=path_ending, skip=skip)
+        self._plans.append(plan)
+
+    def lose_power_at(self, number: int, *, applied_bytes: int = 0) -> None:
+        """Cut the power when operation `number` begins, or, if it is a write, after that many bytes of it."""
+        self._plans.append(_Plan(0, applied_bytes, KEEP_SIZES_ONLY, number=number))
+
+    def begin(self, kind: str, path: str, position: int = 0, length: int = 0) -> Fault | None:
+        """Announce an operation; the fault it meets, if any."""
+        operation = Operation(self.count, kind, path, position, length)
+        self.count += 1
+        self.counts[kind] += 1
+        self.recent.append(operation)
+        for plan in self._plans:
+            if plan.is_due(operation):
+                self._plans.remove(plan)
+                return plan.fault(path)
+        if self.hook is None:
+            return None
+        try:
+            return self.hook(operation)
+        except OSError as error:
+            return Fault(error)

@@ -1,0 +1,146 @@
+"""Headers: what stands between the length of a frame and the body of a request or response.
+
+A request says which API in which version it is; a response carries nothing but the correlation id of its
+request, so its reader must remember what it asked. Header versions follow from API and version
+(`wire.registry`). In request header 2 the client id keeps its two-byte length although the header is
+flexible: a broker must be able to read it before it knows whether it knows the version.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.wire.compiler import support
+from penstock.wire.errors import EncodeError, InvalidLength, InvalidUtf8, Truncated, UnknownApi
+from penstock.wire.registry import APIS, Api, find_api, request_codec, response_codec
+from penstock.wire.types import Buffer, Chunk, Message
+
+_FIXED: Final = Struct(">hhi")
+_REQUEST: Final = Struct(">ihhih")
+_REQUEST_WITHOUT_CLIENT: Final = Struct(">ihhi")
+_RESPONSE: Final = Struct(">ii")
+_FLEXIBLE_RESPONSE: Final = Struct(">iix")
+_LENGTH: Final = Struct(">h")
+_CORRELATION: Final = Struct(">i")
+_LONGEST_FRAME: Final = 0x7FFFFFFF
+
+
+class RequestHeader(NamedTuple):
+    """Who asks for what. `client_id` is None where the header has none or says null."""
+
+    api: Api
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    unknown_tags: dict[int, bytes] | None = None
+
+
+class ResponseHeader(NamedTuple):
+    correlation_id: int
+    unknown_tags: dict[int, bytes] | None = None
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, int]:
+    """The header of a request, and the position of its body.
+
+    Raises UnknownApi or UnknownVersion, with the correlation id, if there is no schema for the body.
+    """
+    if len(frame) < _FIXED.size:
+        raise Truncated(f"a request of {len(frame)} bytes has no room for its header")
+    api_key, version, correlation_id = _FIXED.unpack_from(frame)
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnknownApi(api_key, version, correlation_id)
+    api.check(version, correlation_id)
+    header_version = api.request_header_version(version)
+    position = _FIXED.size
+    if header_version == 0:
+        return RequestHeader(api, version, correlation_id, None), position
+    client_id, position = _client_id(frame, position)
+    tags, position = _tags(frame, position) if header_version == 2 else (None, position)
+    return RequestHeader(api, version, correlation_id, client_id, tags), position
+
+
+def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[ResponseHeader, int]:
+    """The header of the response to a request of this API and version, and the position of its body."""
+    if len(frame) < _CORRELATION.size:
+        raise Truncated(f"a response of {len(frame)} bytes has no room for its header")
+    (correlation_id,) = _CORRELATION.unpack_from(frame)
+    if not find_api(api_key).response_header_version(version):
+        return ResponseHeader(correlation_id), _CORRELATION.size
+    tags, position = _tags(frame, _CORRELATION.size)
+    return ResponseHeader(correlation_id, tags), position
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Chunk]:
+    """A whole request, its length prefix included, as chunks to be sent one after the other."""
+    chunks = request_codec(api_key, version).encode_chunks(message)
+    header_version = find_api(api_key).request_header_version(version)
+    if header_version == 0:
+        size = _sized(chunks, _FIXED.size)
+        return _led_by(_REQUEST_WITHOUT_CLIENT.pack(size, api_key, version, correlation_id), chunks)
+    client = b"" if client_id is None else client_id.encode()
+    if len(client) > support.LONGEST_STRING:
+        raise EncodeError(f"a client id of {len(client)} bytes is too long")
+    length = -1 if client_id is None else len(client)
+    end = b"\0" if header_version == 2 else b""
+    size = _sized(chunks, _FIXED.size + _LENGTH.size + len(client) + len(end))
+    return _led_by(_REQUEST.pack(size, api_key, version, correlation_id, length) + client + end, chunks)
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Chunk]:
+    """A whole response, its length prefix included, as chunks to be sent one after the other."""
+    chunks = response_codec(api_key, version).encode_chunks(message)
+    if APIS[api_key].response_header_version(version):
+        return _led_by(_FLEXIBLE_RESPONSE.pack(_sized(chunks, 5), correlation_id), chunks)
+    return _led_by(_RESPONSE.pack(_sized(chunks, 4), correlation_id), chunks)
+
+
+def chunk_size(chunk: Chunk) -> int:
+    return len(chunk) if isinstance(chunk, Buffer) else chunk.size
+
+
+def _sized(chunks: list[Chunk], header_bytes: int) -> int:
+    size = header_bytes + sum(map(chunk_size, chunks))
+    if size > _LONGEST_FRAME:
+        raise EncodeError(f"a frame of {size} bytes exceeds what its length prefix can say")
+    return size
+
+
+def _led_by(head: bytes, chunks: list[Chunk]) -> list[Chunk]:
+    """Header and first chunk become one: a copy of what is small anyway, and one chunk less to send."""
+    first = chunks[0] if chunks else b""
+    if isinstance(first, bytes):
+        return [head + first, *chunks[1:]]
+    return [head, *chunks]
+
+
+def _client_id(frame: Buffer, position: int) -> tuple[str | None, int]:
+    if len(frame) < position + _LENGTH.size:
+        raise Truncated("a request ends inside its header")
+    (length,) = _LENGTH.unpack_from(frame, position)
+    position += _LENGTH.size
+    if length < 0:
+        if length != -1:
+            raise InvalidLength(f"the client id has length {length}")
+        return None, position
+    end = position + length
+    if end > len(frame):
+        raise Truncated("a request ends inside its client id")
+    try:
+        return str(frame[position:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise InvalidUtf8(f"the client id is not UTF-8 ({error.reason})") from None
+
+
+def _tags(frame: Buffer, position: int) -> tuple[dict[int, bytes] | None, int]:
+    try:
+        first = frame[position]
+        if not first:
+            return None, position + 1
+        return support.read_tags(frame, position + 1, first)
+    except IndexError:
+        raise Truncated("a message ends inside its header") from None

@@ -1,0 +1,46 @@
+"""DeleteAcls: removing the access rules that match filters."""
+
+from typing import Annotated, ClassVar
+
+from penstock.wire.types import EMPTY, Int8, Int16, Int32, Message, Schema, versions
+
+
+class DeleteAclsFilter(Message):
+    resource_type_filter: Int8 = 0
+    resource_name_filter: str | None = ""
+    pattern_type_filter: Annotated[Int8, versions("1+")] = 3
+    principal_filter: str | None = ""
+    host_filter: str | None = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+class DeleteAclsRequest(Message):
+    SCHEMA: ClassVar[Schema] = Schema("0-3", flexible="2+")
+
+    filters: list[DeleteAclsFilter] = EMPTY
+
+
+class DeleteAclsMatchingAcl(Message):
+    error_code: Int16 = 0
+    error_message: str | None = ""
+    resource_type: Int8 = 0
+    resource_name: str = ""
+    pattern_type: Annotated[Int8, versions("1+")] = 3
+    principal: str = ""
+    host: str = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+class DeleteAclsFilterResult(Message):
+    error_code: Int16 = 0
+    error_message: str | None = ""
+    matching_acls: list[DeleteAclsMatchingAcl] = EMPTY
+
+
+class DeleteAclsResponse(Message):
+    SCHEMA: ClassVar[Schema] = Schema("0-3", flexible="2+")
+
+    throttle_time_ms: Int32 = 0
+    filter_results: list[DeleteAclsFilterResult] = EMPTY
