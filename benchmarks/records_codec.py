@@ -101,9 +101,7 @@ def aiokafka_decode(fetched: bytes) -> int:
 def penstock_encode(loops: ModuleType, records: Sequence[RecordTuple]) -> bytearray:
     batch, base_timestamp, max_timestamp = loops.encode_records(records)
     last_delta = len(records) - 1
-    loops.write_header(
-        batch, 0, -1, 0, last_delta, base_timestamp, max_timestamp, -1, -1, -1, len(records)
-    )
+    loops.write_header(batch, 0, -1, 0, last_delta, base_timestamp, max_timestamp, -1, -1, -1, len(records))
     return batch  # type: ignore[no-any-return]
 
 
@@ -130,19 +128,24 @@ def penstock_arrow(builder: Any, fetched: bytes, records: int) -> int:
 
 def main() -> None:
     import sys
+
     def timeit(f, n):
         best = 9e9
         for _ in range(ROUNDS):
             t = perf_counter()
             k = 0
             while True:
-                f(); k += 1
+                f()
+                k += 1
                 d = perf_counter() - t
-                if d > 0.05: break
+                if d > 0.05:
+                    break
             best = min(best, d / k / n)
-        return 1/best/1e6
+        return 1 / best / 1e6
+
     for shape in SHAPES:
-        recs = shape.records(); fetched, n = shape.fetch()
+        recs = shape.records()
+        fetched, n = shape.fetch()
         e1 = timeit(lambda: penstock_encode(kernel, recs), 100)
         e2 = timeit(lambda: aiokafka_encode(recs), 100)
         e3 = timeit(lambda: encode_batch(recs), 100)
@@ -151,7 +154,10 @@ def main() -> None:
         b = kernel.ColumnBuilder()
         rows = penstock_arrow(b, fetched, n)
         a = timeit(lambda: penstock_arrow(b, fetched, n), rows)
-        print(f"{shape.name:24} enc {e1:.2f} (batch {e3:.2f}) vs {e2:.2f} = {e1/e2:.2f}   dec {d1:.2f} vs {d2:.2f} = {d1/d2:.2f}  arrow {a:.1f} = {a/d2:.2f}")
+        print(
+            f"{shape.name:24} enc {e1:.2f} (batch {e3:.2f}) vs {e2:.2f} = {e1 / e2:.2f}   dec {d1:.2f} vs {d2:.2f} = {d1 / d2:.2f}  arrow {a:.1f} = {a / d2:.2f}"
+        )
+
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,11 @@
 """The codec beside kio and kafka-python: µs to parse and to serialise the same bytes.
 
-Each of the four messages is built once by our codec, read by the others from those bytes, and must come out of
-each of them unchanged. Then all take turns, and the best of several rounds counts, which is what is left when the
-machine's other work is taken away.
+Each of the four messages is built once by our codec, read by the others from those bytes, and must come out
+of each of them unchanged. Then all take turns, and the best of several rounds counts, which is what is left
+when the machine's other work is taken away.
+
+Ours parses from a `bytearray`, as frames are, and serialises to chunks, as a broker sends them: records of 1 KB are
+passed on by reference, which the others cannot do.
 """
 
 from __future__ import annotations
@@ -56,9 +59,7 @@ def cases() -> list[Case]:
         topics=[
             fetch.FetchTopic(
                 topics[0],
-                partitions=[
-                    fetch.FetchPartition(n, 5, 1_000_000 + n, partition_max_bytes=1 << 20) for n in range(50)
-                ],
+                partitions=[fetch.FetchPartition(n, 5, 1_000_000 + n, partition_max_bytes=1 << 20) for n in range(50)],
             )
         ],
     )
@@ -67,9 +68,7 @@ def cases() -> list[Case]:
             fetch.FetchableTopicResponse(
                 topics[0],
                 partitions=[
-                    fetch.PartitionData(
-                        n, 0, 1_000_000, 1_000_000, 0, aborted_transactions=None, records=records
-                    )
+                    fetch.PartitionData(n, 0, 1_000_000, 1_000_000, 0, aborted_transactions=None, records=records)
                     for n in range(50)
                 ],
             )
@@ -85,17 +84,14 @@ def cases() -> list[Case]:
                 topic,
                 bytes([n] * 15 + [1]),
                 partitions=[
-                    metadata.MetadataResponsePartition(0, p, p % 3, 7, [0, 1, 2], [0, 1, 2], [])
-                    for p in range(8)
+                    metadata.MetadataResponsePartition(0, p, p % 3, 7, [0, 1, 2], [0, 1, 2], []) for p in range(8)
                 ],
             )
             for n, topic in enumerate(topics)
         ],
     )
     return [
-        Case(
-            "Produce request v9, 1 partition, 1 KB", 9, produce_request, KioProduceRequest, KpProduceRequest
-        ),
+        Case("Produce request v9, 1 partition, 1 KB", 9, produce_request, KioProduceRequest, KpProduceRequest),
         Case("Fetch request v12, 50 partitions", 12, fetch_request, KioFetchRequest, KpFetchRequest),
         Case("Fetch response v12, 50 partitions", 12, fetch_response, KioFetchResponse, KpFetchResponse),
         Case(
@@ -146,9 +142,7 @@ def actions(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
 def _best(contestants: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Best µs of a call for each contestant, who take turns in every round."""
     timers = {name: timeit.Timer(call) for name, call in contestants.items()}
-    counts = {
-        name: max(1, int(ROUND_SECONDS / max(timer.timeit(3) / 3, 1e-7))) for name, timer in timers.items()
-    }
+    counts = {name: max(1, int(ROUND_SECONDS / max(timer.timeit(3) / 3, 1e-7))) for name, timer in timers.items()}
     best = dict.fromkeys(timers, float("inf"))
     for _ in range(ROUNDS):
         for name, timer in timers.items():

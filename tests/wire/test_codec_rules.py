@@ -1,4 +1,6 @@
-"""The rules of the codec, one by one: null and empty, tags known and unknown, versions, records by reference."""
+"""The rules of the codec, one by one: null and empty, tags known and unknown, versions, records by
+reference.
+"""
 
 from __future__ import annotations
 
@@ -181,8 +183,8 @@ def test_a_value_that_the_version_cannot_carry_is_refused() -> None:
         codec_for(ProduceRequest, 2).encode(ProduceRequest("tx", -1, 1000))
     with pytest.raises(FieldNotInVersion, match="replica_state"):
         codec_for(FetchRequest, 14).encode(FetchRequest(replica_state=ReplicaState(1, 1)))
+    topics = [FetchTopic("t", partitions=[FetchPartition(last_fetched_epoch=4)])]
     with pytest.raises(FieldNotInVersion, match="FetchPartition version 11 cannot carry last_fetched_epoch"):
-        topics = [FetchTopic("t", partitions=[FetchPartition(last_fetched_epoch=4)])]
         codec_for(FetchRequest, 11).encode(FetchRequest(topics=topics))
     with pytest.raises(FieldNotInVersion, match="groups"):
         codec_for(OffsetFetchRequest, 7).encode(OffsetFetchRequest(groups=[Any]))  # type: ignore[list-item]

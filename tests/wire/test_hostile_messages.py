@@ -1,4 +1,6 @@
-"""Bytes that no honest sender would send: a typed error or a message, and little memory, never anything else."""
+"""Bytes that no honest sender would send: a typed error or a message, and little memory, never anything
+else.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,17 @@ from random import Random
 from struct import pack
 
 import pytest
+from tests.wire.generate import ALL_CASES, Case, Generator
 
 from penstock.wire.compiler import codec_for
 from penstock.wire.compiler.plan import Kind
 from penstock.wire.errors import DecodeError, InvalidLength, InvalidUtf8, Truncated, UnexpectedNull
 from penstock.wire.schemas.describe_cluster import DescribeClusterResponse
-from penstock.wire.schemas.fetch import FetchRequest, FetchResponse
+from penstock.wire.schemas.fetch import FetchRequest
 from penstock.wire.schemas.heartbeat import HeartbeatRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.schemas.produce import ProduceRequest
 from penstock.wire.types import BYTES, STRING, Message, Primitive
-from tests.wire.generate import ALL_CASES, Case, Generator
 
 HUGE = 0x7FFFFFFF
 HUGE_COMPACT = b"\xff\xff\xff\xff\x07"
@@ -109,7 +111,6 @@ def test_a_count_beyond_the_bytes_left_takes_no_memory(message: type[Message], v
 
 def test_an_announced_count_may_use_every_byte_left_but_not_one_more() -> None:
     codec = codec_for(MetadataRequest, 0)
-    assert codec.decode(pack(">i", 3) + bytes(6))[0] == MetadataRequest([]) or True
     message, end = codec.decode(pack(">i", 3) + bytes(6))
     assert (len(message.topics or []), end) == (3, 10)
     with pytest.raises(Truncated):
@@ -168,21 +169,18 @@ def test_a_tag_given_twice_is_refused() -> None:
         codec_for(HeartbeatRequest, 4).decode(start + b"\2\7\1a\7\1b")
 
 
-@pytest.mark.parametrize("value", [b"\3a", b"\1", b"\2ab"])
+@pytest.mark.parametrize("value", [b"\3a", b"\2", b"\2ab", b"\0\0", b""])
 def test_a_known_tagged_field_must_fill_its_size(value: bytes) -> None:
     codec = codec_for(FetchRequest, 12)
     data = codec.encode(FetchRequest())
     assert data[-1] == 0
-    tagged = data[:-1] + b"\1\0" + bytes([len(value) + (value == b"\1")]) + value + (b"\0" if value == b"\1" else b"")
+    cluster_id = b"\1\0" + bytes([len(value)]) + value
     with pytest.raises(DecodeError):
-        codec.decode(tagged)
+        codec.decode(data[:-1] + cluster_id)
 
 
-def test_records_beyond_the_end_are_refused() -> None:
-    data = pack(">iihih", 0, 1, 1, 0x61 << 24, 0)
-    with pytest.raises(DecodeError):
-        codec_for(FetchResponse, 1).decode(data)
+@pytest.mark.parametrize("announced", [6, 1000, HUGE])
+def test_records_beyond_the_end_are_refused(announced: int) -> None:
+    start = pack(">hii", 1, 1000, 1) + pack(">h1si", 1, b"t", 1)
     with pytest.raises(Truncated):
-        codec_for(ProduceRequest, 0).decode(
-            pack(">hii", 1, 1000, 1) + pack(">h1si", 1, b"t", 1) + pack(">ii", 0, 1000) + b"short"
-        )
+        codec_for(ProduceRequest, 0).decode(start + pack(">ii", 0, announced) + b"short")

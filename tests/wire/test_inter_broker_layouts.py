@@ -1,4 +1,6 @@
-"""Messages between brokers that no oracle has, against bytes written by hand from the protocol's description."""
+"""Messages between brokers that no oracle has, against bytes written by hand from the protocol's
+description.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.wire.generate import ALL_CASES, Case, Generator
 
 from penstock.wire.compiler import codec_for
-from tests.wire.generate import ALL_CASES, Case, Generator
 
 SEEDS = 5
 

@@ -1,4 +1,6 @@
-"""kafka-python's protocol module reads what we write and writes the same bytes, down to the oldest versions."""
+"""kafka-python's protocol module reads what we write and writes the same bytes, down to the oldest
+versions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.wire.generate import ALL_CASES, Case, Generator
+from tests.wire.test_oracle_kio import COVERED as COVERED_BY_KIO
 
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.compiler import codec_for
 from penstock.wire.compiler.plan import struct_layout
 from penstock.wire.registry import APIS
-from tests.wire.generate import ALL_CASES, Case, Generator
-from tests.wire.test_oracle_kio import COVERED as COVERED_BY_KIO
 
 SEEDS = 4
 

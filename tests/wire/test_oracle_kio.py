@@ -1,6 +1,7 @@
 """kio, generated from Kafka's own schemas by other people, reads what we write and writes the same bytes.
 
-kio follows Kafka 4.x: it lacks the versions that Kafka 4 dropped. kafka-python, the other oracle, has most of those.
+kio follows Kafka 4.x: it lacks the versions that Kafka 4 dropped. kafka-python, the other oracle, has most
+of those.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+from tests.wire.generate import ALL_CASES, Case, Generator
 
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.compiler import codec_for
@@ -28,7 +30,6 @@ from penstock.wire.registry import APIS
 from penstock.wire.schemas.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from penstock.wire.types import Message
 from penstock.wire.versions import VersionRange
-from tests.wire.generate import Case, Generator, ALL_CASES
 
 SEEDS = 4
 
@@ -78,8 +79,8 @@ COVERED = [
 
 
 def kio_class(case: Case) -> Any:
-    side = EntityType.request if case.side == "request" else EntityType.response
-    return resolve_name(schema_name_map[case.api.key.name.lower()][case.version][side])
+    paths = schema_name_map[case.api.key.name.lower()][case.version]
+    return resolve_name(paths[EntityType.request] if case.side == "request" else paths[EntityType.response])
 
 
 def plain(value: Any) -> Any:

@@ -42,7 +42,7 @@ class Opened:
 class _Found:
     """The segments to go on with."""
 
-    sealed: list[Row]
+    sealed: SegmentTable
     active: Segment
     unsynced: list[Segment] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
@@ -69,28 +69,26 @@ def open_log(
     files.make_folder(folder)
     table = SegmentTable.load(files, folder) if clean else None
     if table is None or not len(table):
-        rows = _list_segments(files, folder, log_start_offset)
-    else:
-        rows = list(table)
+        table = _list_segments(files, folder)
     interval = settings.index_interval_bytes
-    if not rows:
-        found = _Found([], Segment.create(files, folder, log_start_offset, interval))
+    if not len(table):
+        found = _Found(table, Segment.create(files, folder, log_start_offset, interval))
     elif clean:
-        found = _open_clean(files, folder, rows, interval)
+        found = _open_clean(files, folder, table, interval)
     else:
-        found = _recover(files, folder, rows, interval, recovery_point)
+        found = _recover(files, folder, list(table), interval, recovery_point)
     end = found.active.next_offset
     if log_start_offset > end:
         logger.warning("%s: the log ends at %d, before its start %d: emptied", folder, end, log_start_offset)
         found = _start_over(files, folder, found, log_start_offset, interval)
         end = log_start_offset
-    first = found.sealed[0].base_offset if found.sealed else found.active.base_offset
+    first = found.sealed.bases[0] if len(found.sealed) else found.active.base_offset
     epochs = _load_epochs(files, folder)
     log = PartitionLog(
         files,
         folder,
         settings,
-        table=SegmentTable.of(found.sealed),
+        table=found.sealed,
         active=found.active,
         epochs=LeaderEpochs() if epochs is None else epochs,
         producers=ProducerStates(max_producers),
@@ -107,7 +105,7 @@ def open_log(
     return Opened(log, clean, found.damages, found.removed, found.walked)
 
 
-def _list_segments(files: Files, folder: str, log_start_offset: int) -> list[Row]:
+def _list_segments(files: Files, folder: str) -> SegmentTable:
     sweep(files, folder)
     names = segment_files(files.list_folder(folder))
     bases = sorted(base for base, suffixes in names.items() if LOG_SUFFIX in suffixes)
@@ -116,57 +114,58 @@ def _list_segments(files: Files, folder: str, log_start_offset: int) -> list[Row
             for suffix in suffixes & set(SEGMENT_SUFFIXES):
                 files.remove(f"{folder}/{base:020d}{suffix}")
     sizes = [files.size_of(f"{folder}/{base:020d}{LOG_SUFFIX}") for base in bases]
-    return [Row(base, size, UNKNOWN_TIMESTAMP) for base, size in zip(bases, sizes, strict=True)]
+    return SegmentTable.of([Row(base, size, UNKNOWN_TIMESTAMP) for base, size in zip(bases, sizes, strict=True)])
 
 
-def _open_clean(files: Files, folder: str, rows: list[Row], interval: int) -> _Found:
-    active = Segment(files, folder, rows[-1].base_offset, index_interval_bytes=interval)
+def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -> _Found:
+    active = Segment(files, folder, table.bases[-1], index_interval_bytes=interval)
+    found = _Found(table.without_last(), active)
     trouble = active.load()
     if trouble is None:
-        return _Found(rows[:-1], active)
+        return found
     logger.warning("%s: index %s: rebuilt", active.path, trouble)
-    found = _Found(rows[:-1], active, walked=active.size)
-    # The stop was clean, so whatever breaks the walk here was damaged since: cut there, and say so.
+    # The stop was clean, so whatever breaks the walk here was durable and damaged since: cut there, and say so.
     damage = active.recover(active.base_offset, active.base_offset, _LARGEST_BATCH)
+    found.walked = active.size
     if damage is not None:
-        found.damages.append(damage)
-        _log_damage(damage)
+        found.damages.append(damage._replace(was_synced=True))
+        _log_damage(found.damages[0])
     return found
 
 
 def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery_point: int | None) -> _Found:
     """Walk the segments that may hold more than was durable; sealed ones below are left as they are."""
-    known = 0 if recovery_point is None else recovery_point
+    known = recovery_point or 0
     first = len(rows) - 1
     while first > 0 and rows[first].base_offset > known:
         first -= 1
-    found = _Found(list(rows[:first]), Segment(files, folder, rows[first].base_offset, index_interval_bytes=interval))
+    sealed = rows[:first]
+    walked: list[Segment] = []
+    damages: list[Damage] = []
+    removed = 0
     for index in range(first, len(rows)):
-        segment = found.active if index == first else Segment(
-            files, folder, rows[index].base_offset, index_interval_bytes=interval
-        )  # fmt: skip
-        if index > first:
-            found.sealed.append(Row(found.active.base_offset, found.active.size, found.active.max_timestamp))
-            found.unsynced.append(found.active)
-            found.active.seal()
-            found.active = segment
+        segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=interval)
+        walked.append(segment)
         damage = segment.recover(known, segment.base_offset, _LARGEST_BATCH)
-        found.walked += segment.size
         if damage is not None:
-            found.damages.append(damage)
+            damages.append(damage)
             _log_damage(damage)
-        following = rows[index + 1].base_offset if index + 1 < len(rows) else None
-        if following is None:
+        if index + 1 == len(rows):
             break
+        following = rows[index + 1].base_offset
+        # Segments that were not durable are not compacted: where one ends short of the next, something is missing.
         gap = segment.next_offset < following and recovery_point is not None and following > known
         if damage is not None or segment.next_offset > following or gap:
             logger.warning(
                 "%s ends at offset %d, the next segment begins at %d: the %d later segments are removed",
                 segment.path, segment.next_offset, following, len(rows) - index - 1,
             )  # fmt: skip
-            found.removed = _remove(files, folder, rows[index + 1 :])
+            removed = _remove(files, folder, rows[index + 1 :])
             break
-    return found
+        segment.seal()
+        sealed.append(Row(segment.base_offset, segment.size, segment.max_timestamp))
+    total = sum(segment.size for segment in walked)
+    return _Found(SegmentTable.of(sealed), walked[-1], walked[:-1], damages, removed, total)
 
 
 def _log_damage(damage: Damage) -> None:
@@ -190,7 +189,9 @@ def _start_over(files: Files, folder: str, found: _Found, offset: int, interval:
     rows = [*found.sealed, Row(found.active.base_offset, found.active.size, UNKNOWN_TIMESTAMP)]
     removed = _remove(files, folder, rows)
     fresh = Segment.create(files, folder, offset, interval)
-    return _Found([], fresh, damages=found.damages, removed=found.removed + removed, walked=found.walked)
+    return _Found(
+        SegmentTable.of([]), fresh, damages=found.damages, removed=found.removed + removed, walked=found.walked
+    )
 
 
 def _load_epochs(files: Files, folder: str) -> LeaderEpochs | None:

@@ -419,7 +419,7 @@ class PartitionLog:
 
     def stamped_table(self) -> SegmentTable:
         """The table with every timestamp known: after an unclean start they are read when first asked for."""
-        if UNKNOWN_TIMESTAMP in self.table.stamps:
+        if not self.table.stamps_known:
             stamps = array("q", self.table.stamps)
             for index, stamp in enumerate(stamps):
                 if stamp == UNKNOWN_TIMESTAMP:

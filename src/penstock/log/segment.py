@@ -206,7 +206,7 @@ class Segment:
 
     def locate(self, offset: int) -> Place | None:
         """The first batch that holds `offset` or a later one; None if the segment ends before."""
-        if offset >= self.next_offset:
+        if offset >= self.next_offset or self.size == 0:
             return None
         tail = self._tail_header
         if tail is not None and offset >= tail.base_offset:

@@ -39,13 +39,15 @@ class Row(NamedTuple):
 class SegmentTable:
     """Sealed segments, oldest first."""
 
-    __slots__ = ("_running", "bases", "sizes", "stamps", "total_size")
+    __slots__ = ("_running", "_stamps_known", "_total_size", "bases", "sizes", "stamps")
 
     def __init__(self, bases: array[int], sizes: array[int], stamps: array[int]) -> None:
         self.bases = bases
         self.sizes = sizes
         self.stamps = stamps
-        self.total_size = sum(sizes)
+        # Worked out when first asked for: opening asks for none of them.
+        self._total_size: int | None = None
+        self._stamps_known: bool | None = None
         self._running: array[int] | None = None
 
     @classmethod
@@ -64,6 +66,18 @@ class SegmentTable:
 
     def __iter__(self) -> Iterator[Row]:
         return map(Row, self.bases, self.sizes, self.stamps)
+
+    @property
+    def total_size(self) -> int:
+        if self._total_size is None:
+            self._total_size = sum(self.sizes)
+        return self._total_size
+
+    @property
+    def stamps_known(self) -> bool:
+        if self._stamps_known is None:
+            self._stamps_known = UNKNOWN_TIMESTAMP not in self.stamps
+        return self._stamps_known
 
     def find(self, offset: int) -> int:
         """The last segment that begins at or before `offset`; -1 if all begin later."""
@@ -89,6 +103,9 @@ class SegmentTable:
             self.sizes[:start] + new.sizes + self.sizes[stop:],
             self.stamps[:start] + new.stamps + self.stamps[stop:],
         )
+
+    def without_last(self) -> SegmentTable:
+        return SegmentTable(self.bases[:-1], self.sizes[:-1], self.stamps[:-1])
 
     def with_row(self, row: Row) -> SegmentTable:
         return self.spliced(len(self), len(self), [row])

@@ -25,7 +25,7 @@ from penstock.records.twin_bytes import (
 )
 
 _HEADER = Struct(">qiibIhiqqqhii")
-_LENGTH = Struct(">qi")
+_BATCH_LENGTH = Struct(">i")
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
@@ -166,7 +166,7 @@ def _next_batch(
     available = end - position
     if available < LENGTH_END:
         return None, "incomplete", 0
-    length = _LENGTH.unpack_from(view, position)[1]
+    length = _BATCH_LENGTH.unpack_from(view, position + 8)[0]
     if available > 16 and view[position + 16] != 2:
         magic = view[position + 16]
         return None, f"magic {magic - (magic >> 7 << 8)} is not 2", 0
@@ -262,17 +262,18 @@ def write_header(
     record_count: int,
 ) -> None:  # fmt: skip
     """Fill the first 61 bytes of a bytearray that holds a whole batch, checksum included."""
+    try:
+        header = _HEADER.pack(
+            base_offset, 0, leader_epoch, 2, 0, attributes, last_offset_delta, base_timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, record_count,
+        )  # fmt: skip
+    except error as reason:
+        raise OverflowError(f"a field of the batch header does not fit: {reason}") from None
     view = writable(buffer)
     if len(view) < HEADER_SIZE:
         raise ValueError(f"{len(view)} bytes cannot hold a batch header of {HEADER_SIZE}")
     if len(view) - LENGTH_END > INT32_MAX:
         raise TooLarge("a batch", INT32_MAX)
-    try:
-        header = _HEADER.pack(
-            base_offset, len(view) - LENGTH_END, leader_epoch, 2, 0, attributes, last_offset_delta,
-            base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
-        )  # fmt: skip
-    except error as reason:
-        raise OverflowError(f"a field of the batch header does not fit: {reason}") from None
     view[:HEADER_SIZE] = header
+    _BATCH_LENGTH.pack_into(view, 8, len(view) - LENGTH_END)
     _CRC.pack_into(view, 17, crc32c(view[CRC_START:]))

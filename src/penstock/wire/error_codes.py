@@ -255,7 +255,7 @@ class ErrorCode(IntEnum):
     REBOOTSTRAP_REQUIRED = (
         129,
         False,
-        "What the client knows of the cluster is of no use any more; it has to start over from its bootstrap servers.",
+        "What the client knows of the cluster is of no use; it has to start from its bootstrap servers.",
     )
     STREAMS_INVALID_TOPOLOGY = 130, False, "The topology of a streams group is not valid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The epoch of a streams group's topology is not valid."

@@ -6,7 +6,6 @@ that nobody here knows. The edge that holds the socket decides between an answer
 errors that could still be answered carry the correlation id.
 """
 
-# ruff: noqa: N818
 from __future__ import annotations
 
 
@@ -59,9 +58,7 @@ class SchemaError(WireError):
 class UnknownApi(WireError):
     """An API key without a schema here."""
 
-    def __init__(
-        self, api_key: int, api_version: int | None = None, correlation_id: int | None = None
-    ) -> None:
+    def __init__(self, api_key: int, api_version: int | None = None, correlation_id: int | None = None) -> None:
         super().__init__(f"API key {api_key} is not known")
         self.api_key = api_key
         self.api_version = api_version

@@ -9,12 +9,13 @@ flexible: a broker must be able to read it before it knows whether it knows the 
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from penstock.wire.compiler import support
 from penstock.wire.errors import EncodeError, InvalidLength, InvalidUtf8, Truncated, UnknownApi
 from penstock.wire.registry import APIS, Api, find_api, request_codec, response_codec
-from penstock.wire.types import Buffer, Chunk, Message
+from penstock.wire.types import BUFFERS, Buffer, Chunk, Message
 
 _FIXED: Final = Struct(">hhi")
 _REQUEST: Final = Struct(">ihhih")
@@ -24,6 +25,9 @@ _FLEXIBLE_RESPONSE: Final = Struct(">iix")
 _LENGTH: Final = Struct(">h")
 _CORRELATION: Final = Struct(">i")
 _LONGEST_FRAME: Final = 0x7FFFFFFF
+
+# API and request header version, by key and version: only what exists is kept, so its size is bounded.
+_known: Final[dict[tuple[int, int], tuple[Api, int]]] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -49,17 +53,27 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, int]:
     if len(frame) < _FIXED.size:
         raise Truncated(f"a request of {len(frame)} bytes has no room for its header")
     api_key, version, correlation_id = _FIXED.unpack_from(frame)
-    api = APIS.get(api_key)
-    if api is None:
-        raise UnknownApi(api_key, version, correlation_id)
-    api.check(version, correlation_id)
-    header_version = api.request_header_version(version)
+    known = _known.get((api_key, version))
+    if known is None:
+        known = _learn(api_key, version, correlation_id)
+    api, header_version = known
     position = _FIXED.size
     if header_version == 0:
         return RequestHeader(api, version, correlation_id, None), position
     client_id, position = _client_id(frame, position)
-    tags, position = _tags(frame, position) if header_version == 2 else (None, position)
+    if header_version == 1:
+        return RequestHeader(api, version, correlation_id, client_id), position
+    tags, position = _tags(frame, position)
     return RequestHeader(api, version, correlation_id, client_id, tags), position
+
+
+def _learn(api_key: int, version: int, correlation_id: int) -> tuple[Api, int]:
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnknownApi(api_key, version, correlation_id)
+    api.check(version, correlation_id)
+    known = _known[api_key, version] = api, api.request_header_version(version)
+    return known
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[ResponseHeader, int]:
@@ -81,30 +95,42 @@ def encode_request(
     header_version = find_api(api_key).request_header_version(version)
     if header_version == 0:
         size = _sized(chunks, _FIXED.size)
-        return _led_by(_REQUEST_WITHOUT_CLIENT.pack(size, api_key, version, correlation_id), chunks)
-    client = b"" if client_id is None else client_id.encode()
+        return _led_by(_packed(_REQUEST_WITHOUT_CLIENT, size, api_key, version, correlation_id), chunks)
+    try:
+        client = b"" if client_id is None else client_id.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"the client id is no text: {error.reason}") from None
     if len(client) > support.LONGEST_STRING:
         raise EncodeError(f"a client id of {len(client)} bytes is too long")
     length = -1 if client_id is None else len(client)
     end = b"\0" if header_version == 2 else b""
     size = _sized(chunks, _FIXED.size + _LENGTH.size + len(client) + len(end))
-    return _led_by(_REQUEST.pack(size, api_key, version, correlation_id, length) + client + end, chunks)
+    return _led_by(_packed(_REQUEST, size, api_key, version, correlation_id, length) + client + end, chunks)
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Chunk]:
     """A whole response, its length prefix included, as chunks to be sent one after the other."""
     chunks = response_codec(api_key, version).encode_chunks(message)
     if APIS[api_key].response_header_version(version):
-        return _led_by(_FLEXIBLE_RESPONSE.pack(_sized(chunks, 5), correlation_id), chunks)
-    return _led_by(_RESPONSE.pack(_sized(chunks, 4), correlation_id), chunks)
+        return _led_by(_packed(_FLEXIBLE_RESPONSE, _sized(chunks, 5), correlation_id), chunks)
+    return _led_by(_packed(_RESPONSE, _sized(chunks, 4), correlation_id), chunks)
 
 
 def chunk_size(chunk: Chunk) -> int:
-    return len(chunk) if isinstance(chunk, Buffer) else chunk.size
+    return len(chunk) if isinstance(chunk, BUFFERS) else chunk.size
+
+
+def _packed(layout: Struct, *numbers: int) -> bytes:
+    try:
+        return layout.pack(*numbers)
+    except struct_error as error:
+        raise EncodeError(f"a header cannot be written: {error}") from None
 
 
 def _sized(chunks: list[Chunk], header_bytes: int) -> int:
-    size = header_bytes + sum(map(chunk_size, chunks))
+    size = header_bytes
+    for chunk in chunks:
+        size += chunk_size(chunk)
     if size > _LONGEST_FRAME:
         raise EncodeError(f"a frame of {size} bytes exceeds what its length prefix can say")
     return size
@@ -112,26 +138,27 @@ def _sized(chunks: list[Chunk], header_bytes: int) -> int:
 
 def _led_by(head: bytes, chunks: list[Chunk]) -> list[Chunk]:
     """Header and first chunk become one: a copy of what is small anyway, and one chunk less to send."""
-    first = chunks[0] if chunks else b""
-    if isinstance(first, bytes):
-        return [head + first, *chunks[1:]]
-    return [head, *chunks]
+    if chunks and type(chunks[0]) is bytes:
+        chunks[0] = head + chunks[0]
+    else:
+        chunks.insert(0, head)
+    return chunks
 
 
 def _client_id(frame: Buffer, position: int) -> tuple[str | None, int]:
-    if len(frame) < position + _LENGTH.size:
-        raise Truncated("a request ends inside its header")
-    (length,) = _LENGTH.unpack_from(frame, position)
-    position += _LENGTH.size
-    if length < 0:
-        if length != -1:
-            raise InvalidLength(f"the client id has length {length}")
-        return None, position
-    end = position + length
-    if end > len(frame):
-        raise Truncated("a request ends inside its client id")
     try:
+        (length,) = _LENGTH.unpack_from(frame, position)
+        position += _LENGTH.size
+        end = position + length
+        if length == -1:
+            return None, position
+        if length < 0:
+            raise InvalidLength(f"the client id has length {length}")
+        if end > len(frame):
+            raise Truncated("a request ends inside its client id")
         return str(frame[position:end], "utf-8"), end
+    except struct_error:
+        raise Truncated("a request ends inside its header") from None
     except UnicodeDecodeError as error:
         raise InvalidUtf8(f"the client id is not UTF-8 ({error.reason})") from None
 

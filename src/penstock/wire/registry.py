@@ -44,9 +44,7 @@ class Api(NamedTuple):
         """Raises UnknownVersion unless there is a schema for the version."""
         lowest, highest = self.versions
         if not lowest <= version <= highest:
-            raise UnknownVersion(
-                self.name, version, lowest, highest, api_key=self.key, correlation_id=correlation_id
-            )
+            raise UnknownVersion(self.name, version, lowest, highest, api_key=self.key, correlation_id=correlation_id)
 
     @property
     def request(self) -> type[Message]:

@@ -13,7 +13,7 @@ from penstock.wire.compiler.decoder import emit_decode, holds_records
 from penstock.wire.compiler.encoder import emit_encode
 from penstock.wire.compiler.plan import layout
 from penstock.wire.errors import EncodeError
-from penstock.wire.types import Buffer, Chunk, M, Message
+from penstock.wire.types import BUFFERS, Buffer, Chunk, M, Message
 
 __all__ = ["Codec", "codec_for"]
 
@@ -61,7 +61,7 @@ class Codec(Generic[M]):
 def _joined(write: Callable[[Any], list[Chunk]]) -> Callable[[Any], bytes]:
     def encode(message: Any) -> bytes:
         chunks = write(message)
-        if not all(isinstance(chunk, Buffer) for chunk in chunks):
+        if not all(isinstance(chunk, BUFFERS) for chunk in chunks):
             raise EncodeError("a message with regions of a file can only be written as chunks")
         return b"".join(cast("list[bytes]", chunks))
 

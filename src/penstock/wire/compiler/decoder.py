@@ -41,9 +41,7 @@ _TABLES = {code: support.unpack_table(code) for code in ("b", "h", "i", "q")}
 def emit_decode(struct: Struct, version: int) -> tuple[Callable[..., Any], str]:
     """The compiled function, and its source for those who want to read it."""
     emitter = _Decoder(struct, version)
-    return emitter.source.compile(
-        "decode", f"decode {struct.message.__name__} v{version}"
-    ), emitter.source.text()
+    return emitter.source.compile("decode", f"decode {struct.message.__name__} v{version}"), emitter.source.text()
 
 
 def holds_records(kind: Kind) -> bool:
@@ -81,17 +79,12 @@ class _Decoder:
             self.source.line(f"{names[0]} = b[p]; p += 1")
             return
         targets = ", ".join(names) + ("," if len(names) == 1 else "")
-        self.source.line(
-            f"{targets} = {self.source.packer(codes, 'unpack_from')}(b, p); p += {calcsize('>' + codes)}"
-        )
+        self.source.line(f"{targets} = {self.source.packer(codes, 'unpack_from')}(b, p); p += {calcsize('>' + codes)}")
 
     def _struct(self, struct: Struct, sink: str) -> None:
         """Emits the fields of a struct, and hands the expression that builds it to `sink`."""
         source = self.source
-        values = {
-            field.name: self._value(field.kind, field.nullable, _label(struct, field))
-            for field in struct.fields
-        }
+        values = {field.name: self._value(field.kind, field.nullable, _label(struct, field)) for field in struct.fields}
         cls = source.constant("C", struct.message)
         if not struct.flexible:
             self._flush()
@@ -116,9 +109,7 @@ class _Decoder:
         names = [name for name in struct.message.__struct_fields__ if name != "unknown_tags"]
         while names and names[-1] not in values:
             names.pop()
-        arguments = [
-            values[name] if name in values else self.source.default(defaults[name]) for name in names
-        ]
+        arguments = [values[name] if name in values else self.source.default(defaults[name]) for name in names]
         if unknown:
             arguments.append(f"unknown_tags={unknown}")
         return f"{cls}({', '.join(arguments)})"
@@ -155,27 +146,15 @@ class _Decoder:
                 self._nullable_struct(kind, label, target)
             else:
                 self._struct(kind, f"{target} = {{}}")
-        elif isinstance(kind, ArrayOf):
-            self._lengthy(
-                nullable,
-                label,
-                target,
-                "i",
-                support.LONGEST_ANYTHING,
-                lambda n: self._array(kind, n, label, target),
-            )
-        elif kind.code:
+        elif isinstance(kind, Primitive) and kind.code:
             self._run.add(kind.code, target)
-        elif kind.name.startswith("uvar"):
+        elif isinstance(kind, Primitive) and kind.name.startswith("uvar"):
             self._run.add("B", target)
             self._flush()
             bits = 32 if kind.name == "uvarint" else 64
             source.line(f"if {target} > 127: {target}, p = read_uvarint(b, p, {target}, {bits})")
         else:
-            code, longest = (
-                ("h", support.LONGEST_STRING) if kind is STRING else ("i", support.LONGEST_ANYTHING)
-            )
-            self._lengthy(nullable, label, target, code, longest, lambda n: self._slice(kind, n, target))
+            self._lengthy(kind, nullable, label, target)
         return target
 
     def _nullable_struct(self, struct: Struct, label: str, target: str) -> None:
@@ -189,32 +168,44 @@ class _Decoder:
             source.line(f"if {present} != -1: bad_length({label!r}, {present})")
             source.line(f"{target} = None")
 
-    def _lengthy(
-        self, nullable: bool, label: str, target: str, code: str, longest: int, content: Callable[[str], None]
-    ) -> None:
-        """A length prefix, and the content behind it unless it is null.
-
-        Content gets the prefix as read: a compact one is one more than the length.
-        """
+    def _lengthy(self, kind: Primitive | ArrayOf, nullable: bool, label: str, target: str) -> None:
+        """A length prefix, and the content behind it unless it is null."""
         source = self.source
         n = source.name("n")
-        self._run.add("B" if self._flexible else code, n)
+        self._run.add("B" if self._flexible else "h" if kind is STRING else "i", n)
         self._flush()
         if self._flexible:
-            source.line(f"if {n} > 127: {n}, p = read_length(b, p, {n}, {longest + 1})")
-        there, refusal = (f"{n}", f"not {n}") if self._flexible else (f"{n} >= 0", f"{n} < 0")
+            self._long_length(kind, n)
+        there, refusal = (n, f"not {n}") if self._flexible else (f"{n} >= 0", f"{n} < 0")
         if not nullable:
             source.line(f"if {refusal}: bad_length({label!r}, {-1 if self._flexible else n})")
-            content(n)
+            self._content(kind, n, label, target)
             return
         with source.block(f"if {there}:"):
-            content(n)
+            self._content(kind, n, label, target)
         with source.block("else:"):
             if not self._flexible:
                 source.line(f"if {n} != -1: bad_length({label!r}, {n})")
             source.line(f"{target} = None")
 
-    def _slice(self, kind: Primitive, n: str, target: str) -> None:
+    def _long_length(self, kind: Primitive | ArrayOf, n: str) -> None:
+        """Goes on where the first byte of a compact length is not the last, which is usual with records only."""
+        source = self.source
+        longest = support.LONGEST_STRING if kind is STRING else support.LONGEST_ANYTHING
+        read = f"{n}, p = read_length(b, p, {n}, {longest + 1})"
+        if isinstance(kind, ArrayOf) or kind.name != "records":
+            source.line(f"if {n} > 127: {read}")
+            return
+        with source.block(f"if {n} > 127:"):
+            source.line("e = b[p]")
+            source.line(f"if e < 128: {n} += (e << 7) - 128; p += 1")
+            source.line(f"else: {read}")
+
+    def _content(self, kind: Primitive | ArrayOf, n: str, label: str, target: str) -> None:
+        """What a prefix announces; `n` is the prefix as read, so in compact form one more than the length."""
+        if isinstance(kind, ArrayOf):
+            self._array(kind, n, label, target)
+            return
         self.source.line(f"e = p + {n} - 1" if self._flexible else f"e = p + {n}")
         if kind is STRING:
             text = "str(b[p:e], 'utf-8')" if self._views else "b[p:e].decode()"
@@ -255,9 +246,7 @@ class _Decoder:
         source, code = self.source, element.code
         if code not in _TABLES:
             source.line(check)
-            source.line(
-                f"{target} = list(unpack_from(repeated({code!r}, {n}), b, p)); p += {n} * {element.size}"
-            )
+            source.line(f"{target} = list(unpack_from(repeated({code!r}, {n}), b, p)); p += {n} * {element.size}")
             return
         table = f"T_{code}"
         source.constants[table] = _TABLES[code]

@@ -17,11 +17,11 @@ from penstock.wire.compiler import support
 from penstock.wire.compiler.decoder import holds_records
 from penstock.wire.compiler.plan import ArrayOf, Field, Kind, Struct
 from penstock.wire.compiler.source import Run, Source
-from penstock.wire.types import STRING, Primitive, Value
+from penstock.wire.types import BUFFERS, STRING, Primitive, Value
 
 _RUNTIME: dict[str, Any] = {
     "FAULTS": (struct_error, AttributeError, TypeError, ValueError, OverflowError, IndexError),
-    "BUFFERS": (bytes, bytearray, memoryview),
+    "BUFFERS": BUFFERS,
     "pack": pack,
     "repeated": support.repeated,
     "ONE": support.ONE_BYTE,
@@ -32,17 +32,13 @@ _RUNTIME: dict[str, Any] = {
     "lost_field": support.lost_field,
     "refuse_encode": support.refuse_encode,
 }
-_TABLES = {
-    (prefix, code): support.pack_table(prefix, code) for prefix in ("B", "i") for code in ("b", "h", "i", "q")
-}
+_TABLES = {(prefix, code): support.pack_table(prefix, code) for prefix in ("B", "i") for code in ("b", "h", "i", "q")}
 
 
 def emit_encode(struct: Struct, version: int) -> tuple[Callable[..., Any], str]:
     """The compiled function and its source; it answers with bytes, or with chunks if there are records."""
     emitter = _Encoder(struct, version)
-    return emitter.source.compile(
-        "encode", f"encode {struct.message.__name__} v{version}"
-    ), emitter.source.text()
+    return emitter.source.compile("encode", f"encode {struct.message.__name__} v{version}"), emitter.source.text()
 
 
 class _Encoder:
@@ -87,9 +83,7 @@ class _Encoder:
             if codes:
                 source.line(f"a({source.packer(codes, 'pack')}({', '.join(terms)}))")
             source.line(
-                f"a({self._tagged_writer(struct)}({m}))"
-                if struct.tagged
-                else f"a(write_tags({m}.unknown_tags))"
+                f"a({self._tagged_writer(struct)}({m}))" if struct.tagged else f"a(write_tags({m}.unknown_tags))"
             )
 
     def _refuse_lost(self, struct: Struct, m: str) -> None:
@@ -100,9 +94,7 @@ class _Encoder:
             checks.append(f"{m}.unknown_tags")
         if checks:
             defaults = source.constant("L", {field.name: field.default for field in strict})
-            source.line(
-                f"if {' or '.join(checks)}: lost_field({m}, {self._version}, {struct.flexible}, {defaults})"
-            )
+            source.line(f"if {' or '.join(checks)}: lost_field({m}, {self._version}, {struct.flexible}, {defaults})")
 
     def _tagged_writer(self, struct: Struct) -> str:
         source, outer_run = self.source, self._run
@@ -249,9 +241,7 @@ class _Encoder:
             source.line(f"a({table}[{k}]({n}, *{items}))")
         with source.block("else:"):
             source.line(
-                f"a(compact_length({n}, {support.LONGEST_ANYTHING}))"
-                if self._flexible
-                else f"a(pack('>i', {n}))"
+                f"a(compact_length({n}, {support.LONGEST_ANYTHING}))" if self._flexible else f"a(pack('>i', {n}))"
             )
             source.line(f"a(pack(repeated({code!r}, {k}), *{items}))")
 

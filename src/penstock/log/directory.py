@@ -1,0 +1,502 @@
+"""A data folder: one disk's worth of partitions, an entry of `log.dirs`.
+
+Noun: a folder that this process holds locked, with a folder a partition in it, the checkpoints of their offsets, and a
+marker that says whether the last stop was a clean one.
+
+Rule: what a disk does wrong, its folder answers for. An I/O error takes the whole folder offline, every log in it with
+it, and it stays so until it is opened again; bytes or names that are wrong in one partition's folder take that
+partition offline. A full disk is neither: the operation is refused, everything is as before, and it may be tried again.
+The clean marker is removed before anything else is written, and written after everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.log.checkpoints import TopicPartition, parent_folder
+from penstock.log.directory_checkpoints import DirectoryCheckpoints
+from penstock.log.directory_errors import (
+    DirectoryOffline,
+    InconsistentTopicId,
+    PartitionExists,
+    TooManyOpenFiles,
+    UnknownPartition,
+    is_partitions_own,
+    is_process_limit,
+)
+from penstock.log.directory_listing import CLEAN_MARKER, LOCK_FILE, Listing, list_directory
+from penstock.log.errors import DiskFull, FolderInUse, LogError, LogFailed, OffsetOutOfRange, is_disk_full
+from penstock.log.folder_names import doomed_name, folder_name
+from penstock.log.metadata_files import (
+    NO_OWNER,
+    MetadataFileError,
+    MetaProperties,
+    read_meta,
+    read_topic_id,
+    write_meta,
+    write_topic_id,
+)
+from penstock.log.opening import Opened, open_log
+from penstock.log.partition_log import PartitionLog
+from penstock.log.removals import PendingRemovals, Removal, remove_all
+from penstock.log.settings import LogSettings
+from penstock.log.trimming import truncate_fully, truncate_to
+from penstock.records import RecordError
+from penstock.runtime.files import Files, Lock, Space
+from penstock.runtime.randomness import Random
+
+logger = logging.getLogger(__name__)
+
+_DELETE_DELAY_MS: Final = 60_000
+
+SettingsFor = Callable[[str], LogSettings]
+OnFailure = Callable[["LogDirectory"], None]
+
+
+@dataclass(slots=True)
+class Hosted:
+    """A partition that a data folder holds."""
+
+    topic: str
+    partition: int
+    log: PartitionLog
+    topic_id: bytes | None
+
+
+class Progress(NamedTuple):
+    """One more of a folder's partitions was opened, `done` of `total`; None if it could not be."""
+
+    path: str
+    topic: str
+    partition: int
+    done: int
+    total: int
+    opened: Opened | None
+
+
+class LogDirectory:
+    """An open data folder. `open` it, `load` its logs, `close` it."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        lock: Lock,
+        random: Random,
+        directory_id: bytes,
+        was_clean: bool,
+        checkpoints: DirectoryCheckpoints,
+        listing: Listing,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.directory_id = directory_id
+        self.was_clean = was_clean
+        self.checkpoints = checkpoints
+        self.listing = listing
+        self.removals = PendingRemovals()
+        self.hosted: dict[TopicPartition, Hosted] = {}
+        self.damaged: dict[TopicPartition, LogFailed] = {}
+        self._lock = lock
+        self._random = random
+        self._on_failure = on_failure
+        self._failure: DirectoryOffline | None = None
+        self._load_began = False
+        self._loaded = False
+        self._closed = False
+
+    # --- open
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: str,
+        *,
+        node_id: int,
+        cluster_id: str,
+        random: Random,
+        on_failure: OnFailure | None = None,
+    ) -> LogDirectory:
+        """Lock the folder (made if it is missing), check its owner, take its clean marker, list it.
+
+        DirectoryOffline if the disk does not let us; FolderInUse, WrongOwner and MetadataFileError say what to do.
+        """
+        path = path.rstrip("/") or "/"
+        try:
+            _make_folder(files, path)
+            lock = _take_lock(files, path)
+            try:
+                meta = read_meta(files, path)
+                claimed = (meta or NO_OWNER).claimed_by(path, node_id, cluster_id, random.uuid_bytes())
+                listing = list_directory(files, path)
+                was_clean = _take_clean_marker(files, path)
+                checkpoints = DirectoryCheckpoints(files, path)
+                checkpoints.load()
+                if not listing.partitions:
+                    # From now on a missing file is a lost one, and not a folder's youth.
+                    checkpoints.recovery.replace({})
+                if claimed != meta:
+                    write_meta(files, path, claimed)
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise DirectoryOffline(path, str(error)) from error
+        return cls(
+            files, path, lock=lock, random=random, directory_id=_id_of(claimed), was_clean=was_clean,
+            checkpoints=checkpoints, listing=listing, on_failure=on_failure,
+        )  # fmt: skip
+
+    def load(self, settings_for: SettingsFor, now_ms: int, progress: Callable[[Progress], None] | None = None) -> None:
+        """Open all logs."""
+        for step in self.loading(settings_for, now_ms):
+            if progress is not None:
+                progress(step)
+
+    def loading(self, settings_for: SettingsFor, now_ms: int) -> Iterator[Progress]:
+        """Open the logs one by one, so that the caller may do other things in between.
+
+        Damaged partitions are left out (`damaged` says why); if the disk fails, the folder is offline and it ends.
+        """
+        self._load_began = True
+        names = self.listing.doomed
+        self.removals.add(Removal(now_ms, f"{self.path}/{name}", is_folder=True) for name in names)
+        total = len(self.listing.partitions)
+        for done, key in enumerate(self.listing.partitions, 1):
+            if self._failure is not None:
+                return
+            opened = self._load_one(key, settings_for(key[0]), now_ms)
+            yield Progress(self.path, *key, done, total, opened)
+        if self._failure is None:
+            self._settle_checkpoints()
+            self._loaded = True
+
+    def _load_one(self, key: TopicPartition, settings: LogSettings, now_ms: int) -> Opened | None:
+        folder = f"{self.path}/{folder_name(*key)}"
+        checkpoints = self.checkpoints
+        try:
+            opened = open_log(
+                self.files, folder, settings, clean=self.was_clean, now_ms=now_ms,
+                recovery_point=checkpoints.recovery_point(key),
+                log_start_offset=checkpoints.start.rows.get(key, 0),
+            )  # fmt: skip
+            topic_id = self._topic_id_of(folder)
+        except OSError as error:
+            if is_process_limit(error):
+                raise TooManyOpenFiles(self.path, len(self.listing.partitions)) from error
+            if is_disk_full(error) or is_partitions_own(error):
+                self._isolate(key, LogFailed(folder, str(error)))
+            else:
+                self.fail(error)
+            return None
+        except (LogError, RecordError) as error:
+            self._isolate(key, LogFailed(folder, str(error)))
+            return None
+        log = opened.log
+        log.checkpointed_offset = min(checkpoints.recovery.rows.get(key, 0), log.log_end_offset)
+        log.set_high_watermark(checkpoints.high_watermark.rows.get(key, 0))
+        self.hosted[key] = Hosted(*key, log, topic_id)
+        return opened
+
+    def _topic_id_of(self, folder: str) -> bytes | None:
+        try:
+            return read_topic_id(self.files, folder)
+        except MetadataFileError as error:
+            logger.warning("%s (%s): the topic id is learnt again", folder, error.reason)
+            return None
+
+    def _isolate(self, key: TopicPartition, error: LogFailed) -> None:
+        logger.error("partition %s-%d is offline: %s", *key, error)
+        self.damaged[key] = error
+
+    def _settle_checkpoints(self) -> None:
+        """A log that lost its end must not be appended to while a checkpoint says that more of it was durable."""
+        try:
+            self.checkpoint()
+        except DiskFull:
+            for key, hosted in list(self.hosted.items()):
+                if self.checkpoints.recovery.rows.get(key, 0) > hosted.log.log_end_offset:
+                    del self.hosted[key]
+                    hosted.log.release()
+                    self._isolate(key, hosted.log.fail(DiskFull(hosted.log.folder)))
+        except DirectoryOffline:
+            logger.debug("%s went offline at the end of its start", self.path)
+
+    # --- failure
+
+    @property
+    def failure(self) -> DirectoryOffline | None:
+        return self._failure
+
+    def fail(self, error: BaseException) -> DirectoryOffline:
+        """Take the folder offline: its disk failed. Its logs fail with it; the listener is told, once."""
+        if self._failure is None:
+            failure = DirectoryOffline(self.path, str(error))
+            self._failure = failure
+            logger.error("data folder %s is offline with its %d partitions: %s", self.path, len(self.hosted), error)
+            self.removals.take_all()
+            for hosted in self.hosted.values():
+                hosted.log.fail(DirectoryOffline(hosted.log.folder, failure.reason))
+                hosted.log.release()
+            if self._on_failure is not None:
+                self._on_failure(self)
+        return self._failure
+
+    def check_logs(self) -> bool:
+        """Whether the folder is online, after asking its logs: one that failed speaks for the disk."""
+        if self._failure is None:
+            for hosted in self.hosted.values():
+                if hosted.log.failure is not None:
+                    self.fail(hosted.log.failure)
+                    break
+        return self._failure is None
+
+    @contextlib.contextmanager
+    def disk(self) -> Iterator[None]:
+        """Whatever touches the disk happens in here: DiskFull or DirectoryOffline come out of it, not OSError."""
+        if self._failure is not None:
+            raise DirectoryOffline(self.path, self._failure.reason)
+        try:
+            yield
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(self.path) from error
+            raise self.fail(error) from error
+        except LogFailed as error:
+            raise self.fail(error) from error
+
+    # --- partitions
+
+    def get(self, key: TopicPartition) -> Hosted:
+        """UnknownPartition if it is not here, LogFailed if it is damaged."""
+        hosted = self.hosted.get(key)
+        if hosted is not None:
+            return hosted
+        damage = self.damaged.get(key)
+        if damage is not None:
+            raise LogFailed(damage.path, damage.reason)
+        raise UnknownPartition(*key)
+
+    def create(self, key: TopicPartition, topic_id: bytes | None, settings: LogSettings, now_ms: int) -> PartitionLog:
+        """A new, empty partition, durably there when this returns."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        with self.disk():
+            if key in self.hosted or self.files.exists(folder):
+                raise PartitionExists(*key, folder)
+            self.checkpoints.forget(key)
+            try:
+                self.files.make_folder(folder)
+                if topic_id is not None:
+                    write_topic_id(self.files, folder, topic_id)
+                log = open_log(self.files, folder, settings, clean=False, now_ms=now_ms).log
+                self.files.sync_folder(folder)
+                self.files.sync_folder(self.path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self.files.remove_folder(folder)
+                raise
+        self.hosted[key] = Hosted(*key, log, topic_id)
+        return log
+
+    def assign_topic_id(self, key: TopicPartition, topic_id: bytes) -> None:
+        """Let a partition belong to a topic. InconsistentTopicId if it belongs to another of the same name."""
+        hosted = self.get(key)
+        if hosted.topic_id is None:
+            with self.disk():
+                write_topic_id(self.files, hosted.log.folder, topic_id)
+            hosted.topic_id = topic_id
+        elif hosted.topic_id != topic_id:
+            raise InconsistentTopicId(hosted.log.folder, hosted.topic_id, topic_id)
+
+    def delete(self, key: TopicPartition, now_ms: int) -> None:
+        """The partition is gone, durably, when this returns; its bytes go later. Also for a damaged one."""
+        if key not in self.hosted and key not in self.damaged:
+            raise UnknownPartition(*key)
+        folder = f"{self.path}/{folder_name(*key)}"
+        doomed = f"{self.path}/{doomed_name(*key, self._random.random_bytes(16))}"
+        with self.disk():
+            self.files.rename(folder, doomed)
+            hosted = self.hosted.pop(key, None)
+            self.damaged.pop(key, None)
+            delay_ms = _DELETE_DELAY_MS
+            if hosted is not None:
+                delay_ms = hosted.log.settings.file_delete_delay_ms
+                # Whoever still holds it would otherwise open the files of a later partition of the same name.
+                hosted.log.fail(LogFailed(folder, "the partition was deleted"))
+                hosted.log.release()
+            self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
+            self.files.sync_folder(self.path)
+
+    def doom(self, paths: Iterable[str], due_ms: int) -> None:
+        """Remove these files, which were renamed out of use, when it is time."""
+        self.removals.add(Removal(due_ms, path, is_folder=False) for path in paths)
+
+    def space(self) -> Space:
+        with self.disk():
+            return self.files.space(self.path)
+
+    # --- offsets
+
+    def advance_start(self, key: TopicPartition, offset: int) -> bool:
+        """Delete a log's records below `offset` for good: once this returns they do not come back."""
+        log = self.get(key).log
+        if offset > log.high_watermark:
+            raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
+        if offset <= log.log_start_offset:
+            return False
+        with self.disk():
+            self.checkpoints.start.put(key, offset)
+        return log.advance_start(offset)
+
+    def truncate_to(self, key: TopicPartition, offset: int, now_ms: int) -> bool:
+        """As trimming.truncate_to; no checkpoint claims more of the log than is left, at any moment."""
+        log = self.get(key).log
+        if offset >= log.log_end_offset:
+            return False
+        with self.disk():
+            self._claim_less(key, log, offset)
+            return truncate_to(log, offset, now_ms)
+
+    def truncate_fully(self, key: TopicPartition, offset: int, now_ms: int) -> None:
+        """As trimming.truncate_fully; no checkpoint claims more of the log than is left, at any moment."""
+        log = self.get(key).log
+        with self.disk():
+            self._claim_less(key, log, min(offset, log.log_start_offset))
+            self.checkpoints.start.lower(key, offset)
+            truncate_fully(log, offset, now_ms)
+
+    def _claim_less(self, key: TopicPartition, log: PartitionLog, offset: int) -> None:
+        # The batch that holds `offset` goes whole, so the end is only known to be in that segment.
+        bases = log.table.bases
+        index = log.find_segment(offset)
+        base = bases[index] if index < len(bases) else log.active.base_offset
+        self.checkpoints.lower(key, min(base, offset))
+        if offset < log.log_start_offset:
+            self.checkpoints.start.lower(key, offset)
+
+    def cleaner_offset(self, key: TopicPartition) -> int | None:
+        """Up to where compaction has been; None if nowhere."""
+        return self.checkpoints.cleaner.rows.get(key)
+
+    def set_cleaner_offset(self, key: TopicPartition, offset: int) -> None:
+        """Remember, durably, up to where compaction has been."""
+        self.get(key)
+        with self.disk():
+            self.checkpoints.cleaner.put(key, offset)
+
+    def checkpoint(self) -> int:
+        """Write what changed of recovery points, log starts, high watermarks; the number of files written.
+
+        DiskFull leaves the old ones, which are as true as they were.
+        """
+        if not self.check_logs():
+            return 0
+        hosted = self.hosted.items()
+        recovery = {key: each.log.flushed_offset for key, each in hosted}
+        starts = {key: each.log.log_start_offset for key, each in hosted if each.log.log_start_offset > 0}
+        high_watermarks = {key: each.log.high_watermark for key, each in hosted}
+        checkpoints = self.checkpoints
+        cleaner = {key: offset for key, offset in checkpoints.cleaner.rows.items() if key in self.hosted}
+        plan = (
+            (checkpoints.recovery, recovery),
+            (checkpoints.start, starts),
+            (checkpoints.high_watermark, high_watermarks),
+            (checkpoints.cleaner, cleaner),
+        )
+        written = 0
+        with self.disk():
+            for file, rows in plan:
+                for key in self.damaged.keys() & file.rows.keys():
+                    rows[key] = file.rows[key]
+                written += file.replace(rows)
+        for key, each in hosted:
+            each.log.checkpointed_offset = recovery[key]
+        return written
+
+    # --- end
+
+    def close(self) -> bool:
+        """Flush and close all logs, write the checkpoints, then the clean marker, then let go; whether it was clean."""
+        if self._closed:
+            return False
+        self._closed = True
+        clean = False
+        try:
+            if self.check_logs():
+                clean = self._stop()
+        except (OSError, LogError) as error:
+            logger.error("data folder %s was not closed cleanly: %s", self.path, error)
+        finally:
+            for hosted in self.hosted.values():
+                hosted.log.release()
+            self._lock.release()
+        return clean
+
+    def _stop(self) -> bool:
+        if not self._loaded:
+            clean = self.was_clean and not self._load_began
+        else:
+            with self.disk():
+                # Before the logs write their manifests, which a later change of the folder would void.
+                remove_all(self.files, self.removals.take_all())
+            clean = not self.damaged
+            for hosted in self.hosted.values():
+                clean = self._close_log(hosted.log) and clean
+            self.checkpoint()
+        if clean:
+            with self.disk():
+                self.files.open(f"{self.path}/{CLEAN_MARKER}", create=True).close()
+                self.files.sync_folder(self.path)
+        return clean
+
+    def _close_log(self, log: PartitionLog) -> bool:
+        try:
+            with self.disk():
+                log.close()
+        except DiskFull as error:
+            logger.warning(
+                "%s: %s; its records are durable, its indexes are made anew at the next start", log.folder, error
+            )
+            with self.disk():
+                log.flush()
+            return False
+        return True
+
+
+def _make_folder(files: Files, path: str) -> None:
+    """Make a folder and its parents, each name durable in the folder above."""
+    missing: list[str] = []
+    level = path
+    while not files.exists(level) and parent_folder(level) != level:
+        missing.append(level)
+        level = parent_folder(level)
+    files.make_folder(path)
+    for made in reversed(missing):
+        files.sync_folder(parent_folder(made))
+
+
+def _take_lock(files: Files, path: str) -> Lock:
+    try:
+        return files.lock(f"{path}/{LOCK_FILE}")
+    except BlockingIOError as error:
+        raise FolderInUse(path, error.strerror or "locked by another holder") from error
+
+
+def _take_clean_marker(files: Files, path: str) -> bool:
+    try:
+        files.remove(f"{path}/{CLEAN_MARKER}")
+    except FileNotFoundError:
+        return False
+    files.sync_folder(path)
+    return True
+
+
+def _id_of(meta: MetaProperties) -> bytes:
+    return meta.directory_id or b""

@@ -1,0 +1,38 @@
+"""Both kernels for the tests of records: what is true of one must be true of the other."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from penstock.records import batch, columns, twin
+
+try:
+    compiled: ModuleType | None = importlib.import_module("penstock.records._kernel")
+except ImportError:
+    compiled = None
+
+not_built = pytest.mark.skipif(compiled is None, reason="the compiled kernel is not built here")
+
+
+@pytest.fixture(scope="module", params=[pytest.param("compiled", marks=not_built), "python"])
+def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """A kernel, which `penstock.records.batch` and `.columns` use as long as the test runs."""
+    chosen = compiled if request.param == "compiled" and compiled is not None else twin
+    with pytest.MonkeyPatch.context() as patch:
+        for user in (batch, columns):
+            for name in twin.__all__:
+                if hasattr(user, name) and hasattr(chosen, name):
+                    patch.setattr(user, name, getattr(chosen, name))
+        yield chosen
+
+
+@pytest.fixture(scope="module")
+def kernel() -> ModuleType:
+    """The compiled kernel, to be held against its twin."""
+    if compiled is None:
+        pytest.skip("the compiled kernel is not built here")
+    return compiled
