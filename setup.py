@@ -6,6 +6,7 @@ PENSTOCK_KERNEL_BUILD=skip     do not try
 """
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -21,6 +22,7 @@ def kernel_extensions() -> list[Extension]:
     extension = Extension(
         "penstock.records._kernel",
         ["src/penstock/records/_kernel.pyx"],
+        depends=sorted(glob("src/penstock/records/_kernel*.pxi")),
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
         optional=policy == "auto",
     )

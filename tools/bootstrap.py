@@ -39,8 +39,8 @@ def say(text: str) -> None:
 
 def digest() -> str:
     state = hashlib.sha256(f"{sys.version}|{EXTRAS}|{os.environ.get('PENSTOCK_COMPILER', '')}|{ROOT}".encode())
-    for name in INPUTS:
-        state.update(Path(ROOT, name).read_bytes())
+    for path in [*(ROOT / name for name in INPUTS), *sorted(ROOT.glob(KERNEL_SOURCES))]:
+        state.update(path.read_bytes())
     return state.hexdigest()
 
 

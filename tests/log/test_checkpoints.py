@@ -118,17 +118,13 @@ def test_damaged_offsets_are_a_typed_error(tmp_path: Path, content: bytes) -> No
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    "rows", ["1 5\n1 6\n", "2 5\n1 6\n", "1 5\n2 5\n", "1 5\n2 4\n", "1 5 9\n2 6\n", "a 5\n2 6\n"]
-)
+@pytest.mark.parametrize("rows", ["1 5\n1 6\n", "2 5\n1 6\n", "1 5\n2 5\n", "1 5\n2 4\n", "1 5 9\n2 6\n", "a 5\n2 6\n"])
 def test_epochs_that_do_not_rise_are_damage(tmp_path: Path, rows: str) -> None:
     with pytest.raises(CheckpointError):
         read_epochs(FILES, kept(tmp_path, f"0\n2\n{rows}".encode()))
 
 
-def test_an_oversized_file_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_oversized_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(tmp_path, b"0\n1\nclicks 0 42\n")
     monkeypatch.setattr(checkpoints, "MAX_CHECKPOINT_BYTES", 15)
     with pytest.raises(CheckpointError, match="exceed"):
@@ -184,9 +180,7 @@ def test_a_longer_left_over_file_does_not_show_through(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
-@pytest.mark.parametrize(
-    "loss", [LOSE_UNSYNCED, KEEP_UNSYNCED, KEEP_NAMES_ONLY, KEEP_SIZES_ONLY, RANDOM_GARBAGE]
-)
+@pytest.mark.parametrize("loss", [LOSE_UNSYNCED, KEEP_UNSYNCED, KEEP_NAMES_ONLY, KEEP_SIZES_ONLY, RANDOM_GARBAGE])
 def test_power_lost_at_any_step_leaves_the_old_or_the_new_whole(loss: PowerLoss) -> None:
     files = SimulatedFiles(SeededRandom(7))
     atomic_write(files, "/c", OLD)
@@ -223,8 +217,6 @@ def test_without_sync_nothing_waits_for_the_disk() -> None:
     assert files.open("/c").read_at(0, 9) == b"data"
 
 
-@pytest.mark.parametrize(
-    ("path", "folder"), [("/data/t-0/x", "/data/t-0"), ("/x", "/"), ("x", "."), ("a/x", "a")]
-)
+@pytest.mark.parametrize(("path", "folder"), [("/data/t-0/x", "/data/t-0"), ("/x", "/"), ("x", "."), ("a/x", "a")])
 def test_the_folder_of_a_path(path: str, folder: str) -> None:
     assert parent_folder(path) == folder

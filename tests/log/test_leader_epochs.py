@@ -136,9 +136,7 @@ def test_no_file_is_an_empty_list(tmp_path: Path) -> None:
     assert pairs(LeaderEpochs.load(FILES, str(tmp_path / "none"))) == []
 
 
-@pytest.mark.parametrize(
-    "content", [b"0\n1\n", b"\0" * 12, b"0\n2\n3 9\n2 10\n", b"0\n1\n3 9\nx", b"0\n1\n3 9 9\n"]
-)
+@pytest.mark.parametrize("content", [b"0\n1\n", b"\0" * 12, b"0\n2\n3 9\n2 10\n", b"0\n1\n3 9\nx", b"0\n1\n3 9 9\n"])
 def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(content)

@@ -16,6 +16,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.log.trimming import enforce_retention, truncate_to
 from penstock.records import decode_batch, encode_batch, scan
+from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import CrashPoint, crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles
 
@@ -122,7 +123,7 @@ def run_everywhere(story: Story, scenario: Callable[[SimulatedFiles], None], *, 
     points = 0
     for point in crash_everywhere(fresh, start=durable_folder(), stride=stride):
         # Whether the checkpoint of the recovery point was written just before or never.
-        twin = point.files.fork(None)
+        twin = point.files.fork(SeededRandom(1))
         check(point, story, story.synced)
         check(CrashPoint(twin, point.moment, point.loss), story, 0)
         points += 2

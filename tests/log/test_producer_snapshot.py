@@ -23,9 +23,7 @@ from penstock.log.producer_state import ProducerStates
 KAFKAS_ENTRY = struct.Struct(">qhiqiqiq")
 EXAMPLE = ProducerSnapshot(
     (
-        ProducerEntry(
-            7, 2, (AppendedBatch(4, 104, 4, 900), AppendedBatch(6, 130, 1, 950)), 3, 130, 960, 5000
-        ),
+        ProducerEntry(7, 2, (AppendedBatch(4, 104, 4, 900), AppendedBatch(6, 130, 1, 950)), 3, 130, 960, 5000),
         ProducerEntry(8, 0, (), 1, -1, 970, 6000),
     ),
     (UnreplicatedTransaction(105, 120),),
@@ -37,9 +35,7 @@ def with_checksum(body: bytes, version: int = 1) -> bytes:
 
 
 def kafkas_file(*entries: tuple[int, int, int, int, int, int, int, int]) -> bytes:
-    return with_checksum(
-        struct.pack(">i", len(entries)) + b"".join(KAFKAS_ENTRY.pack(*entry) for entry in entries)
-    )
+    return with_checksum(struct.pack(">i", len(entries)) + b"".join(KAFKAS_ENTRY.pack(*entry) for entry in entries))
 
 
 def read_as_kafka_does(data: bytes) -> list[tuple[int, ...]]:
@@ -92,9 +88,7 @@ def entries(draw: st.DrawFn, producer_id: int) -> ProducerEntry:
     for _ in range(draw(st.integers(0, 5))):
         delta = draw(st.integers(0, 1000))
         offset += delta + draw(st.integers(0, 50))
-        batches.append(
-            AppendedBatch(draw(st.integers(-1, 2**31 - 1)), offset, delta, draw(st.integers(-1, 2**45)))
-        )
+        batches.append(AppendedBatch(draw(st.integers(-1, 2**31 - 1)), offset, delta, draw(st.integers(-1, 2**45))))
         offset += 1
     return ProducerEntry(
         producer_id,
@@ -122,9 +116,7 @@ def snapshots(draw: st.DrawFn) -> ProducerSnapshot:
 def test_any_snapshot_survives_the_round_trip(snapshot: ProducerSnapshot) -> None:
     data = encode_snapshot(snapshot)
     assert decode_snapshot(data) == snapshot
-    assert [fields[0] for fields in read_as_kafka_does(data)] == [
-        entry.producer_id for entry in snapshot.entries
-    ]
+    assert [fields[0] for fields in read_as_kafka_does(data)] == [entry.producer_id for entry in snapshot.entries]
 
 
 # --- damage
@@ -146,9 +138,7 @@ def test_every_flipped_bit_is_noticed() -> None:
             decode_snapshot(damaged)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\0" * 10, b"\0" * 500, b"\xff" * 500, encode_snapshot(EXAMPLE) + b"\0"]
-)
+@pytest.mark.parametrize("data", [b"", b"\0" * 10, b"\0" * 500, b"\xff" * 500, encode_snapshot(EXAMPLE) + b"\0"])
 def test_zeros_ones_and_too_much_are_damage(data: bytes) -> None:
     with pytest.raises(SnapshotError):
         decode_snapshot(data)

@@ -20,10 +20,10 @@ from penstock.log.producer_state import (
     NEW,
     CompletedTransaction,
     ProducerStates,
-    EndMarker,
     Verdict,
     last_sequence_of,
 )
+from penstock.records.control import EndMarker
 
 LAST = 2**31 - 1
 COMMIT, ABORT = EndMarker(True, 0), EndMarker(False, 0)
@@ -66,9 +66,7 @@ class Log:
     def write(self, producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> None:
         self.produce(Batch(producer_id, epoch, sequence, count, is_transactional=True))
 
-    def mark(
-        self, producer_id: int, marker: EndMarker, epoch: int = 0
-    ) -> CompletedTransaction | None:
+    def mark(self, producer_id: int, marker: EndMarker, epoch: int = 0) -> CompletedTransaction | None:
         batch = Batch(producer_id, epoch, -1, is_transactional=True, is_control=True)
         self.states.check_marker(batch, marker)
         completed = self.states.apply(batch, self.end, now_ms=0, marker=marker)
@@ -103,9 +101,7 @@ def test_each_of_the_last_five_batches_is_recognised_and_answered_with_its_first
     assert (caught.value.sequence, caught.value.expected) == (2, 14)
 
 
-@pytest.mark.parametrize(
-    ("sequence", "count"), [(4, 1), (2, 1), (0, 1), (0, 2), (1, 2), (2, 2), (0, 4), (LAST, 1)]
-)
+@pytest.mark.parametrize(("sequence", "count"), [(4, 1), (2, 1), (0, 1), (0, 2), (1, 2), (2, 2), (0, 4), (LAST, 1)])
 def test_gaps_reorderings_and_half_repetitions_are_refused(sequence: int, count: int) -> None:
     log = Log()
     log.send(0, 3)
@@ -495,9 +491,7 @@ def test_any_history_agrees_with_the_naive_model(data: st.DataObject) -> None:
             due = (entry.last_sequence + 1) % 2**31 if entry else BASE
             sequence = (due + data.draw(st.sampled_from([0, 0, 0, 0, 0, -1, -2, -3, -8, 1]))) % 2**31
             batch = Batch(producer_id, epoch, data.draw(st.sampled_from([sequence, sequence, 0])))
-            batch = batch._replace(
-                records=data.draw(st.integers(1, 3)), is_transactional=data.draw(st.booleans())
-            )
+            batch = batch._replace(records=data.draw(st.integers(1, 3)), is_transactional=data.draw(st.booleans()))
             expected = naive.verdict(batch)
             assert verdict_of(states, batch) == expected
             if expected == "new":

@@ -184,10 +184,7 @@ def test_snappy_is_read_raw_as_well() -> None:
 
 
 def test_snappy_streams_that_were_joined_are_read_on() -> None:
-    assert (
-        decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two"), LIMIT)
-        == b"onetwo"
-    )
+    assert decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two"), LIMIT) == b"onetwo"
 
 
 def test_a_snappy_stream_with_little_endian_versions_is_read() -> None:
@@ -218,9 +215,7 @@ def test_lz4_of_magic_0_is_read_with_either_checksum(written_as: int) -> None:
 def test_lz4_of_magic_0_is_read_with_a_content_size_in_its_header() -> None:
     right = lz4.frame.compress(JSON, store_size=True)
     wrong = right[:14] + bytes((_header_checksum(right[:14]),)) + right[15:]
-    assert (
-        decompress(Codec.LZ4, wrong, LIMIT, magic=0) == decompress(Codec.LZ4, right, LIMIT, magic=0) == JSON
-    )
+    assert decompress(Codec.LZ4, wrong, LIMIT, magic=0) == decompress(Codec.LZ4, right, LIMIT, magic=0) == JSON
 
 
 def test_lz4_of_linked_blocks_with_all_checksums_is_read() -> None:
@@ -253,12 +248,8 @@ def kafka_python(monkeypatch: pytest.MonkeyPatch) -> Any:
     def raw(function: Any) -> Any:
         return lambda data: bytes(function(data))
 
-    snappy = SimpleNamespace(
-        compress=raw(cramjam.snappy.compress_raw), decompress=raw(cramjam.snappy.decompress_raw)
-    )
-    xxhash = SimpleNamespace(
-        xxh32=lambda data: SimpleNamespace(digest=lambda: _xxh32_of_few(data).to_bytes(4, "big"))
-    )
+    snappy = SimpleNamespace(compress=raw(cramjam.snappy.compress_raw), decompress=raw(cramjam.snappy.decompress_raw))
+    xxhash = SimpleNamespace(xxh32=lambda data: SimpleNamespace(digest=lambda: _xxh32_of_few(data).to_bytes(4, "big")))
     monkeypatch.setattr(kafka.codec, "snappy", snappy)
     monkeypatch.setattr(kafka.codec, "xxhash", xxhash)
     return kafka.codec
@@ -292,6 +283,4 @@ def test_kafka_python_reads_and_writes_lz4_of_magic_0_as_we_do(kafka_python: Any
 
 def test_raw_snappy_of_peers_is_read(kafka_python: Any) -> None:
     assert decompress(Codec.SNAPPY, kafka_python.snappy_encode(JSON, xerial_compatible=False), LIMIT) == JSON
-    assert (
-        decompress(Codec.SNAPPY, aiokafka.codec.snappy_encode(JSON, xerial_compatible=False), LIMIT) == JSON
-    )
+    assert decompress(Codec.SNAPPY, aiokafka.codec.snappy_encode(JSON, xerial_compatible=False), LIMIT) == JSON

@@ -198,10 +198,7 @@ def test_an_lz4_header_checksum_that_is_wrong_counts_from_magic_1_on() -> None:
 
 def test_the_densest_lz4_there_is_is_read_whole() -> None:
     plain = bytes(4 << 20)
-    assert (
-        decompress(Codec.LZ4, lz4.frame.compress(plain, block_size=7, compression_level=12), len(plain))
-        == plain
-    )
+    assert decompress(Codec.LZ4, lz4.frame.compress(plain, block_size=7, compression_level=12), len(plain)) == plain
 
 
 def test_a_stream_of_very_many_empty_gzip_members_is_read() -> None:

@@ -30,9 +30,7 @@ THREE = [
 ]
 
 
-def message(
-    offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
-) -> bytes:
+def message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
     """A message spelt out field by field, independent of the encoder."""
     body = pack(">bb", magic, attributes) + (pack(">q", timestamp) if magic else b"")
     for part in (key, value):
@@ -203,9 +201,7 @@ def test_wrappers_inside_wrappers_are_read_down_to_a_depth(magic: int) -> None:
 
 def test_nested_relative_offsets_add_up() -> None:
     innermost = b"".join(message(at, 1, 0, 5, None, b"%d" % at) for at in (0, 1))
-    middle = message(0, 1, 0, 5, None, b"first") + message(
-        3, 1, Codec.GZIP, 5, None, gzip.compress(innermost)
-    )
+    middle = message(0, 1, 0, 5, None, b"first") + message(3, 1, Codec.GZIP, 5, None, gzip.compress(innermost))
     outer = message(103, 1, Codec.SNAPPY, 5, None, compress(Codec.SNAPPY, middle))
     assert [(m.offset, m.value) for m in decode_message_set(outer, limit=LIMIT)] == [
         (100, b"first"),

@@ -80,9 +80,7 @@ def message_lists(draw: st.DrawFn) -> list[LegacyMessage]:
 
 @given(messages=message_lists(), magic=st.sampled_from([0, 1]), codec=st.sampled_from(OLD_CODECS))
 @settings(max_examples=100, deadline=None)
-def test_going_up_keeps_times_keys_values_and_codec(
-    messages: list[LegacyMessage], magic: int, codec: Codec
-) -> None:
+def test_going_up_keeps_times_keys_values_and_codec(messages: list[LegacyMessage], magic: int, codec: Codec) -> None:
     batches = upconvert(encode_message_set(messages, magic, codec=codec), limit=LIMIT)
     expected = as_read(messages, magic)
     (header,) = scan(batches).headers
@@ -144,9 +142,7 @@ def test_producers_that_number_every_message_0_are_served() -> None:
 def test_going_up_can_keep_offsets_with_their_gaps() -> None:
     for codec in OLD_CODECS:
         batches = upconvert(encode_message_set(THREE, 1, codec=codec), limit=LIMIT, keep_offsets=True)
-        assert [plain(r) for r in records_in(batches)] == [
-            (m.offset, m.timestamp, m.key, m.value) for m in THREE
-        ]
+        assert [plain(r) for r in records_in(batches)] == [(m.offset, m.timestamp, m.key, m.value) for m in THREE]
 
 
 def test_offsets_that_no_batch_can_have_are_refused_only_if_they_are_to_be_kept() -> None:
@@ -197,9 +193,7 @@ def test_going_down_keeps_offsets_times_keys_and_values(
 
 @given(messages=message_lists(), magic=st.sampled_from([0, 1]), codec=st.sampled_from(OLD_CODECS))
 @settings(max_examples=60, deadline=None)
-def test_down_and_up_again_is_the_same_but_for_headers(
-    messages: list[LegacyMessage], magic: int, codec: Codec
-) -> None:
+def test_down_and_up_again_is_the_same_but_for_headers(messages: list[LegacyMessage], magic: int, codec: Codec) -> None:
     down = downconvert(batch_of(messages, codec), magic, limit=LIMIT)
     again = upconvert(down, limit=LIMIT, keep_offsets=True)
     assert [plain(r) for r in records_in(again)] == [
@@ -261,9 +255,7 @@ def test_zstd_ends_the_conversion_and_is_refused_when_it_comes_first() -> None:
 
 
 def test_the_limit_ends_the_conversion_and_refuses_what_comes_first() -> None:
-    batches = [
-        batch_of([LegacyMessage(at, 5, CREATE_TIME, None, bytes(1000))], Codec.GZIP) for at in range(5)
-    ]
+    batches = [batch_of([LegacyMessage(at, 5, CREATE_TIME, None, bytes(1000))], Codec.GZIP) for at in range(5)]
     message_set = downconvert(b"".join(batches), 0, limit=3500)
     assert [m.offset for m in decode_message_set(message_set, limit=LIMIT)] == [0, 1, 2]
     with pytest.raises(TooLarge) as refused:
@@ -324,9 +316,7 @@ def test_mixed_formats_convert_in_order(target: int) -> None:
         + encode_message_set(THREE[2:], 1, codec=Codec.GZIP)
     )
     converted = read_as(convert(mixed, target, limit=LIMIT), target)
-    assert [(offset, key, value) for offset, _, key, value in converted] == [
-        (m.offset, m.key, m.value) for m in THREE
-    ]
+    assert [(offset, key, value) for offset, _, key, value in converted] == [(m.offset, m.key, m.value) for m in THREE]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -349,9 +339,7 @@ def test_converting_is_all_or_nothing() -> None:
     zstd = batch_of(THREE[2:], Codec.ZSTD)
     with pytest.raises(UnsupportedCodec):
         convert(batch_of(THREE[:2]) + zstd, 1, limit=LIMIT)
-    compressed = [
-        batch_of([LegacyMessage(at, 5, CREATE_TIME, None, bytes(1000))], Codec.GZIP) for at in range(5)
-    ]
+    compressed = [batch_of([LegacyMessage(at, 5, CREATE_TIME, None, bytes(1000))], Codec.GZIP) for at in range(5)]
     with pytest.raises(TooLarge):
         convert(b"".join(compressed), 1, limit=3500)
     wrappers = convert(b"".join(compressed), 1, limit=LIMIT)

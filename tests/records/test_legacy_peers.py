@@ -59,16 +59,12 @@ def packages_by_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
         compress=lambda data: bytes(cramjam.snappy.compress_raw(data)),
         decompress=lambda data: bytes(cramjam.snappy.decompress_raw(data)),
     )
-    xxhash = SimpleNamespace(
-        xxh32=lambda data: SimpleNamespace(digest=lambda: _xxh32_of_few(data).to_bytes(4, "big"))
-    )
+    xxhash = SimpleNamespace(xxh32=lambda data: SimpleNamespace(digest=lambda: _xxh32_of_few(data).to_bytes(4, "big")))
     monkeypatch.setattr(kafka.codec, "snappy", snappy)
     monkeypatch.setattr(kafka.codec, "xxhash", xxhash)
 
 
-def read_by_peer(
-    reader: Any, encoded: bytes, magic: int
-) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def read_by_peer(reader: Any, encoded: bytes, magic: int) -> list[tuple[int, int, bytes | None, bytes | None]]:
     """(offset, timestamp, key, value) as the peer reads them, one message or wrapper at a time."""
     read, position = [], 0
     while position < len(encoded):

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.log.checkpoints import TopicPartition, parent_folder
-from penstock.log.directory_checkpoints import DirectoryCheckpoints
+from penstock.log.checkpoints import TopicPartition
+from penstock.log.directory_claim import CLEAN_MARKER, Claim, claim_directory
 from penstock.log.directory_errors import (
     DirectoryOffline,
     InconsistentTopicId,
@@ -28,25 +28,16 @@ from penstock.log.directory_errors import (
     is_partitions_own,
     is_process_limit,
 )
-from penstock.log.directory_listing import CLEAN_MARKER, LOCK_FILE, Listing, list_directory
-from penstock.log.errors import DiskFull, FolderInUse, LogError, LogFailed, OffsetOutOfRange, is_disk_full
+from penstock.log.errors import DiskFull, LogError, LogFailed, OffsetOutOfRange, is_disk_full
 from penstock.log.folder_names import doomed_name, folder_name
-from penstock.log.metadata_files import (
-    NO_OWNER,
-    MetadataFileError,
-    MetaProperties,
-    read_meta,
-    read_topic_id,
-    write_meta,
-    write_topic_id,
-)
+from penstock.log.metadata_files import MetadataFileError, read_topic_id, write_topic_id
 from penstock.log.opening import Opened, open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.removals import PendingRemovals, Removal, remove_all
 from penstock.log.settings import LogSettings
 from penstock.log.trimming import truncate_fully, truncate_to
 from penstock.records import RecordError
-from penstock.runtime.files import Files, Lock, Space
+from penstock.runtime.files import Files, Space
 from penstock.runtime.randomness import Random
 
 logger = logging.getLogger(__name__)
@@ -81,29 +72,17 @@ class Progress(NamedTuple):
 class LogDirectory:
     """An open data folder. `open` it, `load` its logs, `close` it."""
 
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        *,
-        lock: Lock,
-        random: Random,
-        directory_id: bytes,
-        was_clean: bool,
-        checkpoints: DirectoryCheckpoints,
-        listing: Listing,
-        on_failure: OnFailure | None,
-    ) -> None:
+    def __init__(self, files: Files, claim: Claim, random: Random, on_failure: OnFailure | None = None) -> None:
         self.files = files
-        self.path = path
-        self.directory_id = directory_id
-        self.was_clean = was_clean
-        self.checkpoints = checkpoints
-        self.listing = listing
+        self.path = claim.path
+        self.directory_id = claim.directory_id
+        self.was_clean = claim.was_clean
+        self.checkpoints = claim.checkpoints
+        self.listing = claim.listing
         self.removals = PendingRemovals()
         self.hosted: dict[TopicPartition, Hosted] = {}
         self.damaged: dict[TopicPartition, LogFailed] = {}
-        self._lock = lock
+        self._lock = claim.lock
         self._random = random
         self._on_failure = on_failure
         self._failure: DirectoryOffline | None = None
@@ -124,35 +103,9 @@ class LogDirectory:
         random: Random,
         on_failure: OnFailure | None = None,
     ) -> LogDirectory:
-        """Lock the folder (made if it is missing), check its owner, take its clean marker, list it.
-
-        DirectoryOffline if the disk does not let us; FolderInUse, WrongOwner and MetadataFileError say what to do.
-        """
-        path = path.rstrip("/") or "/"
-        try:
-            _make_folder(files, path)
-            lock = _take_lock(files, path)
-            try:
-                meta = read_meta(files, path)
-                claimed = (meta or NO_OWNER).claimed_by(path, node_id, cluster_id, random.uuid_bytes())
-                listing = list_directory(files, path)
-                was_clean = _take_clean_marker(files, path)
-                checkpoints = DirectoryCheckpoints(files, path)
-                checkpoints.load()
-                if not listing.partitions:
-                    # From now on a missing file is a lost one, and not a folder's youth.
-                    checkpoints.recovery.replace({})
-                if claimed != meta:
-                    write_meta(files, path, claimed)
-            except BaseException:
-                lock.release()
-                raise
-        except OSError as error:
-            raise DirectoryOffline(path, str(error)) from error
-        return cls(
-            files, path, lock=lock, random=random, directory_id=_id_of(claimed), was_clean=was_clean,
-            checkpoints=checkpoints, listing=listing, on_failure=on_failure,
-        )  # fmt: skip
+        """Claim the folder at `path`, made if it is missing; its logs are loaded next. See `claim_directory`."""
+        claim = claim_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
+        return cls(files, claim, random, on_failure)
 
     def load(self, settings_for: SettingsFor, now_ms: int, progress: Callable[[Progress], None] | None = None) -> None:
         """Open all logs."""
@@ -268,6 +221,8 @@ class LogDirectory:
         except OSError as error:
             if is_disk_full(error):
                 raise DiskFull(self.path) from error
+            if is_process_limit(error):
+                raise TooManyOpenFiles(self.path, len(self.hosted)) from error
             raise self.fail(error) from error
         except LogFailed as error:
             raise self.fail(error) from error
@@ -398,27 +353,8 @@ class LogDirectory:
         """
         if not self.check_logs():
             return 0
-        hosted = self.hosted.items()
-        recovery = {key: each.log.flushed_offset for key, each in hosted}
-        starts = {key: each.log.log_start_offset for key, each in hosted if each.log.log_start_offset > 0}
-        high_watermarks = {key: each.log.high_watermark for key, each in hosted}
-        checkpoints = self.checkpoints
-        cleaner = {key: offset for key, offset in checkpoints.cleaner.rows.items() if key in self.hosted}
-        plan = (
-            (checkpoints.recovery, recovery),
-            (checkpoints.start, starts),
-            (checkpoints.high_watermark, high_watermarks),
-            (checkpoints.cleaner, cleaner),
-        )
-        written = 0
         with self.disk():
-            for file, rows in plan:
-                for key in self.damaged.keys() & file.rows.keys():
-                    rows[key] = file.rows[key]
-                written += file.replace(rows)
-        for key, each in hosted:
-            each.log.checkpointed_offset = recovery[key]
-        return written
+            return self.checkpoints.write({key: each.log for key, each in self.hosted.items()}, self.damaged.keys())
 
     # --- end
 
@@ -468,35 +404,3 @@ class LogDirectory:
                 log.flush()
             return False
         return True
-
-
-def _make_folder(files: Files, path: str) -> None:
-    """Make a folder and its parents, each name durable in the folder above."""
-    missing: list[str] = []
-    level = path
-    while not files.exists(level) and parent_folder(level) != level:
-        missing.append(level)
-        level = parent_folder(level)
-    files.make_folder(path)
-    for made in reversed(missing):
-        files.sync_folder(parent_folder(made))
-
-
-def _take_lock(files: Files, path: str) -> Lock:
-    try:
-        return files.lock(f"{path}/{LOCK_FILE}")
-    except BlockingIOError as error:
-        raise FolderInUse(path, error.strerror or "locked by another holder") from error
-
-
-def _take_clean_marker(files: Files, path: str) -> bool:
-    try:
-        files.remove(f"{path}/{CLEAN_MARKER}")
-    except FileNotFoundError:
-        return False
-    files.sync_folder(path)
-    return True
-
-
-def _id_of(meta: MetaProperties) -> bytes:
-    return meta.directory_id or b""

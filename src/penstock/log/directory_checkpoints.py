@@ -15,7 +15,7 @@ log's own first offset as start and high watermark, and compaction from the begi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from penstock.log.checkpoints import (
     CLEANER_FILE,
@@ -27,6 +27,7 @@ from penstock.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from penstock.log.partition_log import PartitionLog
 from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ class OffsetFile:
         self._path = path
         self._rows: dict[TopicPartition, int] = {}
         self._known = False
+        self._in_doubt = False  # a write failed, and may have happened all the same
 
     @property
     def is_known(self) -> bool:
-        """Whether the rows are what the file says: not if it is missing or damaged, or a write of it failed."""
+        """Whether the rows are what was written: not if the file was missing or damaged, and none written since."""
         return self._known
 
     @property
@@ -63,13 +65,12 @@ class OffsetFile:
 
     def replace(self, rows: Mapping[TopicPartition, int]) -> bool:
         """Make these the rows, durably; whether that took a write."""
-        if self._known and rows == self._rows:
+        if self._known and not self._in_doubt and rows == self._rows:
             return False
-        # A write that fails may have happened all the same.
-        self._known = False
+        self._in_doubt = True
         write_offsets(self._files, self._path, rows)
         self._rows = dict(rows)
-        self._known = True
+        self._known, self._in_doubt = True, False
         return True
 
     def put(self, key: TopicPartition, offset: int) -> bool:
@@ -110,6 +111,29 @@ class DirectoryCheckpoints:
         """Below which offset a log was durable; None if that is not known."""
         return self.recovery.rows.get(key, 0) if self.recovery.is_known else None
 
+    def write(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
+        """Remember where the logs are, and of the `unread` ones what was known; the number of files written."""
+        items = logs.items()
+        written = self._write_recovery(logs, unread)
+        written += _replace(self.start, {k: log.log_start_offset for k, log in items if log.log_start_offset}, unread)
+        written += _replace(self.high_watermark, {key: log.high_watermark for key, log in items}, unread)
+        cleaned = {key: offset for key, offset in self.cleaner.rows.items() if key in logs}
+        return written + _replace(self.cleaner, cleaned, unread)
+
+    def _write_recovery(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
+        if not self.recovery.is_known:
+            if unread:
+                # No row can say "not known", which is what the next start must assume of these.
+                return 0
+            for log in logs.values():
+                # A row of 0 would make the next start take compaction's gaps for losses.
+                log.flush()
+        flushed = {key: log.flushed_offset for key, log in logs.items()}
+        written = _replace(self.recovery, dict(flushed), unread)
+        for key, log in logs.items():
+            log.checkpointed_offset = flushed[key]
+        return written
+
     def forget(self, key: TopicPartition) -> None:
         """Drop all that is remembered of a partition, durably."""
         for file in self.all:
@@ -119,3 +143,10 @@ class DirectoryCheckpoints:
         """A log is going to be cut somewhere above `offset`: claim nothing beyond it."""
         for file in (self.recovery, self.high_watermark, self.cleaner):
             file.lower(key, offset)
+
+
+def _replace(file: OffsetFile, rows: dict[TopicPartition, int], unread: Collection[TopicPartition]) -> int:
+    for key in unread:
+        if key in file.rows:
+            rows[key] = file.rows[key]
+    return int(file.replace(rows))

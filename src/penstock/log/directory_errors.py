@@ -81,7 +81,9 @@ class TooManyOpenFiles(LogError):
         self.path = path
 
 
-_PARTITIONS_OWN: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG})
+_PARTITIONS_OWN: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
+)
 _PROCESS_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 

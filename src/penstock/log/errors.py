@@ -54,6 +54,23 @@ class NonMonotonicOffsets(LogError):
         self.found = found
 
 
+class StaleEpoch(LogError):
+    """A batch of a leader whose successor has written here already."""
+
+    def __init__(self, latest: int, found: int) -> None:
+        super().__init__(f"the log has batches of leader epoch {latest}, so none of epoch {found} may follow")
+        self.latest = latest
+        self.found = found
+
+
+class RecordsTruncated(LogError):
+    """Records that somebody waited for were taken out of the log again."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"what was below offset {offset} was truncated before it was durable")
+        self.offset = offset
+
+
 class DamagedLog(LogError):
     """Bytes on disk that are not what was written."""
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.log.errors import LogError, LogFailed
+from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated
 from penstock.runtime.files import File, Files
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
@@ -22,7 +22,7 @@ from penstock.runtime.workers import Outcome, Workers, WorkersError
 class Flush:
     """What to sync, and what is durable then."""
 
-    __slots__ = ("end_offset", "files", "folder", "generation", "sealed", "targets")
+    __slots__ = ("end_offset", "files", "folder", "folder_changes", "generation", "sealed", "targets")
 
     def __init__(
         self,
@@ -31,14 +31,16 @@ class Flush:
         generation: int,
         targets: list[File],
         folder: str | None,
-        sealed: int,
+        sealed: frozenset[int],
+        folder_changes: int,
     ) -> None:
         self.files = files
         self.end_offset = end_offset
         self.generation = generation
         self.targets = targets
         self.folder = folder
-        self.sealed = sealed  # how many sealed segments it covers
+        self.sealed = sealed  # base offsets of the sealed segments that it covers
+        self.folder_changes = folder_changes  # how often the folder's names had changed by then
 
     def run(self) -> None:
         for file in self.targets:
@@ -86,12 +88,16 @@ class GroupCommit:
     def _start(self, log: Flushable) -> None:
         try:
             flush = log.prepare_flush()
+        except DiskFull as error:
+            self._answer_all(log, error)
+            return
         except (LogError, OSError) as error:
             self._answer_all(log, log.fail(error))
             return
         if flush is None:
             # Nothing is left to sync: truncation took away what was waited for.
-            self._answer_all(log, LogFailed("log", "the records were truncated before they were durable"))
+            for offset, done in self._waiting.pop(log, ()):
+                done(RecordsTruncated(offset))
             return
         self._running.add(log)
         try:

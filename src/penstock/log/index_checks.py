@@ -12,6 +12,7 @@ can be said of the entries that point there. Only the first wrong entry is descr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
@@ -34,19 +35,19 @@ class Wrong(NamedTuple):
     reason: str
 
 
-def index_entries(file: File, entry: Struct) -> Iterator[Entry]:
-    """The whole entries of an index file, as they stand."""
-    position, chunk = 0, _CHUNK_ENTRIES * entry.size
-    while True:
-        data = file.read_at(position, chunk)
+def index_entries(file: File, entry: Struct, end: int) -> Iterator[Entry]:
+    """The whole entries in the first `end` bytes of an index file, as they stand."""
+    position = 0
+    while position < end:
+        data = file.read_at(position, min(_CHUNK_ENTRIES * entry.size, end - position))
         whole = len(data) - len(data) % entry.size
         yield from map(Entry._make, entry.iter_unpack(memoryview(data)[:whole]))
-        if len(data) < chunk:
+        if whole == 0:
             return
         position += whole
 
 
-class IndexCheck:
+class IndexCheck(ABC):
     """What the checks of both indexes share: taking entries in order, and remembering what is wrong."""
 
     entry: Struct
@@ -57,9 +58,10 @@ class IndexCheck:
         self.wrong_count = 0
         self.entry_count = 0
         self.zeros_at_end = 0
-        self.torn_bytes = file.size() % self.entry.size
+        # What a broker adds from here on may be of batches that the walk does not reach.
+        self.size = file.size()
         self.due = NEVER_DUE
-        self._entries = index_entries(file, self.entry)
+        self._entries = index_entries(file, self.entry, self.size)
         self._current: Entry | None = None
         self._last: Entry | None = None
         self._take()
@@ -68,6 +70,15 @@ class IndexCheck:
         """Go on to the next entry that is in order."""
         self._current = None
         self.due = NEVER_DUE
+        try:
+            self._current = self._next_in_order()
+        except OSError as error:
+            self._note_wrong(f"cannot be read: {error.strerror or error}", None)
+        if self._current is not None:
+            self._last = self._current
+            self.due = self._due_of(self._current)
+
+    def _next_in_order(self) -> Entry | None:
         for entry in self._entries:
             self.entry_count += 1
             if entry == _ZEROS:
@@ -79,23 +90,22 @@ class IndexCheck:
             if self._last is not None and not self._follows(self._last, entry):
                 self._note_wrong(f"{tuple(entry)} does not follow {tuple(self._last)}", None)
                 continue
-            self._last = self._current = entry
-            self.due = self._due_of(entry)
-            return
+            return entry
+        return None
 
     def _note_wrong(self, reason: str, offset: int | None) -> None:
         if self.first_wrong is None:
-            self.first_wrong = Wrong((self.entry_count - 1) * self.entry.size, offset, reason)
+            self.first_wrong = Wrong(max(0, self.entry_count - 1) * self.entry.size, offset, reason)
         self.wrong_count += 1
 
-    def _offset_of(self, entry: Entry) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _offset_of(self, entry: Entry) -> int: ...
 
-    def _follows(self, last: Entry, entry: Entry) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _follows(self, last: Entry, entry: Entry) -> bool: ...
 
-    def _due_of(self, entry: Entry) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _due_of(self, entry: Entry) -> int: ...
 
 
 class OffsetIndexCheck(IndexCheck):
@@ -145,7 +155,12 @@ class OffsetIndexCheck(IndexCheck):
     def finish(self, end: int) -> None:
         """The log ends at position `end`: whatever is left points beyond it."""
         while self._current is not None:
-            self._note_wrong(f"names byte {self._current.value} of a log of {end}", self.base_offset + self._current.key)
+            named = self.base_offset + self._current.key
+            if self._awaited is not None:
+                self._note_wrong(f"names offset {named}, which no batch ends with", named)
+                self._awaited = None
+            else:
+                self._note_wrong(f"names byte {self._current.value} of a log of {end}", named)
             self._take()
 
 
@@ -166,31 +181,38 @@ class TimeIndexCheck(IndexCheck):
         return entry.key > last.key and entry.value >= last.value
 
     def _due_of(self, entry: Entry) -> int:
-        return self.base_offset + entry.value
+        return self._named(entry)
 
     def see(self, base_offset: int, last_offset: int, newest_ms: int) -> None:
         """A batch with these offsets whose newest record is stamped `newest_ms`."""
-        while self._current is not None and self.due <= last_offset:
-            stamp = self._current.key
-            if self.due < base_offset:
+        while self._current is not None and self._named(self._current) <= last_offset:
+            stamp, named = self._current.key, self._named(self._current)
+            if named < base_offset:
                 if not self._is_blind:
-                    self._note_wrong(f"names offset {self.due}, which no batch holds", self.due)
+                    self._note_wrong(f"names offset {named}, which no batch holds", named)
             elif stamp != newest_ms:
-                self._note_wrong(f"names time {stamp} for offset {self.due}, whose batch has {newest_ms}", self.due)
+                self._note_wrong(f"names time {stamp} for offset {named}, whose batch has {newest_ms}", named)
             elif self.newest_ms > stamp:
-                self._note_wrong(f"names time {stamp}, but {self.newest_ms} comes before offset {self.due}", self.due)
+                self._note_wrong(f"names time {stamp}, but {self.newest_ms} comes before offset {named}", named)
             self._take()
-        self._is_blind = False
+        if self._is_blind:
+            self._is_blind = False
+            self.due = NEVER_DUE if self._current is None else self._named(self._current)
+
+    def _named(self, entry: Entry) -> int:
+        return self.base_offset + entry.value
 
     def lost(self) -> None:
-        """The log is damaged from here to the next batch."""
+        """The log is damaged from here to the next batch, which must be shown whatever was due."""
         self._is_blind = True
+        self.due = -1
 
     def finish(self, next_offset: int) -> None:
         """The log ends before `next_offset`: whatever is left points beyond it."""
         while self._current is not None:
+            named = self._named(self._current)
             if not self._is_blind:
-                self._note_wrong(f"names offset {self.due} of a segment that ends before {next_offset}", self.due)
+                self._note_wrong(f"names offset {named} of a segment that ends before {next_offset}", named)
             self._take()
 
 

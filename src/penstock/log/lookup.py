@@ -26,6 +26,7 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 
     Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
     """
+    log.require_online()
     table = log.stamped_table()
     for index in range(table.first_stamped_from(timestamp), log.segment_count):
         segment = log.segment_at(index)
@@ -41,14 +42,31 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 
 def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
     """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
-    table = log.stamped_table()
-    largest = max([log.active.max_timestamp, *table.stamps])
-    return None if largest <= NO_TIMESTAMP else offset_for_time(log, largest)
+    log.require_online()
+    stamps = log.stamped_table().stamps
+    found = _first_with(log, max([log.active.max_timestamp, *stamps]))
+    if found is None:
+        # Those were before the log's start: the rest of the first segment may have less to offer.
+        found = _first_with(log, max([_newest_left(log), log.active.max_timestamp if len(stamps) else -1, *stamps[1:]]))
+    return found
+
+
+def _first_with(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    return None if timestamp <= NO_TIMESTAMP else offset_for_time(log, timestamp)
+
+
+def _newest_left(log: PartitionLog) -> int:
+    """The largest timestamp in the log's first segment from the log's start on."""
+    segment = log.segment_at(0)
+    first = segment.locate(log.log_start_offset)
+    if first is None:
+        return NO_TIMESTAMP
+    left = [record.timestamp for record in _records(segment, first) if record.offset >= log.log_start_offset]
+    return max([NO_TIMESTAMP, *left, *(place.header.max_timestamp for place in segment.places(first.end))])
 
 
 def _records(segment: Segment, place: Place) -> list[Record]:
-    if place.header.is_control:
-        return []
+    # Control records count too, as they do in Kafka: a transaction's marker is often the newest record there is.
     data = segment.file.read_at(place.position, place.header.size)
     try:
         return decode_batch(data)

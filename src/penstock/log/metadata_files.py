@@ -65,14 +65,14 @@ class MetaProperties:
     cluster_id: str | None
     directory_id: bytes | None
 
-    def claimed_by(self, path: str, node_id: int, cluster_id: str, new_directory_id: bytes) -> MetaProperties:
-        """These properties with what was open filled in. WrongOwner if they are another's."""
+    def claimed_by(self, path: str, node_id: int, cluster_id: str) -> MetaProperties:
+        """These properties with the owner filled in. WrongOwner if they are another's."""
         if self.node_id is not None and self.node_id != node_id:
             setting = "broker.id" if self.version == 0 else "node.id"
             raise WrongOwner(path, setting, str(self.node_id), str(node_id))
         if self.cluster_id is not None and self.cluster_id != cluster_id:
             raise WrongOwner(path, "cluster.id", self.cluster_id, cluster_id)
-        return replace(self, node_id=node_id, cluster_id=cluster_id, directory_id=self.directory_id or new_directory_id)
+        return replace(self, node_id=node_id, cluster_id=cluster_id)
 
 
 NO_OWNER: Final = MetaProperties(NEWEST_META_VERSION, None, None, None)

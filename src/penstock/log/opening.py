@@ -15,7 +15,7 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import ProducerStates
-from penstock.log.restoring import load_newest_snapshot, replay
+from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Damage, Segment
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
@@ -83,7 +83,7 @@ def open_log(
         found = _start_over(files, folder, found, log_start_offset, interval)
         end = log_start_offset
     first = found.sealed.bases[0] if len(found.sealed) else found.active.base_offset
-    epochs = _load_epochs(files, folder)
+    epochs = _load_epochs(files, folder, needed=end > first and (clean or bool(recovery_point)))
     log = PartitionLog(
         files,
         folder,
@@ -101,7 +101,10 @@ def open_log(
         _rebuild_epochs(log)
     log.epochs.truncate_from_end(end)
     log.epochs.truncate_from_start(log.log_start_offset)
-    _restore_producers(log, [] if clean else [*found.unsynced, found.active], now_ms)
+    if clean:
+        _restore_producers(log, end, now_ms)
+    else:
+        _restore_after_crash(log, [*found.unsynced, found.active], recovery_point or 0, now_ms)
     return Opened(log, clean, found.damages, found.removed, found.walked)
 
 
@@ -120,13 +123,17 @@ def _list_segments(files: Files, folder: str) -> SegmentTable:
 def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -> _Found:
     active = Segment(files, folder, table.bases[-1], index_interval_bytes=interval)
     found = _Found(table.without_last(), active)
-    trouble = active.load()
-    if trouble is None:
-        return found
-    logger.warning("%s: index %s: rebuilt", active.path, trouble)
-    # The stop was clean, so whatever breaks the walk here was durable and damaged since: cut there, and say so.
-    damage = active.recover(active.base_offset, active.base_offset, _LARGEST_BATCH)
-    found.walked = active.size
+    before = table[len(table) - 1]
+    trouble, damage = active.load(), None
+    if trouble is None and before.max_timestamp not in (UNKNOWN_TIMESTAMP, active.max_timestamp):
+        trouble = "lost its end"
+    if trouble is not None:
+        logger.warning("%s: index %s: rebuilt", active.path, trouble)
+        damage = active.recover(active.base_offset, active.base_offset, _LARGEST_BATCH)
+        found.walked = active.size
+    if damage is None and active.size < before.size:
+        damage = Damage(active.path, active.size, before.size - active.size, "the file was cut off", True)
+    # The stop was clean, so whatever is wrong here was durable and damaged since: go on without it, and say so.
     if damage is not None:
         found.damages.append(damage._replace(was_synced=True))
         _log_damage(found.damages[0])
@@ -188,18 +195,21 @@ def _start_over(files: Files, folder: str, found: _Found, offset: int, interval:
     found.active.release()
     rows = [*found.sealed, Row(found.active.base_offset, found.active.size, UNKNOWN_TIMESTAMP)]
     removed = _remove(files, folder, rows)
+    remove_snapshots(files, folder)
     fresh = Segment.create(files, folder, offset, interval)
     return _Found(
         SegmentTable.of([]), fresh, damages=found.damages, removed=found.removed + removed, walked=found.walked
     )
 
 
-def _load_epochs(files: Files, folder: str) -> LeaderEpochs | None:
+def _load_epochs(files: Files, folder: str, *, needed: bool) -> LeaderEpochs | None:
+    """Those of the checkpoint; None if it is damaged, or empty although it is `needed`."""
     try:
-        return LeaderEpochs.load(files, f"{folder}/{LEADER_EPOCH_FILE}")
+        epochs = LeaderEpochs.load(files, f"{folder}/{LEADER_EPOCH_FILE}")
     except CheckpointError as error:
         logger.warning("%s: rebuilt from the log", error)
         return None
+    return epochs if epochs.entries or not needed else None
 
 
 def _rebuild_epochs(log: PartitionLog) -> None:
@@ -209,13 +219,21 @@ def _rebuild_epochs(log: PartitionLog) -> None:
                 log.epochs.assign(place.header.leader_epoch, place.header.base_offset)
 
 
-def _restore_producers(log: PartitionLog, recovered: list[Segment], now_ms: int) -> None:
-    """Producers and aborted transactions as the batches say, read from the newest snapshot on."""
-    limit = log.log_end_offset
-    for segment in reversed(recovered):
+def _restore_after_crash(log: PartitionLog, recovered: list[Segment], recovery_point: int, now_ms: int) -> None:
+    """Replay all that was not durable, even where a snapshot survived: epochs and aborted transactions are in none."""
+    limit = min(recovery_point, log.log_end_offset)
+    for segment in recovered:
         if segment.aborted.cut_damaged_tail():
             limit = min(limit, segment.base_offset)
+    _restore_producers(log, limit, now_ms)
+    kept = {*log.table.bases, log.active.base_offset, log.restored_offset or 0}
+    remove_snapshots(log.files, log.folder, keep=kept)
+
+
+def _restore_producers(log: PartitionLog, limit: int, now_ms: int) -> None:
+    """Producers and aborted transactions as the batches say, read from the newest snapshot up to `limit` on."""
     start = load_newest_snapshot(log.files, log.folder, limit, log.producers)
+    log.restored_offset = start
     if start is None:
         start = log.log_start_offset
     for index in range(log.find_segment(start), log.segment_count):

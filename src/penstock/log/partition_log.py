@@ -27,6 +27,7 @@ from penstock.log.errors import (
     LogFailed,
     NonMonotonicOffsets,
     OffsetOutOfRange,
+    StaleEpoch,
     is_disk_full,
 )
 from penstock.log.flush import Flush
@@ -36,6 +37,7 @@ from penstock.log.producer_state import CompletedTransaction, ProducerStates
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
+from penstock.log.sweeping import DELETED
 from penstock.log.transaction_index import AbortedTransaction
 from penstock.records import (
     BatchHeader,
@@ -95,11 +97,14 @@ class PartitionLog:
         self.flushed_offset = flushed_offset
         self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
         self.generation = 0  # grows when bytes that were there are taken away
+        self.restored_offset: int | None = None  # of the snapshot that this start began from
+        self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
         self._flushed_ms = now_ms
         self._unsynced: list[Segment] = list(unsynced)
-        self._folder_dirty = True  # its files may be new
+        self._folder_changes = 1  # its files may be new
+        self._folder_changes_synced = 0
         self._failure: LogFailed | None = None
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
@@ -122,7 +127,10 @@ class PartitionLog:
         High watermark 20, a transaction open since 15: 15.
         """
         unstable = self.producers.first_unstable_offset
-        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+        if unstable is None:
+            return self._high_watermark
+        # A transaction may have begun before what is left of the log.
+        return max(self.log_start_offset, min(unstable, self._high_watermark))
 
     @property
     def size(self) -> int:
@@ -143,7 +151,11 @@ class PartitionLog:
             self._failure = error if isinstance(error, LogFailed) else LogFailed(self.folder, str(error))
         return self._failure
 
-    def _require_online(self) -> None:
+    def _disk_error(self, error: OSError) -> DiskFull | LogFailed:
+        """A full disk refuses one operation; any other error takes the log offline."""
+        return DiskFull(self.folder) if is_disk_full(error) else self.fail(error)
+
+    def require_online(self) -> None:
         if self._failure is not None:
             raise LogFailed(self._failure.path, self._failure.reason)
 
@@ -155,7 +167,9 @@ class PartitionLog:
         A log that ends at 100 and a batch of three records: they get 100 to 102, and the log ends at 103.
         """
         if self._failure is not None:
-            self._require_online()
+            self.require_online()
+        if leader_epoch < self.epochs.latest_epoch:
+            raise StaleEpoch(self.epochs.latest_epoch, leader_epoch)
         found = scan(batches)
         if found.problem is not None or not found.headers:
             raise CorruptBatch(found.problem or "no batch at all", found.end)
@@ -166,7 +180,8 @@ class PartitionLog:
         if headers[0].producer_id >= 0 and not headers[0].is_control:
             verdict = self.producers.check(headers[0], from_client=from_client)
             if verdict.is_duplicate:
-                return Appended(verdict.base_offset, verdict.last_offset, NO_APPEND_TIME, is_duplicate=True)
+                stamped = verdict.timestamp_ms if self.settings.message_timestamp_append_time else NO_APPEND_TIME
+                return Appended(verdict.base_offset, verdict.last_offset, stamped, is_duplicate=True)
         elif headers[0].is_control:
             self._check_markers(batches, headers)
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
@@ -186,17 +201,23 @@ class PartitionLog:
 
         A batch cut off at the end (a fetch's size limit) is left out.
         """
-        self._require_online()
+        self.require_online()
         found = scan(batches)
         if found.problem not in (None, "incomplete"):
             raise CorruptBatch(found.problem or "", found.end)
         if not found.headers:
             return None
-        expected = self.log_end_offset
+        expected, epoch = self.log_end_offset, self.epochs.latest_epoch
         for header in found.headers:
             if header.base_offset < expected:
                 raise NonMonotonicOffsets(expected, header.base_offset)
-            expected = header.next_offset
+            if header.leader_epoch < epoch:
+                raise StaleEpoch(epoch, header.leader_epoch)
+            if header.is_control:
+                decode_marker(batches, header)  # a bad one is refused before it is written
+            expected, epoch = header.next_offset, header.leader_epoch
+        if expected - found.headers[0].base_offset > MAX_RELATIVE_OFFSET:
+            raise InvalidBatch("batches too far apart for one segment: append them one by one")
         data = batches if found.end == len(batches) else memoryview(batches)[: found.end]
         self._write(data, found.headers, found.end, now_ms)
         return Appended(found.headers[0].base_offset, found.headers[-1].last_offset, NO_APPEND_TIME)
@@ -230,9 +251,10 @@ class PartitionLog:
                     f"timestamp {stamp} is over message.timestamp.after.max.ms="
                     f"{settings.message_timestamp_after_max_ms} ahead of the broker's clock {now_ms}"
                 )
-            if stamp < now_ms - settings.message_timestamp_before_max_ms:
+            oldest = min(stamp, header.base_timestamp)
+            if oldest < now_ms - settings.message_timestamp_before_max_ms:
                 raise InvalidTimestamp(
-                    f"timestamp {stamp} is over message.timestamp.before.max.ms="
+                    f"timestamp {oldest} is over message.timestamp.before.max.ms="
                     f"{settings.message_timestamp_before_max_ms} behind the broker's clock {now_ms}"
                 )
 
@@ -255,7 +277,8 @@ class PartitionLog:
         try:
             self.active.append(data, headers)
         except LogFailed as error:
-            raise self.fail(error) from error
+            self.fail(error)
+            raise
         for header in headers:
             if header.leader_epoch > self.epochs.latest_epoch:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -266,24 +289,27 @@ class PartitionLog:
                     self._note_aborted(completed)
 
     def _note_aborted(self, completed: CompletedTransaction) -> None:
-        self.active.aborted.append(
-            AbortedTransaction(
-                completed.producer_id,
-                completed.first_offset,
-                completed.last_offset,
-                completed.last_stable_offset,
-            )
+        aborted = AbortedTransaction(
+            completed.producer_id,
+            completed.first_offset,
+            completed.last_offset,
+            completed.last_stable_offset,
         )
+        try:
+            self.active.aborted.append(aborted)
+        except OSError as error:
+            # The marker is in the log already, and readers must not miss it: recovery will index it.
+            raise self.fail(error) from error
 
     # --- roll
 
     def _must_roll(self, headers: Sequence[BatchHeader], size: int, now_ms: int) -> bool:
         active, settings = self.active, self.settings
+        if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
+            return True
         if active.size == 0:
             return False
         if active.size + size > settings.segment_bytes:
-            return True
-        if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
             return True
@@ -295,6 +321,8 @@ class PartitionLog:
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin one at `base_offset`; if that fails the log stays as it was."""
         old = self.active
+        if base_offset <= old.base_offset:
+            return  # it is empty, and the one that would begin there
         new = Segment(self.files, self.folder, base_offset, index_interval_bytes=self.settings.index_interval_bytes)
         try:
             new.create_files()
@@ -305,13 +333,11 @@ class PartitionLog:
                 new.remove()
             except OSError as second:
                 raise self.fail(second) from error
-            if is_disk_full(error):
-                raise DiskFull(self.folder) from error
-            raise self.fail(error) from error
+            raise self._disk_error(error) from error
         self.table = self.table.with_row(Row(old.base_offset, old.size, old.max_timestamp))
         self._unsynced.append(old)
         self._remember(old)
-        self._folder_dirty = True
+        self._folder_changes += 1
         self.active = new
         self._rolled_ms = now_ms
 
@@ -328,15 +354,22 @@ class PartitionLog:
             return self.active
         base = self.table.bases[index]
         segment = self._open.get(base)
-        if segment is None:
-            interval = self.settings.index_interval_bytes
-            segment = Segment(self.files, self.folder, base, index_interval_bytes=interval)
-            if segment.load(size=self.table.sizes[index]) is not None:
-                segment.rebuild_indexes()
-            segment.seal()
-            self._remember(segment)
-        else:
+        if segment is not None:
             self._open.move_to_end(base)
+            return segment
+        for waiting in self._unsynced:
+            if waiting.base_offset == base:
+                self._remember(waiting)
+                return waiting
+        interval = self.settings.index_interval_bytes
+        segment = Segment(self.files, self.folder, base, index_interval_bytes=interval)
+        trouble = segment.load(size=self.table.sizes[index])
+        # A time index that lost its end says nothing wrong, and would still let records be deleted too early.
+        if trouble is not None or self.table.stamps[index] not in (UNKNOWN_TIMESTAMP, segment.max_timestamp):
+            segment.rebuild_indexes()
+            with contextlib.suppress(OSError):  # a full disk is no reason not to read
+                segment.seal()
+        self._remember(segment)
         return segment
 
     def _remember(self, segment: Segment) -> None:
@@ -355,7 +388,7 @@ class PartitionLog:
         """Go on with other segments: whoever changed the files says so here."""
         self.table = table
         self.active = active
-        self._folder_dirty = True
+        self._folder_changes += 1
         self._bound = (-1, -1, -1)
 
     def after_truncation(self, end_offset: int) -> None:
@@ -380,7 +413,7 @@ class PartitionLog:
         None if there are none yet. Batches 0..9 and 10..19 with the high watermark at 10: read(3, ..., upper_offset=10)
         gives the first, read(10, ..., upper_offset=10) None.
         """
-        self._require_online()
+        self.require_online()
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
             raise OffsetOutOfRange(offset, self.log_start_offset, end)
@@ -470,26 +503,32 @@ class PartitionLog:
 
     def prepare_flush(self) -> Flush | None:
         """What must be synced so that all that was appended so far is durable; None if it is."""
-        self._require_online()
-        if self.flushed_offset >= self.log_end_offset and not self._unsynced and not self._folder_dirty:
+        self.require_online()
+        changes = self._folder_changes
+        folder_is_dirty = changes != self._folder_changes_synced
+        if self.flushed_offset >= self.log_end_offset and not self._unsynced and not folder_is_dirty:
             return None
         targets: list[File] = []
-        for segment in self._unsynced:
-            targets += [segment.file, segment.index.file, segment.time_index.file]
-            segment.aborted.flush()
-        self.active.aborted.flush()
-        targets.append(self.active.file)
-        self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
-        folder = self.folder if self._folder_dirty else None
-        self._folder_dirty = False
-        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, len(self._unsynced))
+        try:
+            for segment in self._unsynced:
+                targets += [segment.file, segment.index.file, segment.time_index.file]
+                segment.aborted.flush()
+            self.active.aborted.flush()
+            targets.append(self.active.file)
+            self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
+        except OSError as error:
+            raise self._disk_error(error) from error
+        folder = self.folder if folder_is_dirty else None
+        sealed = frozenset(segment.base_offset for segment in self._unsynced)
+        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, sealed, changes)
 
     def complete_flush(self, flush: Flush) -> None:
         """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
         if flush.generation != self.generation:
             return
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
-        del self._unsynced[: flush.sealed]
+        self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
+        self._unsynced = [segment for segment in self._unsynced if segment.base_offset not in flush.sealed]
 
     def flush(self, now_ms: int | None = None) -> None:
         """Make everything durable, here and now."""
@@ -508,13 +547,33 @@ class PartitionLog:
 
     def close(self) -> None:
         """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest."""
-        if self._failure is None:
-            self.active.seal()
-            self.flush()
-            self.write_producer_snapshot(self.log_end_offset)
-            active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)
-            self.stamped_table().with_row(active).save(self.files, self.folder)
-        self.release()
+        try:
+            if self._failure is None:
+                self.active.seal()
+                self.flush()
+                self._replace_restored_snapshot()
+                self._save_manifest()
+        except OSError as error:
+            raise self._disk_error(error) from error
+        finally:
+            self.release()
+
+    def _replace_restored_snapshot(self) -> None:
+        """Leave one for the end, and not the one that the last stop left."""
+        end, old = self.log_end_offset, self.restored_offset
+        self.write_producer_snapshot(end)
+        if old is None or old == end or old == self.active.base_offset:
+            return
+        row = self.table.find(old)
+        if row < 0 or self.table.bases[row] != old:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.remove(f"{self.folder}/{snapshot_name(old)}")
+
+    def _save_manifest(self) -> None:
+        if self.deletions_pending and any(name.endswith(DELETED) for name in self.files.list_folder(self.folder)):
+            return  # the next start must list the folder to find them
+        active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)
+        self.stamped_table().with_row(active).save(self.files, self.folder)
 
     def release(self) -> None:
         """Let go of the files without writing anything."""

@@ -4,7 +4,6 @@ Rule: each error carries the values that contradict each other; the edge that sp
 into a wire code.
 """
 
-
 from __future__ import annotations
 
 from penstock.log.errors import LogError

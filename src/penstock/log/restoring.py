@@ -7,13 +7,14 @@ older one, and without any the log is read from its start. Only headers are read
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 
 from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.producer_snapshot import SnapshotError, snapshot_name, snapshot_offset
 from penstock.log.producer_state import ProducerStates
 from penstock.log.segment import Segment
-from penstock.log.transaction_index import AbortedTransaction
+from penstock.log.transaction_index import AbortedTransaction, TransactionIndex, TransactionIndexError
 from penstock.log.walk import Place
 from penstock.records import scan
 from penstock.records.control import EndMarker, decode_marker
@@ -39,6 +40,13 @@ def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: 
     return None
 
 
+def remove_snapshots(files: Files, folder: str, *, keep: Collection[int] = ()) -> None:
+    """Remove the snapshots, but for those of the offsets in `keep`."""
+    for offset in map(snapshot_offset, files.list_folder(folder)):
+        if offset is not None and offset not in keep:
+            files.remove(f"{folder}/{snapshot_name(offset)}")
+
+
 def _load(files: Files, path: str, producers: ProducerStates) -> bool:
     try:
         file = files.open(path, writable=False)
@@ -55,11 +63,9 @@ def _load(files: Files, path: str, producers: ProducerStates) -> bool:
 
 def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs: LeaderEpochs, now_ms: int) -> None:
     """Apply the segment's batches from `from_offset` on, and index its aborted transactions anew."""
-    segment.aborted.truncate_to(max(from_offset, segment.base_offset))
     first = segment.locate(from_offset)
-    if first is None:
-        return
-    for place in segment.places(first.position):
+    aborted: list[AbortedTransaction] = []
+    for place in () if first is None else segment.places(first.position):
         header = place.header
         if header.leader_epoch > epochs.latest_epoch:
             epochs.assign(header.leader_epoch, header.base_offset)
@@ -68,7 +74,7 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
         marker = _marker(segment, place) if header.is_control else None
         completed = producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
         if completed is not None and completed.is_aborted:
-            segment.aborted.append(
+            aborted.append(
                 AbortedTransaction(
                     completed.producer_id,
                     completed.first_offset,
@@ -76,6 +82,20 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
                     completed.last_stable_offset,
                 )
             )
+    _index_aborted(segment.aborted, from_offset, aborted)
+
+
+def _index_aborted(index: TransactionIndex, from_offset: int, aborted: list[AbortedTransaction]) -> None:
+    """Let the index say this from `from_offset` on. One that does already stays untouched: nobody would recover it."""
+    try:
+        if [entry for entry in index.entries() if entry.last_offset >= from_offset] == aborted:
+            return
+    except TransactionIndexError:
+        index.cut_damaged_tail()
+    index.truncate_to(from_offset)
+    for entry in aborted:
+        index.append(entry)
+    index.flush()
 
 
 def _marker(segment: Segment, place: Place) -> EndMarker | None:

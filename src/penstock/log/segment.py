@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
-from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Entry, SparseIndex
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
 from penstock.log.verified import VerifiedRanges
 from penstock.log.walk import Piece, Place, walk, walk_headers
-from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
+from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, scan
 from penstock.runtime.files import File, Files
 
 LOG_SUFFIX = ".log"
@@ -85,6 +85,7 @@ class Segment:
         self._since_index = 0
         self._file: File | None = None
         self._torn = False
+        self._broken: tuple[int, str] | None = None  # where a walk found damage that hides where the segment ends
         self._verified = VerifiedRanges()
         self._tail_position = 0
         self._tail_header: BatchHeader | None = None
@@ -121,6 +122,9 @@ class Segment:
 
     def seal(self) -> None:
         """No more appends: the indexes go to their files and out of memory."""
+        if self._torn:
+            self.file.truncate(self.size)
+            self._torn = False
         if self.max_timestamp > NO_TIMESTAMP:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.time_index.seal()
@@ -207,6 +211,8 @@ class Segment:
     def locate(self, offset: int) -> Place | None:
         """The first batch that holds `offset` or a later one; None if the segment ends before."""
         if offset >= self.next_offset or self.size == 0:
+            if self._broken is not None:
+                raise DamagedLog(self.path, *self._broken)
             return None
         tail = self._tail_header
         if tail is not None and offset >= tail.base_offset:
@@ -216,35 +222,30 @@ class Segment:
             self.rebuild_indexes()
             found = self._find(offset)
         if isinstance(found, str):
-            raise DamagedLog(self.path, self._damage_position(), found)
+            raise DamagedLog(self.path, 0, found)
         return found
 
     def _find(self, offset: int) -> Place | str | None:
-        """As locate, from the index's nearest entry; a string if index and log contradict each other."""
+        """As locate, from the index's nearest entry; a string if the index contradicts the log."""
         try:
             entry = self.index.floor(offset - self.base_offset)
         except OSError as error:
             return str(error)
-        start = entry.value if entry is not None else 0
-        for place in walk_headers(self.file, start, self.size):
+        position = 0 if entry is None else entry.value
+        for place in walk_headers(self.file, position, self.size):
             if isinstance(place, str):
-                return place
+                if entry is None:
+                    raise DamagedLog(self.path, position, place)
+                return f"names position {position}: {place}"
             if entry is not None:
                 named = entry.key + self.base_offset
                 if not place.header.base_offset <= named <= place.header.last_offset:
-                    return f"the index names offset {named} for the batch at {place.position}"
+                    return f"names offset {named} for the batch at {place.position}"
                 entry = None
             if place.header.last_offset >= offset:
                 return place
-        return None if start < self.size else f"the index names position {start} of {self.size}"
-
-    def _damage_position(self) -> int:
-        position = 0
-        for place in walk_headers(self.file, 0, self.size):
-            if isinstance(place, str):
-                break
             position = place.end
-        return position
+        return None if entry is None else f"names position {position} of a log of {self.size} bytes"
 
     def places(self, start: int = 0) -> Iterator[Place]:
         """Every batch from position `start` on, headers only. DamagedLog where the walk breaks."""
@@ -267,7 +268,9 @@ class Segment:
         if timestamp > self.max_timestamp:
             return None
         # Before an entry's offset nothing is stamped later than the entry says.
-        entry = self.time_index.floor(timestamp - 1)
+        entry = None
+        with contextlib.suppress(OSError):
+            entry = self.time_index.floor(timestamp - 1)
         place = self.locate(self.base_offset + entry.value) if entry is not None else None
         for candidate in self.places(place.position if place is not None else 0):
             if candidate.header.max_timestamp >= timestamp:
@@ -293,33 +296,54 @@ class Segment:
 
     def _batch_boundary(self, first: Place, wanted: int) -> int:
         """The last indexed batch start at or before `wanted`; at least the first batch's end."""
-        if first.end >= wanted:
-            return first.end
-        entry = self.index.floor_value(wanted)
-        if entry is not None and entry.value > first.end:
-            return entry.value
         end = first.end
-        for place in self.places(first.end):
-            if place.end > wanted:
+        if end >= wanted:
+            return end
+        with contextlib.suppress(OSError):
+            entry = self.index.floor_value(wanted)
+            if entry is not None and entry.value > end and self._is_batch_start(entry):
+                return entry.value
+        for place in walk_headers(self.file, end, self.size):
+            # Damage further on is no reason to withhold what is before it.
+            if isinstance(place, str) or place.end > wanted:
                 break
             end = place.end
         return end
+
+    def _is_batch_start(self, entry: Entry) -> bool:
+        found = scan(self.file.read_at(entry.value, HEADER_SIZE), verify=False, whole=False)
+        named = self.base_offset + entry.key
+        return bool(found.headers) and found.headers[0].base_offset <= named <= found.headers[0].last_offset
 
     def _verify(self, start: int, end: int) -> int:
         """Check what was not checked before in [start, end); where the sound part ends, beyond `start`."""
         position = self._verified.end_of(start)
         while position < end:
             for piece in walk(self.file, position, self.size):
-                self._verified.add(piece.position, piece.end)
-                position = piece.end
-                if piece.problem is not None:
-                    if piece.end > start:
-                        return min(piece.end, end)
-                    raise DamagedLog(self.path, piece.end, piece.problem)
+                position, problem = self._sound_part(piece)
+                self._verified.add(piece.position, position)
+                if problem is not None:
+                    if position > start:
+                        return min(position, end)
+                    raise DamagedLog(self.path, position, problem)
                 if position >= end:
                     break
             position = max(position, self._verified.end_of(position))
         return end
+
+    def _sound_part(self, piece: Piece) -> tuple[int, str | None]:
+        """Where a checked piece stops being sound, and why.
+
+        No checksum covers a batch's offset and epoch; their order gives them away. Of two batches out of order either
+        may be the damaged one, so the sound part ends before both.
+        """
+        expected, epoch, before = self.base_offset, -1, 0
+        for header in piece.headers:
+            if header.base_offset < expected or header.leader_epoch < epoch or header.next_offset > self.next_offset:
+                reason = f"offset {header.base_offset} of epoch {header.leader_epoch} cannot follow {expected - 1}"
+                return piece.position + before, reason
+            expected, epoch, before = header.next_offset, header.leader_epoch, header.position
+        return piece.end, piece.problem
 
     # --- open and repair
 
@@ -329,6 +353,12 @@ class Segment:
         Costs the walk from the last index entry to the end, however large the segment is.
         """
         self.size = self.file.size() if size is None else size
+        trouble = self._load_indexes()
+        if trouble is not None:
+            self._reset()
+        return trouble
+
+    def _load_indexes(self) -> str | None:
         trouble = self.index.load() or self.time_index.load()
         if trouble is not None:
             return trouble
@@ -351,6 +381,21 @@ class Segment:
                     return f"names offset {named} for the batch at {place.position}"
             self._take(place.header, place.position)
             position = place.end
+        return None if stamp is None else self._time_trouble(stamp)
+
+    def _time_trouble(self, last: Entry) -> str | None:
+        """Why the time index's last entry cannot be believed, or None."""
+        offset = self.base_offset + last.value
+        if offset >= self.next_offset:
+            return f"names offset {offset} of a segment that ends at {self.next_offset}"
+        try:
+            place = self._find(offset)
+        except DamagedLog:
+            return None  # no reason to distrust the index
+        if isinstance(place, str):
+            return place
+        if place is None or place.header.max_timestamp != last.key:
+            return f"names time {last.key} for offset {offset}"
         return None
 
     def _first_timestamp(self) -> int | None:
@@ -360,13 +405,23 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Write both indexes anew from the log, up to the first damage."""
+        end, tail_position, tail = self.next_offset, self._tail_position, self._tail_header
+        newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
         self._reset()
         self.index.create()
         self.time_index.create()
+        position = 0
         for place in walk_headers(self.file, 0, self.size):
             if isinstance(place, str):
+                self._broken = position, place
                 break
             self._note(place.header, place.position)
+            position = place.end
+        if self._broken is not None and end > self.next_offset:
+            # Where the segment ends was known before: damage in its middle does not change that.
+            self._broken = None
+            self.next_offset, self._tail_position, self._tail_header = end, tail_position, tail
+            self.max_timestamp, self.max_timestamp_offset = newest, newest_offset
         self.flush_indexes()
 
     def recover(self, synced_offset: int, next_offset: int, largest_batch: int) -> Damage | None:
@@ -438,6 +493,7 @@ class Segment:
         self.first_timestamp = None
         self._since_index = 0
         self._tail_header = None
+        self._broken = None
 
     def truncate(self, position: int) -> None:
         """Cut the log at a batch boundary, durably, and the indexes with it."""

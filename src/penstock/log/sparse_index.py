@@ -170,7 +170,6 @@ class SparseIndex:
         """Drop the entries whose value is at least `value`."""
         keep = bisect_right(self._values, value - 1)
         if keep == 0 and self._stored:
-            self.flush()
             kept = self._count_below(value)
             self._open().truncate(kept * self._entry.size)
             self._forget()
@@ -178,8 +177,8 @@ class SparseIndex:
             self._last = self._read(kept - 1, 1)[0] if kept else None
             return
         in_file = len(self._keys) - self._pending
-        if keep < in_file:
-            self._open().truncate((self._stored + keep) * self._entry.size)
+        # Even if no whole entry goes: a flush that failed half way may have left more than it counted.
+        self._open(create=True).truncate((self._stored + min(keep, in_file)) * self._entry.size)
         self._pending = max(0, keep - in_file)
         del self._keys[keep:]
         del self._values[keep:]
@@ -209,6 +208,5 @@ class SparseIndex:
         return self._file
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        # Only let go: a flush that runs elsewhere may be about to sync it, and closes it by being the last holder.
+        self._file = None

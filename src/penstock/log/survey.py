@@ -30,7 +30,7 @@ _MAGIC_AT = 16
 _BATCH_CHECKED_FROM = 21
 _MESSAGE_CHECKED_FROM = 16
 _MESSAGE = Struct(">qiIbb")  # offset, size, crc, magic, attributes
-_MESSAGE_TIME = Struct(">q")
+_INT64 = Struct(">q")
 _SMALLEST_MESSAGE = (14, 22)  # the size field, by magic
 _MAGIC_2 = b"\x02"
 # A search ends, whatever the bytes are: so many places looked at, and so often the searched bytes checksummed.
@@ -65,6 +65,7 @@ class Damaged(NamedTuple):
     """Bytes [position, end) that are not what was written.
 
     `header`: of a batch that is whole and plausible, and only its checksum is wrong. `at_end`: nothing sound follows.
+    `is_empty`: all zeros.
     """
 
     position: int
@@ -72,6 +73,7 @@ class Damaged(NamedTuple):
     reason: str
     header: BatchHeader | None
     at_end: bool
+    is_empty: bool
 
     @property
     def size(self) -> int:
@@ -110,6 +112,12 @@ def survey(file: File, base_offset: int = 0) -> Iterator[Run | Message | Damaged
             position = damaged.end
 
 
+def first_offset(file: File) -> int:
+    """Where a file whose name does not tell seems to begin."""
+    data = file.read_at(0, _INT64.size)
+    return max(0, _INT64.unpack(data)[0]) if len(data) == _INT64.size else 0
+
+
 def read_batch(file: File, run: Run, header: BatchHeader) -> tuple[bytes, BatchHeader]:
     """A buffer that holds the whole batch, and its header there."""
     if header.position + header.size <= len(run.buffer):
@@ -139,7 +147,7 @@ def _single(file: File, position: int, end: int, buffer: bytes, problem: str, ne
 def _messages(file: File, position: int, end: int, buffer: bytes) -> Iterator[Message]:
     """The sound messages of magic 0 and 1 that begin in the buffer, which begins at `position`, without a gap."""
     at = 0
-    while at + _MESSAGE.size + _MESSAGE_TIME.size <= len(buffer) and buffer[at + _MAGIC_AT] < 2:
+    while at + _MESSAGE.size + _INT64.size <= len(buffer) and buffer[at + _MAGIC_AT] < 2:
         offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, at)
         stop = at + _LENGTH_END + size
         if offset < 0 or size < _SMALLEST_MESSAGE[magic] or position + stop > end:
@@ -152,7 +160,7 @@ def _messages(file: File, position: int, end: int, buffer: bytes) -> Iterator[Me
                 found = crc32(data, found)
         if found != crc:
             return
-        timestamp_ms = _MESSAGE_TIME.unpack_from(buffer, at + _MESSAGE.size)[0] if magic else -1
+        timestamp_ms = _INT64.unpack_from(buffer, at + _MESSAGE.size)[0] if magic else -1
         timestamp_type = (attributes >> 3) & 1 if magic else 0
         yield Message(position + at, stop - at, magic, offset, timestamp_ms, timestamp_type, attributes & 7, crc)
         at = stop
@@ -166,9 +174,10 @@ def _delimit(file: File, position: int, end: int, buffer: bytes, reason: str, fl
     if resumes is None:
         header = header if header is not None and position + header.size == end else None
         resumes = _search(file, position + 1, end, floor)
-    if _all_zeros(file, position, resumes):
+    is_empty = _all_zeros(file, position, resumes)
+    if is_empty:
         reason = f"{resumes - position} bytes of zeros: a block that was never written"
-    return Damaged(position, resumes, reason, header, resumes >= end)
+    return Damaged(position, resumes, reason, header, resumes >= end, is_empty)
 
 
 def _leap(file: File, position: int, end: int, buffer: bytes, floor: int) -> int | None:
@@ -176,13 +185,13 @@ def _leap(file: File, position: int, end: int, buffer: bytes, floor: int) -> int
     if len(buffer) <= _MAGIC_AT:
         return None
     _, length, _, magic, _ = _MESSAGE.unpack_from(buffer.ljust(_MESSAGE.size, b"\0"))
-    follows = position + _LENGTH_END + length
+    follows: int = position + _LENGTH_END + length
     if length < _SMALLEST_MESSAGE[0] or follows > end:
         return None
     if follows == end or _plausible(file, follows, end, floor) is not None:
         return follows
     if magic in (0, 1):
-        ahead = file.read_at(follows, _MESSAGE.size + _MESSAGE_TIME.size)
+        ahead = file.read_at(follows, _MESSAGE.size + _INT64.size)
         if next(_messages(file, follows, end, ahead), None) is not None:
             return follows
     return None

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import overload
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
+from penstock.log.errors import DiskFull, OffsetOutOfRange
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_snapshot import snapshot_name
-from penstock.log.restoring import load_newest_snapshot, replay
+from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.log.retention import LogView, RetentionPolicy, SegmentInfo, removable_segments, retention_policy
 from penstock.log.segment import Segment
 from penstock.log.segment_table import SegmentTable
@@ -26,6 +27,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
 
     Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too.
     """
+    log.require_online()
     if offset >= log.log_end_offset:
         return False
     if offset < log.log_start_offset:
@@ -45,13 +47,17 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
 
 def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
     """Empty the log and let it begin at `offset`: it holds nothing of what its leader has."""
+    log.require_online()
+    if offset < 0:
+        raise OffsetOutOfRange(offset, 0, log.log_end_offset)
     try:
+        log.active.remove()
+        for base in reversed(log.table.bases):
+            log.forget_segment(base)
+            Segment(log.files, log.folder, base).remove()
+        # What producers wrote into another history, transactions left open above all, says nothing of this one.
+        remove_snapshots(log.files, log.folder)
         fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
-        for index in reversed(range(log.segment_count)):
-            segment = log.segment_at(index)
-            log.forget_segment(segment.base_offset)
-            if segment.base_offset != offset:
-                segment.remove()
         log.replace_segments(SegmentTable.of([]), fresh)
         log.log_start_offset = offset
         log.epochs.clear()
@@ -61,8 +67,11 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
 
 
 def _drop_segments_from(log: PartitionLog, offset: int) -> None:
-    """Remove whole segments at or after `offset`, newest first, and make the one before it the active one."""
-    while len(log.table) and log.active.base_offset >= offset:
+    """Remove the segments that begin after `offset`, newest first, and make the one before them the active one.
+
+    One that begins at `offset` stays, empty: the one before may end earlier, where compaction left a gap.
+    """
+    while len(log.table) and log.active.base_offset > offset:
         last = len(log.table) - 1
         gone, kept = log.active, log.segment_at(last)
         log.forget_segment(kept.base_offset)
@@ -91,7 +100,7 @@ class _Infos(Sequence[SegmentInfo]):
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._table = log.stamped_table()
+        self._table = log.table
 
     def __len__(self) -> int:
         return len(self._table) + 1
@@ -142,7 +151,10 @@ def enforce_retention(log: PartitionLog, now_ms: int, policy: RetentionPolicy | 
         return []
     try:
         if count == len(infos):
-            log.roll(log.log_end_offset, now_ms)
+            try:
+                log.roll(log.log_end_offset, now_ms)
+            except DiskFull:
+                count -= 1  # the others make room first
         return _drop_oldest(log, count)
     except OSError as error:
         raise log.fail(error) from error
@@ -152,6 +164,7 @@ def _drop_oldest(log: PartitionLog, count: int) -> list[str]:
     doomed: list[str] = []
     bases = list(log.table.bases[:count])
     log.replace_segments(log.table.spliced(0, count, []), log.active)
+    log.deletions_pending = True
     for base in bases:
         log.forget_segment(base)
         for path in Segment(log.files, log.folder, base).paths:

@@ -48,6 +48,9 @@ def walk(file: File, start: int, end: int, *, verify: bool = True, largest: int 
     position, wanted = start, _PIECE
     while position < end:
         buffer = file.read_at(position, min(wanted, end - position))
+        if not buffer:
+            yield Piece(position, buffer, [], position, f"the file ends here, {end - position} bytes early")
+            return
         found = scan(buffer, verify=verify)
         at_end = position + len(buffer) >= end or len(buffer) < wanted
         problem = found.problem

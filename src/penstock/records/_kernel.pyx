@@ -31,12 +31,12 @@ from cpython.list cimport PyList_Append, PyList_New, PyList_SET_ITEM
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from cpython.type cimport PyType_Modified
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from crc32c import crc32c as _package_crc32c
 

@@ -22,6 +22,9 @@ cdef extern from *:
     """
     int set_member "penstock_set_member"(PyTypeObject *type, int index, Py_ssize_t offset) except -1
 
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
 cdef tuple NO_HEADERS = ()
 
 
@@ -35,7 +38,7 @@ cdef class Record:
     cdef readonly int64_t timestamp
     cdef readonly object key
     cdef readonly object value
-    cdef readonly object headers
+    cdef readonly tuple headers
 
     def __init__(self, int64_t offset, int64_t timestamp, bytes key, bytes value, tuple headers=()):
         self.offset = offset
@@ -153,20 +156,36 @@ cdef int check_end(Cursor *cursor) except -1:
     return 0
 
 
-cdef tuple headers_of(Parsed *record):
+cdef str header_name(const uint8_t *data, Py_ssize_t size, tuple previous, Py_ssize_t index):
+    """The name as text: the same object as in the record before, where that has the same name in the same place."""
+    cdef const char *known
+    cdef Py_ssize_t known_size = 0
+    if index < PyTuple_GET_SIZE(previous):
+        name = <object>PyTuple_GET_ITEM(<object>PyTuple_GET_ITEM(previous, index), 0)
+        known = PyUnicode_AsUTF8AndSize(name, &known_size)
+        if known_size == size and memcmp(known, data, <size_t>size) == 0:
+            return name
+    try:
+        return PyUnicode_DecodeUTF8(<char *>data, size, NULL)
+    except UnicodeDecodeError:
+        raise CorruptBatch("a header's key is not UTF-8") from None
+
+
+cdef tuple headers_of(Parsed *record, tuple previous):
+    """The record's headers; `previous` are those of the record before."""
     cdef const uint8_t *p = record.headers
     cdef const uint8_t *data = NULL
-    cdef Py_ssize_t size = 0
-    cdef list pairs = []
-    for _ in range(record.header_count):
+    cdef Py_ssize_t size = 0, i
+    cdef tuple pairs = PyTuple_New(record.header_count), pair
+    cdef str name
+    for i in range(record.header_count):
         get_sized(&p, record.end, &data, &size, False)
-        try:
-            name = PyUnicode_DecodeUTF8(<char *>data, size, NULL)
-        except UnicodeDecodeError:
-            raise CorruptBatch("a header's key is not UTF-8") from None
+        name = header_name(data, size, previous, i)
         get_sized(&p, record.end, &data, &size, True)
-        pairs.append((name, sized_bytes(data, size)))
-    return tuple(pairs)
+        pair = (name, sized_bytes(data, size))
+        Py_INCREF(pair)
+        PyTuple_SET_ITEM(pairs, i, pair)
+    return pairs
 
 
 cdef int open_range(
@@ -187,13 +206,13 @@ cdef int open_range(
     return 0
 
 
-cdef inline Record new_record(Parsed *parsed, int64_t offset, int64_t timestamp):
+cdef inline Record new_record(Parsed *parsed, int64_t offset, int64_t timestamp, tuple previous):
     cdef Record record = Record.__new__(Record)
     record.offset = offset
     record.timestamp = timestamp
     record.key = sized_bytes(parsed.key, parsed.key_size)
     record.value = sized_bytes(parsed.value, parsed.value_size)
-    record.headers = NO_HEADERS if parsed.header_count == 0 else headers_of(parsed)
+    record.headers = NO_HEADERS if parsed.header_count == 0 else headers_of(parsed, previous)
     return record
 
 
@@ -210,6 +229,7 @@ def decode_records(
     cdef Parsed parsed
     cdef Record record
     cdef list result
+    cdef tuple previous = NO_HEADERS
     cdef Py_ssize_t i = 0
     cdef bint stamped = append_time is not None
     cdef int64_t stamp = append_time if stamped else 0
@@ -222,8 +242,9 @@ def decode_records(
                     raise damaged(i)
                 record = new_record(
                     &parsed, wrap_add(base_offset, parsed.offset_delta),
-                    stamp if stamped else wrap_add(base_timestamp, parsed.timestamp_delta),
+                    stamp if stamped else wrap_add(base_timestamp, parsed.timestamp_delta), previous,
                 )
+                previous = record.headers
                 Py_INCREF(record)
                 PyList_SET_ITEM(result, i, record)
                 i += 1

@@ -1,7 +1,7 @@
 """What compaction asks of a batch's records, for the kernel's twin.
 
-Noun: the keys of a batch, and a copy of it without the records that a later one replaced. Rule: a batch is
-checked to its last byte before anything about it is returned.
+Noun: the keys of a batch, and a copy of it without the records that a later one replaced. Rule: a batch is read
+to its last byte before anything is returned; keys noted before damage was met stay noted.
 """
 
 from __future__ import annotations

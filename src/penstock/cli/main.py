@@ -1,0 +1,106 @@
+"""The `penstock` command.
+
+Noun: a tree of commands, each area (log, topics, ...) in a module of its own.
+
+Rule: an area's module is imported when one of its commands is called, and not before: the table below knows what help
+needs, so help and completion answer at once whatever the areas depend on. Errors leave by one door, here: one
+sentence about what went wrong, one about what to do, and an exit code that scripts can rely on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+import click
+
+from penstock import __version__
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, and below + SIGPIPE: what a shell shows for a command that a signal ended
+EXIT_PIPE_CLOSED = 141
+
+
+class Area(NamedTuple):
+    """A group of commands: the module that has it, the name of the group there, and a line of help."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+AREAS: Mapping[str, Area] = {
+    "log": Area("penstock.cli.log", "log", "Look into the files of a log: dump, verify."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(AREAS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        area = AREAS.get(cmd_name)
+        if area is None:
+            return None
+        command = getattr(import_module(area.module), area.attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{area.module}.{area.attribute} is not a command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in AREAS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], AREAS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(AREAS)}."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, AREAS[name].summary) for name in self.list_commands(ctx)])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command has --help, and --format json for programs.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="penstock", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A replicated, persistent log that speaks the Kafka protocol."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 done, 1 done and something is wrong, 2 not done."""
+    try:
+        code = cli.main(list(sys.argv[1:] if args is None else args), prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        code = EXIT_PIPE_CLOSED
+    except OSError as error:
+        click.echo(f"Error: {error.filename or 'I/O'}: {error.strerror or error}.", err=True)
+        code = EXIT_USAGE
+    sys.exit(code)
+
+
+def _forget_output() -> None:
+    """Whoever read our output is gone: let the interpreter flush its last buffer into nothing, without a complaint."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)

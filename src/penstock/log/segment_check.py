@@ -1,0 +1,385 @@
+"""Verifying segments, one after the other, in the order of a partition.
+
+Noun: a check carries from segment to segment what the next one must continue: the offset and the leader epoch.
+
+Rule: one walk over the log's bytes serves everything: checksums, order, both indexes and, if asked for, the records.
+A damaged stretch is told once what follows it is known, because what to do depends on that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import TypeVar
+
+from penstock.log.findings import (
+    INDEX_ADVICE,
+    MAGIC_ADVICE,
+    TRANSACTION_INDEX_ADVICE,
+    Finding,
+    Kind,
+    Options,
+    Severity,
+    Tally,
+    batch_advice,
+    order_advice,
+    reason_of,
+    unreadable,
+)
+from penstock.log.index_checks import IndexCheck, OffsetIndexCheck, TimeIndexCheck, aborted_contradiction
+from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
+from penstock.log.survey import Damaged, Message, Run, read_batch, survey
+from penstock.log.transaction_index import (
+    ENTRY_BYTES,
+    AbortedTransaction,
+    TransactionIndex,
+    TransactionIndexError,
+)
+from penstock.records import BatchHeader, RecordError, records_of
+from penstock.records.control import decode_marker
+from penstock.runtime.files import File, Files
+
+# Beyond that many a file is not damaged here and there, but no log.
+MOST_FINDINGS = 100
+
+_Check = TypeVar("_Check", bound=IndexCheck)
+
+
+class SegmentCheck:
+    """`run` it on the segments of a folder, oldest first."""
+
+    def __init__(self, files: Files, folder: str, options: Options, tally: Tally) -> None:
+        self._files = files
+        self._folder = folder
+        self.options = options
+        self.tally = tally
+        self.epoch = -1
+        self._ended_damaged = False
+
+    def run(
+        self, base_offset: int, *, is_last: bool, stem: str = "", suffix: str = "", expects_indexes: bool = True
+    ) -> Iterator[Finding]:
+        """One segment and its indexes.
+
+        `stem` and `suffix`: the beginning and the end of its files' names, if they are not the usual ones.
+        """
+        stem = stem or f"{self._folder}/{segment_name(base_offset)}"
+        path, offset_index, time_index, aborted = (stem + kind + suffix for kind in SEGMENT_SUFFIXES)
+        walk = None
+        with ExitStack() as stack:
+            try:
+                offsets = self._index(stack, offset_index, OffsetIndexCheck, base_offset)
+                times = self._index(stack, time_index, TimeIndexCheck, base_offset)
+                log = stack.enter_context(closing(self._files.open(path)))
+                yield from self._continuation(path, base_offset, log.size())
+                walk = _SegmentWalk(self, path, log, base_offset, is_last, offsets, times)
+                yield from walk.findings()
+                if walk.is_complete:
+                    expected = expects_indexes and log.size() > 0
+                    yield from _index_findings(offset_index, Kind.OFFSET_INDEX, offsets, is_last, expected)
+                    yield from _index_findings(time_index, Kind.TIME_INDEX, times, is_last, expected)
+            except OSError as error:
+                yield unreadable(error.filename or path, error)
+        if walk is not None:
+            # Of the last segment a broker may have written more since.
+            known_end = None if is_last else walk.next_offset
+            yield from verify_aborted(self._files, aborted, base_offset, known_end)
+            self.tally.segments += 1
+            self.tally.next_offset = walk.next_offset
+            self._ended_damaged = walk.ended_damaged
+
+    def _index(self, stack: ExitStack, path: str, check: type[_Check], base_offset: int) -> _Check | None:
+        # The indexes are opened before the log: see the rule of `verification`.
+        try:
+            return check(stack.enter_context(closing(self._files.open(path))), base_offset)
+        except FileNotFoundError:
+            return None
+
+    def _continuation(self, path: str, base_offset: int, size: int) -> Iterator[Finding]:
+        expected = self.tally.next_offset
+        if expected is None:
+            self.tally.first_offset = base_offset
+        elif base_offset < expected:
+            reason = f"begins at offset {base_offset}, but the segment before it ends with {expected - 1}"
+            yield Finding(
+                Severity.DAMAGE, Kind.OFFSETS, path, reason, order_advice(is_last_segment=False), 0, size, base_offset
+            )
+        elif base_offset > expected and not self._ended_damaged:
+            reason = f"begins at offset {base_offset}, the segment before it ends with {expected - 1}"
+            advice = "Compaction leaves such gaps. In a log that was never compacted a segment is missing here."
+            yield Finding(Severity.NOTE, Kind.GAP, path, reason, advice, 0, None, expected, base_offset)
+
+
+class _SegmentWalk:
+    """One walk over a segment's log; `next_offset` is where it ends."""
+
+    def __init__(
+        self,
+        check: SegmentCheck,
+        path: str,
+        file: File,
+        base_offset: int,
+        is_last: bool,
+        offsets: OffsetIndexCheck | None,
+        times: TimeIndexCheck | None,
+    ) -> None:
+        self.next_offset = base_offset
+        self.is_complete = False
+        self.ended_damaged = False
+        self._check = check
+        self._tally = check.tally
+        self._path = path
+        self._file = file
+        self._base_offset = base_offset
+        self._is_last = is_last
+        self._offsets = offsets
+        self._times = times
+        self._found = 0
+        self._items = 0
+        self._read = 0
+        self._magics: Counter[int] = Counter()
+
+    def findings(self) -> Iterator[Finding]:
+        damaged: Damaged | None = None
+        end = 0
+        for item in survey(self._file, self._base_offset):
+            if self._found >= MOST_FINDINGS:
+                reason = f"more than {MOST_FINDINGS} damaged places: the rest of the file was not read"
+                yield self._finding(Severity.DAMAGE, Kind.BATCH, reason, "", end, None, self.next_offset)
+                break
+            if damaged is not None:
+                yield self._damage(damaged, item)
+            damaged = item if isinstance(item, Damaged) else None
+            if isinstance(item, Run):
+                end = item.position + item.headers[-1].position + item.headers[-1].size
+                yield from self._run(item)
+            else:
+                end = item.position + item.size
+                yield from self._message(item) if isinstance(item, Message) else self._lost(item)
+            self._tell(end)
+        else:
+            self.is_complete = True
+        if damaged is not None:
+            self.ended_damaged = True
+            yield self._damage(damaged, None)
+        yield from self._old_formats()
+        yield from self._finish(end)
+
+    def _tell(self, end: int) -> None:
+        on_bytes = self._check.options.on_bytes
+        read, self._read = end - self._read, end
+        self._tally.bytes += read
+        if on_bytes is not None:
+            on_bytes(read)
+
+    def _finding(
+        self,
+        severity: Severity,
+        kind: Kind,
+        reason: str,
+        advice: str,
+        position: int,
+        size: int | None,
+        offset: int,
+        resumes: int | None = None,
+    ) -> Finding:
+        self._found += severity is Severity.DAMAGE
+        return Finding(severity, kind, self._path, reason, advice, position, size, offset, resumes)
+
+    # --- sound batches
+
+    def _run(self, run: Run) -> Iterator[Finding]:
+        """The loop over all batches: it costs more than the checksums where batches are small."""
+        offsets, times = self._offsets, self._times
+        expected, epoch = self.next_offset, self._check.epoch
+        deep = self._check.options.deep
+        records = size = 0
+        for header in run.headers:
+            base, last = header.base_offset, header.last_offset
+            if base < expected or header.leader_epoch < epoch or last - self._base_offset > MAX_RELATIVE_OFFSET:
+                yield from self._disorder(run.position + header.position, header, expected, epoch)
+            expected, epoch = last + 1, header.leader_epoch
+            if offsets is not None and run.position + header.position >= offsets.due:
+                offsets.see(run.position + header.position, base, last)
+            if times is not None:
+                if last >= times.due:
+                    times.see(base, last, header.max_timestamp)
+                if header.max_timestamp > times.newest_ms:
+                    times.newest_ms = header.max_timestamp
+            records += header.record_count
+            size += header.size
+            if deep:
+                yield from self._records(run, header)
+        self.next_offset, self._check.epoch = expected, epoch
+        self._items += len(run.headers)
+        self._tally.batches += len(run.headers)
+        self._tally.records += records
+        self._tally.sound_bytes += size
+
+    def _disorder(self, position: int, header: BatchHeader, expected: int, epoch: int) -> Iterator[Finding]:
+        advice = order_advice(is_last_segment=self._is_last)
+        base, size = header.base_offset, header.size
+        if base < expected:
+            reason = f"offset {base} where {expected} or a later one was due"
+            yield self._finding(Severity.DAMAGE, Kind.OFFSETS, reason, advice, position, size, base)
+        if header.leader_epoch < epoch:
+            reason = f"leader epoch {header.leader_epoch} follows {epoch}"
+            yield self._finding(Severity.DAMAGE, Kind.LEADER_EPOCH, reason, advice, position, size, base)
+        if header.last_offset - self._base_offset > MAX_RELATIVE_OFFSET:
+            reason = f"offset {header.last_offset} is too far from the segment's first, {self._base_offset}"
+            yield self._finding(Severity.DAMAGE, Kind.OFFSETS, reason, advice, position, size, base)
+
+    def _records(self, run: Run, header: BatchHeader) -> Iterator[Finding]:
+        limit = self._check.options.limit_bytes
+        reason = None
+        if header.size > limit:
+            reason = f"a batch of {header.size} bytes exceeds the limit of {limit}"
+        else:
+            try:
+                reason = _record_damage(*read_batch(self._file, run, header), limit)
+            except RecordError as error:
+                reason = reason_of(error)
+        if reason is not None:
+            advice = "The batch is as its producer sent it: its checksum is right. Consumers fail here; skip it."
+            position = run.position + header.position
+            yield self._finding(
+                Severity.DAMAGE, Kind.RECORDS, reason, advice, position, header.size, header.base_offset,
+                header.next_offset,
+            )  # fmt: skip
+
+    # --- messages of old formats
+
+    def _message(self, message: Message) -> Iterator[Finding]:
+        expected = self.next_offset
+        if message.offset < expected:
+            reason = f"offset {message.offset} where {expected} or a later one was due"
+            advice = order_advice(is_last_segment=self._is_last)
+            yield self._finding(
+                Severity.DAMAGE, Kind.OFFSETS, reason, advice, message.position, message.size, message.offset
+            )
+        if self._offsets is not None and message.position >= self._offsets.due:
+            self._offsets.see(message.position, min(expected, message.offset), message.offset)
+        if self._times is not None:
+            if message.offset >= self._times.due:
+                self._times.see(min(expected, message.offset), message.offset, message.timestamp_ms)
+            self._times.newest_ms = max(self._times.newest_ms, message.timestamp_ms)
+        self.next_offset = message.offset + 1
+        self._magics[message.magic] += 1
+        self._items += 1
+        self._tally.batches += 1
+        self._tally.sound_bytes += message.size
+
+    def _old_formats(self) -> Iterator[Finding]:
+        for magic, count in sorted(self._magics.items()):
+            reason = f"format magic {magic}: {count} message{'s' * (count != 1)} from before Kafka 0.11"
+            yield self._finding(Severity.FORMAT, Kind.MAGIC, reason, MAGIC_ADVICE, 0, None, self._base_offset)
+
+    # --- damage
+
+    def _lost(self, damaged: Damaged) -> Iterator[Finding]:
+        if self._offsets is not None:
+            self._offsets.lost(damaged.end)
+        if self._times is not None:
+            self._times.lost()
+        return iter(())
+
+    def _damage(self, damaged: Damaged, follows: Run | Message | Damaged | None) -> Finding:
+        """What is to be said of a damaged stretch, with what follows it in sight."""
+        offset = self.next_offset if damaged.header is None else max(self.next_offset, damaged.header.base_offset)
+        resumes = None
+        if isinstance(follows, Run):
+            resumes = follows.headers[0].base_offset
+        elif isinstance(follows, Message):
+            resumes = follows.offset
+        reason = damaged.reason
+        if self._items == 0 and damaged.at_end and not damaged.is_empty:
+            reason += "; nothing in this file is a record batch: is it a log segment?"
+        advice = batch_advice(
+            is_last_segment=self._is_last, at_end=damaged.at_end, offset=self.next_offset, resumes=resumes
+        )
+        position, size = damaged.position, damaged.size
+        return self._finding(Severity.DAMAGE, Kind.BATCH, reason, advice, position, size, offset, resumes)
+
+    def _finish(self, end: int) -> Iterator[Finding]:
+        if self._file.size() < end:
+            self.is_complete = False
+            yield self._finding(
+                Severity.NOTE, Kind.CHANGED, "cut while it was read: verify once more", "", end, None, self.next_offset
+            )
+        if self.is_complete:
+            if self._offsets is not None:
+                self._offsets.finish(end)
+            if self._times is not None:
+                self._times.finish(self.next_offset)
+
+
+def _record_damage(data: bytes, header: BatchHeader, limit: int) -> str | None:
+    """What is wrong with the records of a batch whose checksum is right; RecordError if they do not even parse."""
+    last = header.base_offset - 1
+    for record in records_of(data, header, limit):
+        if record.offset <= last:
+            return f"record offset {record.offset} follows {last}"
+        if record.offset > header.last_offset:
+            return f"record offset {record.offset} is beyond the batch's last, {header.last_offset}"
+        if record.timestamp > header.max_timestamp:
+            return (
+                f"record {record.offset} is stamped {record.timestamp}, later than the batch's {header.max_timestamp}"
+            )
+        last = record.offset
+    if header.is_control:
+        decode_marker(data, header)
+    return None
+
+
+def _index_findings(
+    path: str, kind: Kind, check: IndexCheck | None, is_last: bool, is_expected: bool
+) -> Iterator[Finding]:
+    if check is None:
+        if is_expected:
+            yield Finding(Severity.NOTE, kind, path, "is missing: rebuilt from the log when it is needed")
+        return
+    torn = check.size % check.entry.size
+    if torn:
+        reason = f"has {check.size} bytes, not a multiple of {check.entry.size}"
+        yield Finding(Severity.DAMAGE, kind, path, reason, INDEX_ADVICE, check.size - torn, torn)
+    if check.first_wrong is not None:
+        position, offset, reason = check.first_wrong
+        more = f" ({check.wrong_count - 1} more wrong entries)" if check.wrong_count > 1 else ""
+        yield Finding(
+            Severity.DAMAGE, kind, path, f"entry {position // check.entry.size} {reason}{more}", INDEX_ADVICE,
+            position, check.entry.size, offset,
+        )  # fmt: skip
+    if check.zeros_at_end:
+        severity = Severity.NOTE if is_last else Severity.DAMAGE
+        reason = f"ends with {check.zeros_at_end} entries of zeros: room set aside, or a block that was never written"
+        size = check.zeros_at_end * check.entry.size
+        yield Finding(severity, kind, path, reason, INDEX_ADVICE, check.size - torn - size, size)
+
+
+def verify_aborted(files: Files, path: str, base_offset: int, next_offset: int | None) -> Iterator[Finding]:
+    """The `.txnindex` of a segment, if it has one. `next_offset`: where the segment ends, if that is known."""
+    previous: AbortedTransaction | None = None
+    position = 0
+    try:
+        if not files.exists(path):
+            return
+        torn = files.size_of(path) % ENTRY_BYTES
+        index = TransactionIndex(files, path, base_offset)
+        try:
+            for entry in index.entries():
+                reason = aborted_contradiction(entry, previous, base_offset, next_offset)
+                if reason is not None:
+                    raise TransactionIndexError(path, reason)
+                previous, position = entry, position + ENTRY_BYTES
+            if torn:
+                raise TransactionIndexError(path, f"{torn} bytes follow the last whole entry")
+        finally:
+            index.close()
+    except TransactionIndexError as error:
+        yield Finding(
+            Severity.DAMAGE, Kind.TRANSACTION_INDEX, path, error.reason, TRANSACTION_INDEX_ADVICE, position,
+            offset=None if previous is None else previous.last_offset + 1,
+        )  # fmt: skip
+    except OSError as error:
+        yield unreadable(path, error)

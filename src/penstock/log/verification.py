@@ -1,0 +1,174 @@
+"""Verifying what is on disk: a partition's folder, one of its files, or a whole data folder.
+
+Rule: nothing is changed, locked or made, so a broker may have the folder open meanwhile. Indexes are opened before the
+log that they describe, since a broker writes them in the other order: no entry can point at what is not there yet.
+Everything is walked to its end; damage in one place does not hide another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from penstock.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    parent_folder,
+    read_epochs,
+    read_offsets,
+)
+from penstock.log.findings import Finding, Kind, Options, Report, Severity, unreadable
+from penstock.log.path_kinds import PathKind, base_offset_of, is_doomed_folder, name_of, partition_folders, split_name
+from penstock.log.producer_snapshot import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
+from penstock.log.read_only import ReadOnlyFiles
+from penstock.log.segment import LOG_SUFFIX, segment_name
+from penstock.log.segment_check import SegmentCheck, verify_aborted
+from penstock.log.survey import first_offset
+from penstock.log.sweeping import CLEANED, DELETED, SWAP, segment_files
+from penstock.runtime.files import Files
+
+MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
+
+_OFFSET_CHECKPOINTS = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
+
+
+def verify(files: Files, path: str, kind: PathKind, options: Options) -> Iterator[Report]:
+    """A report for each partition in the path, or one for the file that it is."""
+    if kind is PathKind.DATA_FOLDER:
+        yield from verify_data_folder(files, path, options)
+    elif kind is PathKind.PARTITION:
+        yield verify_partition(files, path, options)
+    else:
+        yield verify_file(ReadOnlyFiles(files), path, kind, options)
+
+
+def verify_file(files: Files, path: str, kind: PathKind, options: Options) -> Report:
+    """One file: a `.log` with the indexes beside it, an index with the log that it is of."""
+    report = Report(path)
+    stem, _, suffix = split_name(path)
+    log = stem + LOG_SUFFIX + suffix
+    base_offset = base_offset_of(path)
+    if base_offset is None and files.exists(log):
+        with closing(files.open(log)) as file:
+            base_offset = first_offset(file)
+    if kind is PathKind.SNAPSHOT:
+        report.findings += verify_snapshot(files, path)
+    elif kind is PathKind.TRANSACTION_INDEX:
+        report.findings += verify_aborted(files, path, base_offset or 0, None)
+    elif kind is PathKind.LOG or files.exists(log):
+        check = SegmentCheck(files, parent_folder(path), options, report.tally)
+        found = check.run(base_offset or 0, is_last=True, stem=stem, suffix=suffix, expects_indexes=False)
+        report.findings += [finding for finding in found if kind is PathKind.LOG or finding.path == path]
+    else:
+        report.findings.append(_leftover(path, "its log is not beside it, so there is nothing to compare it with"))
+    return report
+
+
+def verify_partition(files: Files, folder: str, options: Options) -> Report:
+    """All that is in a partition's folder."""
+    report = Report(folder)
+    try:
+        for finding in _partition(ReadOnlyFiles(files), folder, options, report):
+            report.findings.append(finding)
+    except OSError as error:  # the folder itself: deleted meanwhile, or not to be listed
+        report.findings.append(unreadable(folder, error))
+    return report
+
+
+def verify_data_folder(files: Files, path: str, options: Options) -> Iterator[Report]:
+    """A report for each partition, then one for what lies beside them."""
+    for folder in partition_folders(files, path):
+        yield verify_partition(files, folder, options)
+    beside = Report(path)
+    beside.findings += _beside(ReadOnlyFiles(files), path)
+    yield beside
+
+
+def _partition(files: Files, folder: str, options: Options, report: Report) -> Iterator[Finding]:
+    names = sorted(files.list_folder(folder))
+    found = segment_files(names)
+    bases = sorted(base for base, suffixes in found.items() if LOG_SUFFIX in suffixes)
+    check = SegmentCheck(files, folder, options, report.tally)
+    for base in bases:
+        yield from check.run(base, is_last=base == bases[-1])
+    for base, suffixes in sorted(found.items()):
+        if LOG_SUFFIX not in suffixes:
+            for suffix in sorted(suffixes):
+                yield _leftover(f"{folder}/{segment_name(base)}{suffix}", "an index without a log: removed at a start")
+    for name in names:
+        yield from _companion(files, folder, name, report.tally.next_offset)
+
+
+def _companion(files: Files, folder: str, name: str, next_offset: int | None) -> Iterator[Finding]:
+    path = f"{folder}/{name}"
+    for suffix, meaning in _LEFTOVERS.items():
+        if name.endswith(suffix) and segment_files([name.removesuffix(suffix)]):
+            yield _leftover(path, meaning)
+    offset = snapshot_offset(name)
+    if offset is not None:
+        yield from verify_snapshot(files, path)
+        if next_offset is not None and offset > next_offset:
+            yield _leftover(path, f"a snapshot from beyond the log's end at {next_offset}: removed at a start")
+    elif name == LEADER_EPOCH_FILE:
+        yield from verify_epochs(files, path)
+
+
+_LEFTOVERS = {
+    CLEANED: "a compaction that did not finish: removed at the next unclean start",
+    SWAP: "a compaction that finished and is not in place yet: put there at the next unclean start",
+    DELETED: "deleted, waiting to be removed",
+}
+
+
+def _leftover(path: str, reason: str) -> Finding:
+    return Finding(Severity.NOTE, Kind.LEFTOVER, path, reason)
+
+
+def read_snapshot(files: Files, path: str) -> ProducerSnapshot:
+    """SnapshotError if it is damaged."""
+    with closing(files.open(path, writable=False)) as file:
+        size = file.size()
+        if size > MAX_SNAPSHOT_BYTES:
+            raise SnapshotError(f"{size} bytes exceed the limit of {MAX_SNAPSHOT_BYTES}")
+        return decode_snapshot(file.read_at(0, size))
+
+
+def verify_snapshot(files: Files, path: str) -> Iterator[Finding]:
+    """Whether a producer snapshot can be read."""
+    advice = "Nothing is lost and nothing to do: the broker takes an older snapshot, or reads the log again."
+    try:
+        read_snapshot(files, path)
+    except SnapshotError as error:
+        yield Finding(Severity.DAMAGE, Kind.SNAPSHOT, path, str(error), advice, offset=snapshot_offset(name_of(path)))
+    except OSError as error:
+        yield unreadable(path, error)
+
+
+def verify_epochs(files: Files, path: str) -> Iterator[Finding]:
+    """Whether a partition's leader epochs can be read."""
+    advice = "Nothing is lost: leave it there, the broker rebuilds it from the log at its next start."
+    try:
+        read_epochs(files, path)
+    except CheckpointError as error:
+        yield Finding(Severity.DAMAGE, Kind.CHECKPOINT, path, error.reason, advice)
+    except OSError as error:
+        yield unreadable(path, error)
+
+
+def _beside(files: Files, path: str) -> Iterator[Finding]:
+    advice = "Nothing to do: the broker assumes what is safe, takes longer to start, and writes it anew."
+    for name in sorted(files.list_folder(path)):
+        inside = f"{path}/{name}"
+        if name in _OFFSET_CHECKPOINTS:
+            try:
+                read_offsets(files, inside)
+            except CheckpointError as error:
+                yield Finding(Severity.DAMAGE, Kind.CHECKPOINT, inside, error.reason, advice)
+            except OSError as error:
+                yield unreadable(inside, error)
+        elif is_doomed_folder(name):
+            yield _leftover(inside, "a partition that is being deleted or moved; not verified")

@@ -1,0 +1,80 @@
+"""Running installers: within a budget of time, their output kept in a file, their failure told in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".peers"
+
+_LEAST_S = 1.0
+_REASON_CHARACTERS = 240
+_ADDRESS = re.compile(r"\(?\bhttps?://\S+")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_TELLING = re.compile(r"error|unable|could not|cannot|failed|timed out|unknown host", re.IGNORECASE)
+
+
+class NotToBeHad(Exception):
+    """A peer that is neither there nor could be installed; the text is the reason."""
+
+
+class Budget:
+    """The time that all installations of a run share: a registry that does not answer costs it once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
+
+
+def run_installer(command: Sequence[str], log: Path, budget: Budget) -> None:
+    """Run an installer to its end; raises NotToBeHad with the line of its output that says why it failed."""
+    if budget.left_s < _LEAST_S:
+        raise NotToBeHad(f"{command[0]} was not tried: the time for installations is used up")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent,
+                timeout=budget.left_s, env=environment,
+            )  # fmt: skip
+    except OSError as error:
+        raise NotToBeHad(f"{command[0]} does not run: {error}") from None
+    except subprocess.TimeoutExpired as error:
+        raise NotToBeHad(f"{command[0]} had not finished after {error.timeout:.0f} s") from None
+    if done.returncode != 0:
+        raise NotToBeHad(f"{Path(command[0]).name} failed: {_reason(log)} (its output: {_shown(log)})")
+
+
+def install_from_debian(package: str, log: Path, budget: Budget) -> None:
+    """`apt-get install`, where that is possible: Debian or one of its kin, and root."""
+    if shutil.which("apt-get") is None:
+        raise NotToBeHad(f"install {package} yourself: this is no Debian")
+    if os.geteuid() != 0:
+        raise NotToBeHad(f"as root: apt-get install {package}")
+    install = ["apt-get", "install", "-y", "--no-install-recommends", package]
+    try:
+        run_installer(install, log, budget)
+    except NotToBeHad:
+        # A machine that was never asked for a package has no list of them yet.
+        run_installer(["apt-get", "update"], log, budget)
+        run_installer(install, log, budget)
+
+
+def _reason(log: Path) -> str:
+    lines = [_COLOUR.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
+    telling = next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "it says nothing")
+    return _ADDRESS.sub("its registry", telling)[:_REASON_CHARACTERS]
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
