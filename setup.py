@@ -24,9 +24,11 @@ def kernel_extensions() -> list[Extension]:
         ["src/penstock/records/_kernel.pyx"],
         depends=sorted(glob("src/penstock/records/_kernel*.pxi")),
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
-        optional=policy == "auto",
     )
-    return list(cythonize([extension], build_dir="build/cython", language_level=3))
+    extensions = list(cythonize([extension], build_dir="build/cython", language_level=3))
+    for made in extensions:  # cythonize makes new ones, and drops this
+        made.optional = policy == "auto"
+    return extensions
 
 
 setup(ext_modules=kernel_extensions())

@@ -22,13 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".penstock-setup"
-INPUTS = [
-    "pyproject.toml",
-    "constraints.txt",
-    "setup.py",
-    "tools/bootstrap.py",
-    "src/penstock/records/_kernel.pyx",
-]
+INPUTS = ["pyproject.toml", "constraints.txt", "setup.py", "tools/bootstrap.py"]
+KERNEL_SOURCES = "src/penstock/records/_kernel*.p[yx][xi]"
 MINIMUM = (3, 11)
 EXTRAS = os.environ.get("PENSTOCK_EXTRAS", "test")
 

@@ -145,3 +145,34 @@ def view_of(log: PartitionLog) -> dict[bytes, bytes]:
 
 def leftovers(log: PartitionLog) -> list[str]:
     return [name for name in log.files.list_folder(log.folder) if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+def committed_in(log: PartitionLog) -> list[Record]:
+    """What a reader of committed records gets, which skips what the log tells it was aborted."""
+    stable = log.last_stable_offset
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < stable and (region := log.read(offset, 500, upper_offset=stable)) is not None:
+        data = region.read()
+        headers = scan(data).headers
+        upper = headers[-1].next_offset
+        waiting = sorted(log.aborted_between(offset, upper), key=lambda entry: entry.first_offset, reverse=True)
+        aborted: set[int] = set()
+        for header in headers:
+            while waiting and waiting[-1].first_offset <= header.last_offset:
+                aborted.add(waiting.pop().producer_id)
+            if header.is_control:
+                aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                found += [record for record in decode_batch(data, header.position) if record.offset >= offset]
+        offset = upper
+    return found
+
+
+def without_snapshots(log: PartitionLog) -> PartitionLog:
+    """The log after a stop that left nothing but the batches to know the producers from."""
+    log.flush()
+    for name in log.files.list_folder(log.folder):
+        if name.endswith(".snapshot"):
+            log.files.remove(f"{log.folder}/{name}")
+    return reopened(log, clean=False)

@@ -38,7 +38,7 @@ def batch_of(
     """Batch number so-and-so: its records, keys and times tell it from others."""
     times = [NOW_MS + number] * records if stamps is None else list(stamps)
     rows = [
-        (time, b"%d-%d" % (number, i), bytes((number + i) % 251 for _ in range(size)), ())
+        (time, b"%03d-%d" % (number, i), bytes((number + i) % 251 for _ in range(size)), ())
         for i, time in enumerate(times)
     ]
     if producer < 0:

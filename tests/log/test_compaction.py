@@ -25,6 +25,7 @@ from tests.log.compaction_stories import (
     seal,
     settle,
     view_of,
+    without_snapshots,
 )
 
 from penstock.log.compaction import Compaction, compact, plan_for
@@ -397,14 +398,6 @@ def test_the_empty_batch_of_a_producer_that_wrote_on_or_was_forgotten_goes(log: 
     put(log, (b"c", b"1"), producer=9, sequence=2)
     clean(log, end)
     assert [header.producer_id for header, _ in batches_in(log)] == [-1, 9, 9]
-
-
-def without_snapshots(log: PartitionLog) -> PartitionLog:
-    log.flush()
-    for name in log.files.list_folder(log.folder):
-        if name.endswith(".snapshot"):
-            log.files.remove(f"{log.folder}/{name}")
-    return reopened(log, clean=False)
 
 
 # --- damage, full disks, cancelling

@@ -57,7 +57,7 @@ def without_null_in_names(described: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def kafka_json(message: msgspec.Struct, struct: Struct) -> dict[str, Any]:
-    """A message as Kafka's JSON converters write it: tagged fields at their default are left out."""
+    """A message as Kafka's JSON converters write it, names aside (`without_case`): tagged defaults are left out."""
     values: dict[str, Any] = {}
     for field in struct.fields:
         name, value = _json_field(field, getattr(message, field.name))
@@ -71,9 +71,9 @@ def kafka_json(message: msgspec.Struct, struct: Struct) -> dict[str, Any]:
 
 
 def _json_field(field: Field, value: Any) -> tuple[str, Any]:
-    name = _camel_case(field.name)
+    name = field.name.replace("_", "")
     if isinstance(field.kind, Primitive) and field.kind.name == "records" and value is not None:
-        return name + "SizeInBytes", len(value)
+        return name + "sizeinbytes", len(value)
     return name, _json_value(value, field.kind)
 
 
@@ -91,6 +91,8 @@ def _json_value(value: Any, kind: Kind) -> Any:
     return value
 
 
-def _camel_case(snake: str) -> str:
-    first, *others = snake.split("_")
-    return first + "".join(word[:1].upper() + word[1:] for word in others)
+def without_case(json: Any) -> Any:
+    """Kafka's JSON with its names in small letters: whether KRaft has two capitals is nobody's concern here."""
+    if isinstance(json, dict):
+        return {name.lower(): without_case(value) for name, value in json.items()}
+    return [without_case(item) for item in json] if isinstance(json, list) else json

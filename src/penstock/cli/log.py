@@ -54,7 +54,9 @@ def dump(
     --format json each line is one JSON object.
 
     \b
-    Exit code: 0 all is shown, 1 something is damaged (it is shown where it is), 2 not a path of a log.
+    Exit code: 0  all is shown
+               1  something is damaged; it is shown where it is
+               2  not a path of a log
     """
     from penstock.cli.log_dump import Dump
     from penstock.log.inspection import NO_LIMIT, Window
@@ -83,7 +85,9 @@ def verify(paths: tuple[str, ...], deep: bool, output_format: str) -> None:
     how much around it is sound, and what to do.
 
     \b
-    Exit code: 0 sound, 1 damaged (or of a format that Penstock does not keep), 2 not a path of a log.
+    Exit code: 0  sound
+               1  damaged, or of a format that Penstock does not keep
+               2  not a path of a log
     """
     from penstock.cli.log_verify import run
 

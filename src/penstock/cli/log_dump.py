@@ -161,7 +161,7 @@ def _record(entry: RecordEntry, value_format: str) -> Facts:
     if value_format == "none":
         facts["headerKeys"] = [name for name, _ in entry.headers]
         return facts
-    facts["headers"] = [[name, shown(value, value_format)] for name, value in entry.headers]
+    facts["headers"] = [(name, shown(value, value_format)) for name, value in entry.headers]
     facts["key"] = shown(entry.key, value_format)
     facts["value"] = shown(entry.value, value_format)
     return facts
@@ -216,6 +216,8 @@ def _text(fact: object) -> str:
         return str(fact).lower()
     if isinstance(fact, list):
         return "[" + ", ".join(map(_text, fact)) + "]"
+    if isinstance(fact, tuple):
+        return "=".join(map(_text, fact))
     if isinstance(fact, dict):
         return "{" + text_of(fact) + "}"
     return printable(str(fact))

@@ -13,7 +13,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
@@ -58,10 +57,20 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in AREAS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
             near = get_close_matches(args[0], AREAS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(AREAS)}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Left to click it would be exit code 1, which says that something is wrong with the data.
+            _forget_output()
+            ctx.exit(EXIT_PIPE_CLOSED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

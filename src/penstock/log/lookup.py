@@ -27,8 +27,8 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
     Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
     """
     log.require_online()
-    table = log.stamped_table()
-    for index in range(table.first_stamped_from(timestamp), log.segment_count):
+    first = log.find_segment(log.log_start_offset)
+    for index in range(max(first, log.stamped_table().first_stamped_from(timestamp)), log.segment_count):
         segment = log.segment_at(index)
         place = segment.find_time(timestamp)
         while place is not None:
@@ -43,11 +43,12 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
     """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
     log.require_online()
-    stamps = log.stamped_table().stamps
-    found = _first_with(log, max([log.active.max_timestamp, *stamps]))
+    first = log.find_segment(log.log_start_offset)
+    stamps = [*log.stamped_table().stamps[first:], log.active.max_timestamp]
+    found = _first_with(log, max(stamps))
     if found is None:
-        # Those were before the log's start: the rest of the first segment may have less to offer.
-        found = _first_with(log, max([_newest_left(log), log.active.max_timestamp if len(stamps) else -1, *stamps[1:]]))
+        # That was before the log's start, in the segment where it starts: what is left of that one may be older.
+        found = _first_with(log, max([_newest_left(log, first), *stamps[1:]]))
     return found
 
 
@@ -55,9 +56,9 @@ def _first_with(log: PartitionLog, timestamp: int) -> TimedOffset | None:
     return None if timestamp <= NO_TIMESTAMP else offset_for_time(log, timestamp)
 
 
-def _newest_left(log: PartitionLog) -> int:
-    """The largest timestamp in the log's first segment from the log's start on."""
-    segment = log.segment_at(0)
+def _newest_left(log: PartitionLog, index: int) -> int:
+    """The largest timestamp in that segment from the log's start on."""
+    segment = log.segment_at(index)
     first = segment.locate(log.log_start_offset)
     if first is None:
         return NO_TIMESTAMP

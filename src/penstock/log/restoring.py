@@ -65,23 +65,27 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
     """Apply the segment's batches from `from_offset` on, and index its aborted transactions anew."""
     first = segment.locate(from_offset)
     aborted: list[AbortedTransaction] = []
-    for place in () if first is None else segment.places(first.position):
-        header = place.header
-        if header.leader_epoch > epochs.latest_epoch:
-            epochs.assign(header.leader_epoch, header.base_offset)
-        if header.producer_id < 0:
-            continue
-        marker = _marker(segment, place) if header.is_control else None
-        completed = producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
-        if completed is not None and completed.is_aborted:
-            aborted.append(
-                AbortedTransaction(
-                    completed.producer_id,
-                    completed.first_offset,
-                    completed.last_offset,
-                    completed.last_stable_offset,
+    latest_epoch = epochs.latest_epoch
+    for run in () if first is None else segment.runs(first.position):
+        for header in run.headers:
+            if header.leader_epoch > latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
+                latest_epoch = header.leader_epoch
+            if header.producer_id < 0:
+                continue
+            marker = None
+            if header.is_control:
+                marker = _marker(segment, Place(run.position + header.position, header))
+            completed = producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
+            if completed is not None and completed.is_aborted:
+                aborted.append(
+                    AbortedTransaction(
+                        completed.producer_id,
+                        completed.first_offset,
+                        completed.last_offset,
+                        completed.last_stable_offset,
+                    )
                 )
-            )
     _index_aborted(segment.aborted, from_offset, aborted)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
 from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Entry, SparseIndex
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
 from penstock.log.verified import VerifiedRanges
-from penstock.log.walk import Piece, Place, walk, walk_headers
+from penstock.log.walk import Piece, Place, Run, walk, walk_headers, walk_runs
 from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, scan
 from penstock.runtime.files import File, Files
 
@@ -256,6 +257,15 @@ class Segment:
             position = place.end
             yield place
 
+    def runs(self, start: int = 0) -> Iterator[Run]:
+        """As places, many headers at a time."""
+        position = start
+        for run in walk_runs(self.file, start, self.size):
+            if isinstance(run, str):
+                raise DamagedLog(self.path, position, run)
+            position = run.position + run.headers[-1].end
+            yield run
+
     def pieces(self, start: int = 0, end: int | None = None, *, verify: bool = True) -> Iterator[Piece]:
         """The batches' bytes, in runs. DamagedLog where the walk breaks."""
         for piece in walk(self.file, start, self.size if end is None else end, verify=verify):
@@ -436,7 +446,7 @@ class Segment:
         self.time_index.create()
         position, reason = self._recover_synced(synced_offset, next_offset)
         if reason is None:
-            position, reason = self._recover_rest(position, next_offset, largest_batch)
+            position, reason = self._recover_rest(position, largest_batch)
         damage = None
         if position < self.size:
             damage = Damage(self.path, position, self.size - position, reason or "", self.next_offset < synced_offset)
@@ -448,44 +458,64 @@ class Segment:
         return damage
 
     def _recover_synced(self, synced_offset: int, next_offset: int) -> tuple[int, str | None]:
-        position, expected, epoch = 0, next_offset, -1
+        self.next_offset, position = next_offset, 0
         if synced_offset <= self.base_offset:
             return 0, None
-        for place in walk_headers(self.file, 0, self.size):
-            if isinstance(place, str):
+        for run in walk_runs(self.file, 0, self.size):
+            if isinstance(run, str):
                 # What follows the synced part may well be damaged: the walk that checks everything judges it.
-                return position, place if expected < synced_offset else None
-            header = place.header
-            if header.base_offset >= synced_offset:
-                break
-            if header.base_offset < expected or header.leader_epoch < epoch:
-                return (
-                    position,
-                    f"offset {header.base_offset} of epoch {header.leader_epoch} follows {expected}",
-                )
-            self._note(header, place.position)
-            position, expected, epoch = place.end, header.next_offset, header.leader_epoch
+                return position, run if self.next_offset < synced_offset else None
+            headers = run.headers
+            reaches_end = headers[-1].base_offset >= synced_offset
+            if reaches_end:
+                headers = [*takewhile(lambda header: header.base_offset < synced_offset, headers)]
+            position, reason = self._recover_run(run.position, headers, position)
+            if reason is not None or reaches_end:
+                return position, reason
         return position, None
 
-    def _recover_rest(self, start: int, next_offset: int, largest_batch: int) -> tuple[int, str | None]:
-        tail = self._tail_header
-        expected = next_offset if tail is None else tail.next_offset
-        epoch = -1 if tail is None else tail.leader_epoch
+    def _recover_rest(self, start: int, largest_batch: int) -> tuple[int, str | None]:
         position = start
         for piece in walk(self.file, start, self.size, largest=largest_batch):
-            for header in piece.headers:
-                if header.base_offset < expected or header.leader_epoch < epoch:
-                    return (
-                        position,
-                        f"offset {header.base_offset} of epoch {header.leader_epoch} follows {expected}",
-                    )
-                at = piece.position + header.position
-                self._note(header, at)
-                position, expected, epoch = at + header.size, header.next_offset, header.leader_epoch
-                self._verified.add(at, position)
-            if piece.problem is not None:
-                return position, piece.problem
+            position, reason = self._recover_run(piece.position, piece.headers, position)
+            self._verified.add(piece.position, position)
+            if reason is not None or piece.problem is not None:
+                return position, reason or piece.problem
         return position, None
+
+    def _recover_run(self, origin: int, headers: Sequence[BatchHeader], position: int) -> tuple[int, str | None]:
+        """`_note` for batches in a row, up to one that cannot follow: where the last taken ends, and why no further.
+
+        Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch
+        and none of the others.
+        """
+        expected, tail = self.next_offset, self._tail_header
+        epoch = -1 if tail is None else tail.leader_epoch
+        last_possible, interval, since = self.base_offset + MAX_RELATIVE_OFFSET, self._interval, self._since_index
+        stamp, stamp_offset, reason = self.max_timestamp, self.max_timestamp_offset, None
+        last: BatchHeader | None = None
+        for header in headers:
+            base_offset = header.base_offset
+            last_offset = base_offset + header.last_offset_delta
+            if base_offset < expected or last_offset > last_possible or header.leader_epoch < epoch:
+                reason = f"offset {base_offset} of epoch {header.leader_epoch} follows {expected} of epoch {epoch}"
+                break
+            if since > interval:
+                self.index.append(last_offset - self.base_offset, origin + header.position)
+                if stamp > NO_TIMESTAMP:
+                    self.time_index.append(stamp, stamp_offset - self.base_offset)
+                since = 0
+            since += header.size
+            if header.max_timestamp > stamp:
+                stamp, stamp_offset = header.max_timestamp, last_offset
+            expected, epoch, last = last_offset + 1, header.leader_epoch, header
+        if last is None:
+            return position, reason
+        if self.first_timestamp is None:
+            self.first_timestamp = headers[0].max_timestamp
+        self.next_offset, self.max_timestamp, self.max_timestamp_offset = expected, stamp, stamp_offset
+        self._since_index, self._tail_position, self._tail_header = since, origin + last.position, last
+        return origin + last.position + last.size, reason
 
     def _reset(self) -> None:
         self.next_offset = self.base_offset

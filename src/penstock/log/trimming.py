@@ -92,6 +92,8 @@ def _settle(log: PartitionLog, now_ms: int) -> None:
         start = log.log_start_offset
     for index in range(log.find_segment(start), log.segment_count):
         replay(log.segment_at(index), start, log.producers, log.epochs, now_ms)
+    # A snapshot knows as undecided what was not replicated when it was written.
+    log.producers.on_high_watermark(log.high_watermark)
     log.files.sync_folder(log.folder)
 
 

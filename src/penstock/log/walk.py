@@ -14,6 +14,8 @@ from penstock.runtime.files import File
 
 _PIECE = 1024 * 1024
 _FIRST_LOOK = 4096
+# Reading a batch of this size on the way costs as much as another read behind it.
+_LEAP = 32 * 1024
 
 
 class Piece(NamedTuple):
@@ -27,6 +29,13 @@ class Piece(NamedTuple):
 
     def bytes_of(self, header: BatchHeader) -> memoryview:
         return memoryview(self.buffer)[header.position : header.position + header.size]
+
+
+class Run(NamedTuple):
+    """Headers of batches in a row: header.position is relative to `position` of the file."""
+
+    position: int
+    headers: list[BatchHeader]
 
 
 class Place(NamedTuple):
@@ -59,27 +68,27 @@ def walk(file: File, start: int, end: int, *, verify: bool = True, largest: int 
                 problem = f"a batch of {found.needed} bytes does not fit what is left"
             else:
                 problem = None
-                wanted = max(_PIECE, found.needed)
-        else:
-            wanted = _PIECE
+                # It stays so: where one batch is large the next ones are, and would be read in part first.
+                wanted = max(wanted, found.needed)
         yield Piece(position, buffer, found.headers, position + found.end, problem)
         if problem is not None:
             return
         position += found.end
 
 
-def walk_headers(file: File, start: int, end: int) -> Iterator[Place | str]:
-    """Every batch's header and place in file[start:end], bodies unread; a string, last, says what stopped the walk."""
+def walk_runs(file: File, start: int, end: int) -> Iterator[Run | str]:
+    """The headers of the batches in file[start:end], run by run; a string, last, says what stopped the walk."""
     position, look = start, _FIRST_LOOK
     while position < end:
         buffer = file.read_at(position, min(look, end - position))
         found = scan(buffer, verify=False, whole=False)
-        for header in found.headers:
-            place = Place(position + header.position, header)
-            if place.end > end:
-                yield f"a batch of {header.size} bytes does not fit what is left"
-                return
-            yield place
+        headers = found.headers
+        beyond = headers.pop() if headers and position + found.end > end else None
+        if headers:
+            yield Run(position, headers)
+        if beyond is not None:
+            yield f"a batch of {beyond.size} bytes does not fit what is left"
+            return
         if found.problem not in (None, "incomplete"):
             yield found.problem or ""
             return
@@ -87,5 +96,15 @@ def walk_headers(file: File, start: int, end: int) -> Iterator[Place | str]:
             yield "a batch header is cut off" if len(buffer) < HEADER_SIZE else f"{found.problem}"
             return
         position += found.end
-        # Small batches: read many at once. Large ones: read headers only and leap over the rest.
-        look = min(look * 4, _PIECE) if len(found.headers) >= 4 else _FIRST_LOOK
+        # Small batches: read many at once, bodies and all. Large ones: read headers only and leap over the rest.
+        look = min(look * 4, _PIECE) if found.end <= _LEAP * len(headers) else _FIRST_LOOK
+
+
+def walk_headers(file: File, start: int, end: int) -> Iterator[Place | str]:
+    """Every batch's header and place in file[start:end]; a string, last, says what stopped the walk."""
+    for run in walk_runs(file, start, end):
+        if isinstance(run, str):
+            yield run
+            return
+        for header in run.headers:
+            yield Place(run.position + header.position, header)

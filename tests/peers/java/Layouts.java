@@ -48,8 +48,7 @@ final class Layouts {
 
     private static ObjectNode field(org.apache.kafka.common.protocol.types.Field declared, int tag, Object fresh)
         throws ReflectiveOperationException {
-        Field field = fresh.getClass().getDeclaredField(camelCase(declared.name));
-        field.setAccessible(true);
+        Field field = member(fresh.getClass(), declared.name);
         ObjectNode node = Lines.JSON.objectNode();
         node.put("name", declared.name).put("tag", tag);
         node.put("nullable", declared.type.isNullable());
@@ -101,11 +100,14 @@ final class Layouts {
         return Lines.JSON.objectNode();
     }
 
-    private static String camelCase(String snake) {
-        StringBuilder name = new StringBuilder();
-        for (String word : snake.split("_")) {
-            name.append(name.length() == 0 ? word : word.substring(0, 1).toUpperCase() + word.substring(1));
+    /** The member of a schema's field: is_kraft_controller is isKRaftController. */
+    private static Field member(Class<?> type, String snake) throws NoSuchFieldException {
+        for (Field field : type.getDeclaredFields()) {
+            if (field.getName().equalsIgnoreCase(snake.replace("_", ""))) {
+                field.setAccessible(true);
+                return field;
+            }
         }
-        return name.toString();
+        throw new NoSuchFieldException(type.getName() + " for " + snake);
     }
 }

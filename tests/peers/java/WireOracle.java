@@ -99,8 +99,8 @@ public final class WireOracle {
         answer.put("left", given.remaining());
         // Before writing: that takes the bytes out of the message.
         Class<?> converter = Class.forName(message.getClass().getName() + "JsonConverter");
-        answer.set("json", (JsonNode) converter.getMethod("write", message.getClass(), short.class)
-            .invoke(null, message, version));
+        answer.set("json", (JsonNode) converter.getMethod("write", message.getClass(), short.class, boolean.class)
+            .invoke(null, message, version, false));
         ObjectSerializationCache cache = new ObjectSerializationCache();
         ByteBuffer written = ByteBuffer.allocate(message.size(cache, version));
         message.write(new ByteBufferAccessor(written), cache, version);
