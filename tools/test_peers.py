@@ -23,14 +23,17 @@ def write(text: str) -> None:
 
 
 class Witness:
-    """A pytest plugin that sees whose tests were run."""
+    """A pytest plugin that sees whose tests were selected, and whose were run."""
 
     def __init__(self) -> None:
+        self.selected: set[str] = set()
         self.ran: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        peers = {str(value) for key, value in report.user_properties if key == "peer"}
+        self.selected |= peers
         if report.when == "call" and not report.skipped:
-            self.ran.update(str(value) for key, value in report.user_properties if key == "peer")
+            self.ran |= peers
 
 
 def pytest_arguments(arguments: Sequence[str]) -> list[str]:
@@ -39,11 +42,16 @@ def pytest_arguments(arguments: Sequence[str]) -> list[str]:
     return ["-m", "peer", *arguments, *([] if named else [TESTS])]
 
 
-def closing_line(names: Sequence[str], ran: set[str], reasons: dict[str, str]) -> str:
+def closing_line(names: Sequence[str], witness: Witness, reasons: dict[str, str]) -> str:
     """Which peers took part, and why the others did not."""
-    missing = [f"{name} ({reasons.get(name, 'no test of it was selected')})" for name in names if name not in ran]
-    shown = ", ".join(name for name in names if name in ran) or "none"
-    return f"peers that ran: {shown}; not run: {', '.join(missing) or 'none'}"
+
+    def why(name: str) -> str:
+        unused = "its tests need another one too" if name in witness.selected else "no test of it was selected"
+        return reasons.get(name, unused)
+
+    shown = ", ".join(name for name in names if name in witness.ran)
+    missing = ", ".join(f"{name} ({why(name)})" for name in names if name not in witness.ran)
+    return f"peers that ran: {shown or 'none'}; not run: {missing or 'none'}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,10 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     witness = Witness()
     code = int(pytest.main(pytest_arguments(arguments), plugins=[witness]))
     names = list(PEERS.table)
-    if len(reasons) == len(names):
-        write("peers: NOT ONE PEER IS TO BE HAD HERE. NO PEER TEST RAN; this says nothing about compatibility.\n")
+    if reasons and not witness.ran:
+        write("peers: NO PEER TEST RAN, since peers are not to be had here: this run says nothing about them.\n")
         code = 0 if code == NO_TESTS else code
-    write(closing_line(names, witness.ran, reasons) + "\n")
+    write(closing_line(names, witness, reasons) + "\n")
     return code
 
 

@@ -103,3 +103,18 @@ def flip(path: Path, position: int) -> None:
 
 def cut(path: Path, size: int) -> None:
     os.truncate(path, size)
+
+
+def findings(path: Path, *options: str) -> list[dict[str, Any]]:
+    """What is found in a partition or file that is not sound."""
+    result = run("log", "verify", path, "--format", "json", *options)
+    assert result.exit_code == 1
+    (report,) = document(result)["reports"]
+    assert not report["sound"]
+    found: list[dict[str, Any]] = report["findings"]
+    return found
+
+
+def finding(path: Path, *options: str) -> dict[str, Any]:
+    (only,) = findings(path, *options)
+    return only

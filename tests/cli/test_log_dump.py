@@ -183,7 +183,12 @@ def test_a_torn_index_shows_its_whole_entries(tmp_path: Path) -> None:
 def test_aborted_transactions_are_shown(tmp_path: Path) -> None:
     folder = transactional(tmp_path / "t-0")
     (entry,) = lines(run("log", "dump", folder / f"{FIRST}.txnindex", "--format", "json"))
-    assert (entry["producerId"], entry["firstOffset"], entry["lastOffset"], entry["lastStableOffset"]) == (7, 25, 29, 30)
+    assert (entry["producerId"], entry["firstOffset"], entry["lastOffset"], entry["lastStableOffset"]) == (
+        7,
+        25,
+        29,
+        30,
+    )
 
 
 def test_a_transaction_index_of_an_unknown_version_is_damaged(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def put(log: PartitionLog, *values: bytes, stamp: int = NOW) -> None:
         log.append(encode_batch([(stamp, None, value, ())]), leader_epoch=0, now_ms=NOW)
 
 
+def put_durably(log: PartitionLog, *values: bytes) -> None:
+    put(log, *values)
+    log.flush()
+
+
 def values_in(log: PartitionLog) -> list[bytes]:
     """All values from the log's start to its end, as a consumer reads them."""
     found: list[bytes] = []
@@ -67,9 +72,8 @@ def values_in(log: PartitionLog) -> list[bytes]:
     while (region := log.read(offset, 1 << 20)) is not None:
         data = region.read()
         for header in scan(data).headers:
-            for record in decode_batch(data, header.position):
-                if record.offset >= offset:
-                    found.append(record.value or b"")
+            records = decode_batch(data, header.position)
+            found += [record.value or b"" for record in records if record.offset >= offset]
             offset = header.next_offset
     return found
 

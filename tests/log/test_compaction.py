@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -577,6 +578,33 @@ def test_the_log_goes_on_while_a_compaction_is_prepared(log: PartitionLog) -> No
     assert view_of(reopened(log, clean=False)) == latest
 
 
+def test_preparing_in_another_thread_does_not_disturb_the_log(tmp_path: Path) -> None:
+    log = new_log(PosixFiles(), replace(WIDE, segment_bytes=20_000), folder=str(tmp_path / "t-0"))
+    latest = fill(log, rounds=40, keys=30)
+    log.settings = replace(WIDE, segment_bytes=50_000)
+    round_ = Compaction.begin(log, plan_for(log, 0, NOW), NOW)
+    number = 0
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            preparing = pool.submit(round_.prepare)
+            while True:
+                key = b"key-%d" % (number % 7)
+                latest[key] = b"meanwhile %d" % number
+                put(log, (key, latest[key]))
+                log.read(number % log.log_end_offset, 1000)
+                number += 1
+                if preparing.done():
+                    break
+            group = preparing.result()
+            if group is None:
+                break
+            round_.install(log, group)
+    assert round_.result is not None
+    assert round_.result.segments_before > round_.result.segments_after
+    assert view_of(log) == latest
+    log.close()
+
+
 def test_readers_under_way_keep_the_bytes_they_were_promised(tmp_path: Path) -> None:
     log = new_log(PosixFiles(), folder=str(tmp_path / "t-0"))
     latest = fill(log)
@@ -607,11 +635,19 @@ def cut_and_write_the_same_again(log: PartitionLog) -> None:
 
 
 def trim(log: PartitionLog) -> None:
-    log.advance_start(log.table.bases[1])
+    log.advance_start(log.table.bases[2])
     enforce_retention(log, NOW)
 
 
-@pytest.mark.parametrize("change", [cut, cut_and_write_the_same_again, trim])
+def compact_beside(log: PartitionLog) -> None:
+    """What no caller should do: a second round while the first is under way."""
+    file = log.files.open(f"{FOLDER}/{0:020d}.log.cleaned")
+    data = file.read_at(0, file.size())
+    clean(log)
+    log.files.open(f"{FOLDER}/{0:020d}.log.cleaned", create=True).write_at(0, data)
+
+
+@pytest.mark.parametrize("change", [cut, cut_and_write_the_same_again, trim, compact_beside])
 def test_a_log_that_is_cut_or_trimmed_between_prepare_and_install_discards_what_was_prepared(
     log: PartitionLog, change: Change
 ) -> None:

@@ -188,8 +188,8 @@ def producers_of(log: PartitionLog) -> dict[int, tuple[int, int, int, int]]:
     }
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(STEPS, min_size=5, max_size=60))
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS, min_size=20, max_size=80))
 def test_whatever_was_written_the_newest_of_every_key_survives_every_round(steps: list[Step]) -> None:
     story = Story(new_log(SimulatedFiles()))
     for step in [*steps, Clean(0, 1 << 27), Clean(RETENTION_MS + 1, 1 << 27), Other("forget")]:

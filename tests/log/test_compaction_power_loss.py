@@ -31,6 +31,7 @@ from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import Codec
 from penstock.testing.crash_points import CrashPoint, crash_everywhere
+from penstock.testing.simulated_disk import KEEP_UNSYNCED, LOSE_UNSYNCED, RANDOM_LOSS
 from penstock.testing.simulated_files import SimulatedFiles
 
 LATER = NOW + 10 * RETENTION_MS
@@ -124,10 +125,10 @@ def check_point(point: CrashPoint, settings: LogSettings, end: int, appended: di
 
 
 @pytest.mark.parametrize(
-    ("settings", "stride"),
-    [pytest.param(WIDE, 1, id="one group"), pytest.param(replace(SMALL, segment_bytes=700), 2, id="several groups")],
+    "settings",
+    [pytest.param(WIDE, id="one group"), pytest.param(replace(SMALL, segment_bytes=700), id="several groups")],
 )
-def test_power_loss_at_every_operation_of_a_compaction(settings: LogSettings, stride: int) -> None:
+def test_power_loss_at_every_operation_of_a_compaction(settings: LogSettings) -> None:
     start = durable_folder()
     end, first_dirty = history(start)
 
@@ -139,7 +140,7 @@ def test_power_loss_at_every_operation_of_a_compaction(settings: LogSettings, st
         log.release()
 
     points = 0
-    for point in crash_everywhere(scenario, start=start, stride=stride):
+    for point in crash_everywhere(scenario, start=start):
         try:
             check_point(point, settings, end, {})
         except BaseException as error:
@@ -167,7 +168,7 @@ def test_power_loss_while_the_log_goes_on_beside_a_compaction() -> None:
             log.flush()
         log.release()
 
-    for point in crash_everywhere(scenario, start=start, stride=3):
+    for point in crash_everywhere(scenario, start=start):
         try:
             check_point(point, settings, end, appended)
         except BaseException as error:
@@ -175,25 +176,27 @@ def test_power_loss_while_the_log_goes_on_beside_a_compaction() -> None:
             raise
 
 
-def test_a_process_that_is_killed_at_any_operation_finds_its_log_again() -> None:
+def test_power_loss_at_every_operation_of_a_recovery_that_finishes_a_compaction() -> None:
     start = durable_folder()
     end, first_dirty = history(start)
-    number = 0
-    while True:
-        files = start.fork(start._random)
+
+    def scenario(files: SimulatedFiles) -> None:
         log = opened(files, WIDE, end, clean=True)
-        files.operations.lose_power_at(files.operations.count + number)
-        try:
-            compact(log, first_dirty, LATER, only_if_due=False)
-        except Exception:
-            if files.powered:
+        compact(log, first_dirty, LATER, only_if_due=False)
+        log.release()
+
+    def recovery(files: SimulatedFiles) -> None:
+        opened(files, WIDE, end, clean=False).release()
+
+    half_done = 0
+    for point in crash_everywhere(scenario, start=start, losses=[KEEP_UNSYNCED, RANDOM_LOSS]):
+        if not any(name.endswith(".swap") for name in point.files.list_folder(FOLDER)):
+            continue
+        half_done += 1
+        for second in crash_everywhere(recovery, start=point.files, losses=[LOSE_UNSYNCED, RANDOM_LOSS]):
+            try:
+                check_point(second, WIDE, end, {})
+            except BaseException as error:
+                error.add_note(f"{point}, then {second}")
                 raise
-        done = files.powered
-        files.kill()
-        again = opened(files, WIDE, end, clean=False)
-        check(again, {})
-        again.release()
-        if done:
-            break
-        number += 1
-    assert number > 10
+    assert half_done > 5

@@ -28,6 +28,7 @@ from tests.log.compaction_stories import (
 from penstock.log.compaction import Compaction, plan_for
 from penstock.log.partition_log import PartitionLog
 from penstock.log.transaction_index import TransactionIndexError
+from penstock.log.trimming import truncate_to
 from penstock.testing.simulated_files import SimulatedFiles
 
 
@@ -123,6 +124,19 @@ def test_the_marker_of_an_aborted_transaction_waits_for_the_retention_too(log: P
     assert markers_in(log) == []
 
 
+def test_a_marker_is_not_kept_for_the_sake_of_an_earlier_transaction(log: PartitionLog) -> None:
+    put(log, (b"a", b"1"), producer=5, sequence=0, transactional=True)
+    first = end_transaction(log, 5, commit=True)
+    put(log, (b"b", b"1"), producer=5, sequence=1, transactional=True)
+    second = end_transaction(log, 5, commit=False)
+    put(log, (b"z", b"1"), producer=5, sequence=2)
+    seal(log)
+    first_dirty = clean(log).first_dirty_offset
+    assert markers_in(log) == [(first, False), (second, True)]
+    clean(log, first_dirty, NOW + RETENTION_MS + 1)
+    assert markers_in(log) == [(first, False)]
+
+
 def test_records_are_dropped_though_their_abort_marker_lies_behind_the_part_that_is_cleaned(log: PartitionLog) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"a", b"aborted"), producer=5, sequence=0, transactional=True)
@@ -215,6 +229,15 @@ def test_no_snapshot_that_is_left_knows_of_a_transaction_whose_marker_is_gone() 
         file.truncate(3)
         log = reopened(log, clean=False)
         assert log.last_stable_offset == log.log_end_offset
+
+
+def test_what_was_decided_and_replicated_stays_so_when_the_log_is_cut_behind_it(log: PartitionLog) -> None:
+    put(log, (b"a", b"1"), producer=5, sequence=0, transactional=True)
+    end_transaction(log, 5, commit=False)
+    seal(log)
+    put(log, (b"a", b"never replicated"))
+    truncate_to(log, 2, NOW)
+    assert (log.high_watermark, log.last_stable_offset) == (2, 2)
 
 
 def test_a_damaged_transaction_index_stops_the_round_and_changes_nothing(log: PartitionLog) -> None:

@@ -7,9 +7,22 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.log.directory_stories import (
+    CLUSTER,
+    NOW,
+    SMALL,
+    TOPIC_ID,
+    numbered,
+    open_directory,
+    put,
+    read_file,
+    values_in,
+    write_file,
+)
 
 from penstock.log.directory import LogDirectory, Progress
 from penstock.log.directory_errors import (
@@ -26,18 +39,6 @@ from penstock.log.removals import remove_all
 from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_files import SimulatedFiles
-from tests.log.directory_stories import (
-    CLUSTER,
-    NOW,
-    SMALL,
-    TOPIC_ID,
-    numbered,
-    open_directory,
-    put,
-    read_file,
-    values_in,
-    write_file,
-)
 
 MARKER = "/data/.kafka_cleanshutdown"
 T0, T1 = ("t", 0), ("t", 1)
@@ -305,7 +306,8 @@ def test_the_old_log_cannot_touch_the_files_of_a_topic_made_again() -> None:
     old = directory.get(T0).log
     directory.delete(T0, NOW)
     new = directory.create(T0, TOPIC_ID, SMALL, NOW)
-    for attempt in (lambda: put(old, b"x"), old.flush, lambda: old.read(0, 100)):
+    attempts: list[Callable[[], object]] = [lambda: put(old, b"x"), old.flush, lambda: old.read(0, 100)]
+    for attempt in attempts:
         with pytest.raises(LogFailed):
             attempt()
     assert new.log_end_offset == 0

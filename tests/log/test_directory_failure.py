@@ -6,6 +6,17 @@ import errno
 from collections.abc import Callable
 
 import pytest
+from tests.log.directory_stories import (
+    CLUSTER,
+    NOW,
+    SMALL,
+    TOPIC_ID,
+    numbered,
+    open_directory,
+    put,
+    put_durably,
+    values_in,
+)
 
 from penstock.log.directory import LogDirectory
 from penstock.log.directory_errors import DirectoryOffline
@@ -14,7 +25,6 @@ from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_disk import KEEP_SIZES_ONLY
 from penstock.testing.simulated_faults import Operation
 from penstock.testing.simulated_files import SimulatedFiles
-from tests.log.directory_stories import CLUSTER, NOW, SMALL, TOPIC_ID, numbered, open_directory, put, values_in
 
 T0, T1, T2 = ("t", 0), ("t", 1), ("t", 2)
 MARKER = "/data/.kafka_cleanshutdown"
@@ -88,8 +98,7 @@ def test_a_log_that_fails_speaks_for_its_disk(kind: str, ending: str) -> None:
     files.operations.fail(kind, errno.EIO, path_ending=ending)
     log = directory.get(T0).log
     with pytest.raises(LogFailed):
-        put(log, b"x")
-        log.flush()
+        put_durably(log, b"x")
     assert told == []
     assert not directory.check_logs()
     assert not directory.check_logs()

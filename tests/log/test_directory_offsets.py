@@ -7,13 +7,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-
-from penstock.log.checkpoints import read_offsets
-from penstock.log.directory import LogDirectory
-from penstock.log.errors import DiskFull, OffsetOutOfRange
-from penstock.log.trimming import enforce_retention
-from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, KEEP_UNSYNCED
-from penstock.testing.simulated_files import SimulatedFiles
 from tests.log.directory_stories import (
     NOW,
     SMALL,
@@ -25,6 +18,14 @@ from tests.log.directory_stories import (
     values_in,
     write_file,
 )
+
+from penstock.log.checkpoints import read_offsets
+from penstock.log.directory import LogDirectory
+from penstock.log.errors import DiskFull, OffsetOutOfRange
+from penstock.log.trimming import enforce_retention
+from penstock.records import encode_batch
+from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, KEEP_UNSYNCED
+from penstock.testing.simulated_files import SimulatedFiles
 
 T0, T1 = ("t", 0), ("t", 1)
 RECOVERY = "/data/recovery-point-offset-checkpoint"
@@ -169,8 +170,6 @@ def test_no_checkpoint_claims_more_than_a_truncation_leaves() -> None:
 
 
 def test_a_cut_inside_a_batch_takes_the_batch_and_the_claim() -> None:
-    from penstock.records import encode_batch
-
     files = SimulatedFiles()
     directory = open_directory(files)
     log = directory.create(T0, TOPIC_ID, SMALL, NOW)
@@ -246,6 +245,20 @@ def test_a_log_that_lost_durable_records_does_not_keep_their_recovery_point() ->
     put(directory.get(T0).log, *numbered(40))
     files.crash(KEEP_SIZES_ONLY)
     assert values_in(open_directory(files).get(T0).log) == numbered(40)[:end]
+
+
+def test_a_batch_whose_first_bytes_a_lost_sector_held_is_not_taken_for_sound() -> None:
+    """Its base offset is not under its checksum: believed, it would make the log jump ahead by quintillions."""
+    files = SimulatedFiles()
+    directory = open_directory(files)
+    log = directory.create(T0, TOPIC_ID, SMALL, NOW)
+    put(log, *numbered(4))
+    size = log.size // 4
+    files.kill()
+    files.corrupt("/data/t-0/00000000000000000000.log", 3 * size, length=2, mask=0x39)
+    log = open_directory(files).get(T0).log
+    assert log.log_end_offset == 3
+    assert values_in(log) == numbered(3)
 
 
 # --- damaged checkpoints

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_directory, put, values_in
 
 from penstock.log.checkpoints import TopicPartition
 from penstock.log.directory import LogDirectory
@@ -13,7 +14,6 @@ from penstock.log.removals import remove_all
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles
-from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_directory, put, values_in
 
 T0, T1 = ("page-views", 0), ("page-views", 1)
 

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".peers"
 
 _LEAST_S = 1.0
-_REASON_CHARACTERS = 240
-_ADDRESS = re.compile(r"\(?\bhttps?://\S+")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_TELLING = re.compile(r"error|unable|could not|cannot|failed|timed out|unknown host", re.IGNORECASE)
+_REASON_CHARACTERS = 200
+_ADDRESS = re.compile(r"\(?\bhttps?://[^\s)\]]+\)?")
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|^\[?(ERROR|WARNING)\]?:? *| *-> \[Help \d+\]|^E: ")
+_TELLING = re.compile(r"^E: |\bERROR\b|[Uu]nable to|[Cc]ould not|[Cc]annot|[Ff]ailed|timed out|[Uu]nknown host")
 
 
 class NotToBeHad(Exception):
@@ -71,9 +71,10 @@ def install_from_debian(package: str, log: Path, budget: Budget) -> None:
 
 
 def _reason(log: Path) -> str:
-    lines = [_COLOUR.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
+    lines = log.read_text(errors="replace").splitlines()
     telling = next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "it says nothing")
-    return _ADDRESS.sub("its registry", telling)[:_REASON_CHARACTERS]
+    plain = _ADDRESS.sub("(its registry)", _DECORATION.sub("", telling)).strip()
+    return plain if len(plain) <= _REASON_CHARACTERS else plain[:_REASON_CHARACTERS] + "..."
 
 
 def _shown(path: Path) -> str:

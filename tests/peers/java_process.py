@@ -69,7 +69,7 @@ class JavaProcess:
     def __init__(self, java: Found, jars: Found, main: str, sources: tuple[str, ...]) -> None:
         classes = compiled(java, jars, sources)
         self.name = f"{main} on {jars.name}"
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
             [str(java.path), *FLAGS, "-cp", classpath(jars, classes), main],
             stdin=subprocess.PIPE,

@@ -57,7 +57,7 @@ class Jars:
         (self.folder / "pom.xml").write_text(self._pom())
         with tempfile.TemporaryDirectory(dir=self.folder) as fresh:
             jars = Path(fresh, "jars")
-            command = ["mvn", "-B", "-q", "-f", str(self.folder / "pom.xml"), "dependency:copy-dependencies"]
+            command = ["mvn", "-B", "-f", str(self.folder / "pom.xml"), "dependency:copy-dependencies"]
             run_installer([*command, f"-DoutputDirectory={jars}", "-DincludeScope=runtime"], log, budget)
             names = sorted(jar.name for jar in jars.glob("*.jar"))
             shutil.rmtree(self.folder / "jars", ignore_errors=True)

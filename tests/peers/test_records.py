@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
+from zlib import crc32
 
 import pytest
 from tests.peers.java_process import JavaFailed, JavaProcess
@@ -22,6 +23,7 @@ from penstock.records import (
     scan,
     stamp_append_time,
 )
+from penstock.records.compression import compress
 from penstock.records.control import EndMarker, decode_marker, encode_marker
 from penstock.records.conversion import downconvert, upconvert
 from penstock.records.legacy import LegacyMessage, decode_message_set, encode_message_set
@@ -32,8 +34,16 @@ LIMIT = 1 << 22
 NOW = 1_700_000_000_000
 SEEDS = range(4)
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
-PRODUCER = {"producer_id": 4_000_000_001, "producer_epoch": 7, "base_sequence": 2**31 - 3}
-NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
+
+
+class Producer(TypedDict):
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+PRODUCER: Producer = {"producer_id": 4_000_000_001, "producer_epoch": 7, "base_sequence": 2**31 - 3}
+NO_PRODUCER: Producer = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +70,9 @@ def some_records(seed: int, *, with_headers: bool = True) -> list[RecordTuple]:
             NOW + random.choice((0, 5, -70_000, 2**33, -NOW)),
             some_bytes(random),
             some_bytes(random),
-            tuple((random.choice(names), some_bytes(random)) for _ in range(random.randrange(4 if with_headers else 1))),
+            tuple(
+                (random.choice(names), some_bytes(random)) for _ in range(random.randrange(4 if with_headers else 1))
+            ),
         )
         for _ in range(random.choice((1, 2, 40)))
     ]
@@ -123,7 +135,7 @@ def assert_read_alike(kafka: JavaProcess, data: bytes | bytearray) -> list[dict[
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("producer", [NO_PRODUCER, PRODUCER], ids=["plain", "transactional"])
-def test_kafka_reads_the_batches_that_we_write(kafka: JavaProcess, codec: Codec, producer: dict[str, int]) -> None:
+def test_kafka_reads_the_batches_that_we_write(kafka: JavaProcess, codec: Codec, producer: Producer) -> None:
     for seed in SEEDS:
         records = some_records(seed)
         batch = encode_batch(
@@ -176,13 +188,18 @@ def written_by_kafka(
     log_append_time: int | None = None,
     leader_epoch: int = -1,
     transactional: bool = False,
-    producer: dict[str, int] = NO_PRODUCER,
+    producer: Producer = NO_PRODUCER,
 ) -> bytes:
     batch = {
         "magic": magic, "codec": int(codec), "base_offset": offsets[0], "log_append_time": log_append_time,
         "leader_epoch": leader_epoch, "transactional": transactional, "control": False, **producer,
     }  # fmt: skip
-    listed = as_kafka_says([Record(at, *record) for at, record in zip(offsets, records, strict=True)])
+    listed = as_kafka_says(
+        [
+            Record(at, timestamp, key, value, tuple(headers))
+            for at, (timestamp, key, value, headers) in zip(offsets, records, strict=True)
+        ]
+    )
     return bytes.fromhex(kafka.ask("write", batch=batch, records=listed))
 
 
@@ -204,9 +221,7 @@ def test_we_read_the_batches_that_kafka_writes(kafka: JavaProcess, codec: Codec,
 
 
 @pytest.mark.parametrize("producer", [NO_PRODUCER, PRODUCER], ids=["plain", "transactional"])
-def test_without_a_codec_kafka_writes_the_very_bytes_that_we_write(
-    kafka: JavaProcess, producer: dict[str, int]
-) -> None:
+def test_without_a_codec_kafka_writes_the_very_bytes_that_we_write(kafka: JavaProcess, producer: Producer) -> None:
     for seed in SEEDS:
         records = some_records(seed)
         offsets = gaps(seed, len(records), 2**33)
@@ -288,32 +303,24 @@ def test_we_read_the_message_sets_that_kafka_writes(kafka: JavaProcess, magic: i
                 assert data == encode_message_set(messages, magic)
 
 
+def wrapped(content: bytes, magic: int) -> bytes:
+    """A gzip wrapper at offset 0, made by hand: `encode_message_set` nests none."""
+    message = LegacyMessage(0, NOW if magic else -1, CREATE_TIME, None, compress(Codec.GZIP, content, magic=magic))
+    data = bytearray(encode_message_set([message], magic))
+    data[17] |= Codec.GZIP
+    data[12:16] = crc32(data[16:]).to_bytes(4, "big")
+    return bytes(data)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_wrapper_in_a_wrapper_is_refused_by_kafka_and_read_by_us(kafka: JavaProcess, magic: int) -> None:
-    inner = encode_message_set([LegacyMessage(0, NOW if magic else -1, CREATE_TIME, None, b"deep")], magic, codec=1)
-    value_at = 12 + (14 if magic == 0 else 22)
-    twice = LegacyMessage(0, NOW if magic else -1, CREATE_TIME, None, inner[value_at:])
-    nested = nest(twice, magic)
-    assert [message.value for message in decode_message_set(nested, limit=LIMIT)] == [b"deep"]
+    message = LegacyMessage(0, NOW if magic else -1, CREATE_TIME, None, b"deep")
+    once = wrapped(encode_message_set([message], magic), magic)
+    assert kafka.ask("read", hex=once.hex())[0]["records"] == as_kafka_says([message])
+    twice = wrapped(once, magic)
+    assert decode_message_set(twice, limit=LIMIT) == [message]
     with pytest.raises(JavaFailed, match="InvalidRecord"):
-        kafka.ask("read", hex=nested.hex())
-
-
-def nest(message: LegacyMessage, magic: int) -> bytes:
-    """A gzip wrapper around a gzip wrapper whose compressed content `message` carries as its value."""
-    from zlib import crc32
-
-    from penstock.records.compression import compress
-
-    plain = bytearray(encode_message_set([message], magic))
-    plain[17] |= Codec.GZIP
-    plain[12:16] = crc32(plain[16:]).to_bytes(4, "big")
-    outer = bytearray(
-        encode_message_set([message._replace(value=compress(Codec.GZIP, plain, magic=magic))], magic),
-    )
-    outer[17] |= Codec.GZIP
-    outer[12:16] = crc32(outer[16:]).to_bytes(4, "big")
-    return bytes(outer)
+        kafka.ask("read", hex=twice.hex())
 
 
 # --- from one format to the other

@@ -6,6 +6,7 @@ Rule: options and paths here; what is found comes from `penstock.log`, what it l
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,9 @@ from penstock.cli.output import CommandError, Output, format_option
 if TYPE_CHECKING:
     from penstock.log.path_kinds import PathKind
     from penstock.runtime.files import Files
+
+# Longer than a broker's write takes, even on a busy machine.
+_PAUSE_S = 0.05
 
 _PATHS = "a .log, .index, .timeindex, .txnindex or .snapshot file, or a partition's folder"
 
@@ -68,7 +72,10 @@ def dump(
         if kind is PathKind.DATA_FOLDER:
             raise CommandError(f"{path} is a data folder.", f"Name one of its partitions, or {_PATHS}.")
     window = Window(
-        from_offset or 0, NO_LIMIT if to_offset is None else to_offset, records=records or max_records is not None
+        from_offset or 0,
+        NO_LIMIT if to_offset is None else to_offset,
+        records=records or max_records is not None,
+        pause=_pause,
     )
     dumping = Dump(files, Output(), window, output_format, value_format, max_records)
     click.get_current_context().exit(dumping.run(targets))
@@ -93,7 +100,11 @@ def verify(paths: tuple[str, ...], deep: bool, output_format: str) -> None:
 
     files = _files()
     targets = [(path, _kind(files, path)) for path in map(_folder_path, paths)]
-    click.get_current_context().exit(run(files, targets, Output(), output_format, deep=deep))
+    click.get_current_context().exit(run(files, targets, Output(), output_format, deep=deep, pause=_pause))
+
+
+def _pause() -> None:
+    time.sleep(_PAUSE_S)
 
 
 def _files() -> Files:

@@ -7,18 +7,14 @@ Rule: a line a partition or file, then its findings: where, what, and what to do
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from penstock.cli.output import EXIT_DAMAGE, EXIT_SOUND, JSON, Output, counted, human_bytes, printable
 from penstock.log.findings import Finding, Options, Report, Severity
 from penstock.log.path_kinds import PathKind, log_bytes
 from penstock.log.verification import verify
 from penstock.runtime.files import Files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Less is read before a bar would have been seen.
 PROGRESS_FROM_BYTES = 256 * 1024 * 1024
@@ -28,7 +24,13 @@ _INDENT = " " * 10
 
 
 def run(
-    files: Files, targets: Sequence[tuple[str, PathKind]], output: Output, output_format: str, *, deep: bool
+    files: Files,
+    targets: Sequence[tuple[str, PathKind]],
+    output: Output,
+    output_format: str,
+    *,
+    deep: bool,
+    pause: Callable[[], None],
 ) -> int:
     """Verify all of it; the exit code."""
     total = sum(log_bytes(files, path, kind) for path, kind in targets)
@@ -36,7 +38,7 @@ def run(
     reports: list[Report] = []
     with _progress(total) as on_bytes:
         for path, kind in targets:
-            for report in verify(files, path, kind, Options(deep=deep, on_bytes=on_bytes)):
+            for report in verify(files, path, kind, Options(deep=deep, on_bytes=on_bytes, pause=pause)):
                 if report.path == path and kind is PathKind.DATA_FOLDER and not report.findings:
                     continue
                 reports.append(report)

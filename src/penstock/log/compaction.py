@@ -46,7 +46,10 @@ from penstock.log.settings import LogSettings
 from penstock.log.sweeping import CLEANED, begin_swap, complete_swap
 from penstock.log.transaction_index import AbortedTransaction
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, Buffer, scan
-from penstock.runtime.files import Files
+from penstock.runtime.files import File, Files
+
+_LARGE_BYTES = 1024 * 1024
+_MOST_HELD = 64
 
 
 def _never() -> bool:
@@ -161,6 +164,7 @@ class Compaction:
         self._groups: deque[list[Row]] = deque()
         self._waiting: CleanedGroup | None = None
         self._ended = False
+        self._held: list[File] = []  # of segments that were replaced: closing them frees their bytes
         self._segments_before = 0
         self._segments_after = 0
 
@@ -224,6 +228,7 @@ class Compaction:
         source = SourceReader(self._files, self._folder, cancelled, self._decompressed_limit)
         # What is half done cannot be taken up again: the cleaner has seen some of the batches.
         self._ended = True
+        self._let_go()
         with self._typed_errors(cancelled):
             if self._cleaner is None:
                 self._cleaner = self._begin_cleaning(source)
@@ -289,6 +294,7 @@ class Compaction:
             cleaned.seal()
             for file in (cleaned.file, cleaned.index.file, cleaned.time_index.file):
                 file.sync()
+            self._held = source.hold_open(rows, max(_LARGE_BYTES, self._settings.segment_bytes // _MOST_HELD))
         except BaseException:
             self._remove_cleaned(base)
             raise
@@ -351,8 +357,13 @@ class Compaction:
     def discard(self) -> None:
         """End the round here: what is prepared and not installed is removed."""
         self._ended = True
+        self._let_go()
         if self._waiting is not None:
             self._remove_cleaned(self._waiting.row.base_offset)
+
+    def _let_go(self) -> None:
+        while self._held:
+            self._held.pop().close()
 
     def _remove_cleaned(self, base_offset: int) -> None:
         # What cannot be removed now, the next start removes.

@@ -33,8 +33,10 @@ from penstock.records import (
     BatchHeader,
     Buffer,
     Codec,
+    CorruptBatch,
     payload_of,
 )
+from penstock.records.batch import placed
 from penstock.records.compression import compress
 from penstock.records.control import decode_marker
 from penstock.records.kernel import filter_records, index_keys, write_header
@@ -66,7 +68,10 @@ class KeyMap:
         newest = self.newest
         known = len(newest)
         plain, start, end = payload_of(buffer, header, decompressed_limit)
-        index_keys(plain, start, end, header.record_count, header.base_offset, newest)
+        try:
+            index_keys(plain, start, end, header.record_count, header.base_offset, newest)
+        except CorruptBatch as damage:
+            raise placed(damage, header) from None
         added = len(newest) - known
         # A dict remembers the order: the new keys are its last.
         self.used_bytes += added * KEY_OVERHEAD_BYTES + sum(map(len, islice(reversed(newest), added)))
@@ -147,7 +152,10 @@ class BatchCleaner:
         left: list[Buffer] = []
         start = end = 0  # a run of batches that stay as they are
         for header in headers:
-            fate = self.clean(buffer, header, is_last=header.end == last_end)
+            try:
+                fate = self.clean(buffer, header, is_last=header.end == last_end)
+            except CorruptBatch as damage:
+                raise placed(damage, header) from None
             if fate is Fate.STAYS and header.position == end:
                 end = header.end
                 continue

@@ -54,14 +54,25 @@ class SourceReader:
             with self._opened(row) as file:
                 start = _position_of(file, row, first_offset)
                 for piece in self._pieces(file, row, start):
-                    for header in piece.headers:
-                        if header.is_control or header.record_count == 0 or aborted.hold(header):
-                            continue
-                        if not keys.has_room_for(header):
-                            return header.base_offset
-                        with _placed(file, piece):
-                            keys.add(piece.buffer, header, self._decompressed_limit)
+                    with _placed(file, piece):
+                        full_at = self._index_piece(piece, keys, aborted)
+                    if full_at is not None:
+                        return full_at
         return None
+
+    def _index_piece(self, piece: Piece, keys: KeyMap, aborted: AbortedRanges) -> int | None:
+        for header in piece.headers:
+            if header.is_control or header.record_count == 0 or aborted.hold(header):
+                continue
+            if not keys.has_room_for(header):
+                return header.base_offset
+            keys.add(piece.buffer, header, self._decompressed_limit)
+        return None
+
+    def hold_open(self, rows: Iterable[Row], at_least_bytes: int) -> list[File]:
+        """The files of the larger segments: while somebody has them open, removing their names takes no time."""
+        large = [row for row in rows if row.size >= at_least_bytes]
+        return [self._files.open(self._path_of(row), writable=False) for row in large]
 
     def cleaned(self, rows: Sequence[Row], cleaner: BatchCleaner) -> Iterator[list[Buffer]]:
         """What is left of the segments, a piece at a time."""
@@ -74,9 +85,12 @@ class SourceReader:
                         left = cleaner.clean_all(piece.buffer, piece.headers, last_end)
                     yield left
 
+    def _path_of(self, row: Row) -> str:
+        return f"{self._folder}/{segment_name(row.base_offset)}{LOG_SUFFIX}"
+
     @contextlib.contextmanager
     def _opened(self, row: Row) -> Iterator[File]:
-        file = self._files.open(f"{self._folder}/{segment_name(row.base_offset)}{LOG_SUFFIX}", writable=False)
+        file = self._files.open(self._path_of(row), writable=False)
         try:
             yield file
         finally:

@@ -88,11 +88,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`deep`: decode every record, decompressing up to `limit_bytes` a batch. `on_bytes` hears of progress."""
+    """`deep`: decode every record, decompressing up to `limit_bytes` a batch. `on_bytes` hears of progress; `pause`
+    lets a moment pass for a write that is under way.
+    """
 
     deep: bool = False
     limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT
     on_bytes: Callable[[int], None] | None = None
+    pause: Callable[[], None] | None = None
 
 
 def unreadable(path: str, error: OSError) -> Finding:

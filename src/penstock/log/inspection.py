@@ -96,12 +96,16 @@ LogEntry = BatchEntry | RecordEntry | DamageEntry
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which part of a log to show: batches with offsets in [from_offset, to_offset), their records if asked for."""
+    """Which part of a log to show: batches with offsets in [from_offset, to_offset), their records if asked for.
+
+    `pause` lets a moment pass for a write that is under way.
+    """
 
     from_offset: int = 0
     to_offset: int = NO_LIMIT
     records: bool = False
     limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT
+    pause: Callable[[], None] | None = None
 
 
 def logs_within(files: Files, folder: str, window: Window) -> list[str]:
@@ -120,7 +124,7 @@ def dump_log(files: Files, path: str, window: Window) -> Iterator[LogEntry]:
     with closing(ReadOnlyFiles(files).open(path)) as file:
         named = base_offset_of(path)
         next_offset = first_offset(file) if named is None else named
-        for item in survey(file, next_offset):
+        for item in survey(file, next_offset, window.pause):
             if isinstance(item, Run):
                 for header in item.headers:
                     if header.base_offset >= window.to_offset:

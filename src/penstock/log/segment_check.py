@@ -16,6 +16,7 @@ from typing import TypeVar
 from penstock.log.findings import (
     INDEX_ADVICE,
     MAGIC_ADVICE,
+    REPLACE_FOLDER,
     TRANSACTION_INDEX_ADVICE,
     Finding,
     Kind,
@@ -29,7 +30,7 @@ from penstock.log.findings import (
 )
 from penstock.log.index_checks import IndexCheck, OffsetIndexCheck, TimeIndexCheck, aborted_contradiction
 from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
-from penstock.log.survey import Damaged, Message, Run, read_batch, survey
+from penstock.log.survey import Damaged, Item, Message, Run, read_batch, survey
 from penstock.log.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,
@@ -66,17 +67,18 @@ class SegmentCheck:
         """
         stem = stem or f"{self._folder}/{segment_name(base_offset)}"
         path, offset_index, time_index, aborted = (stem + kind + suffix for kind in SEGMENT_SUFFIXES)
-        walk = None
+        walk, refused = None, list[Finding]()
         with ExitStack() as stack:
             try:
-                offsets = self._index(stack, offset_index, OffsetIndexCheck, base_offset)
-                times = self._index(stack, time_index, TimeIndexCheck, base_offset)
+                offsets = self._index(stack, offset_index, OffsetIndexCheck, base_offset, refused)
+                times = self._index(stack, time_index, TimeIndexCheck, base_offset, refused)
+                yield from refused
                 log = stack.enter_context(closing(self._files.open(path)))
                 yield from self._continuation(path, base_offset, log.size())
                 walk = _SegmentWalk(self, path, log, base_offset, is_last, offsets, times)
                 yield from walk.findings()
                 if walk.is_complete:
-                    expected = expects_indexes and log.size() > 0
+                    expected = expects_indexes and log.size() > 0 and not refused
                     yield from _index_findings(offset_index, Kind.OFFSET_INDEX, offsets, is_last, expected)
                     yield from _index_findings(time_index, Kind.TIME_INDEX, times, is_last, expected)
             except OSError as error:
@@ -89,11 +91,16 @@ class SegmentCheck:
             self.tally.next_offset = walk.next_offset
             self._ended_damaged = walk.ended_damaged
 
-    def _index(self, stack: ExitStack, path: str, check: type[_Check], base_offset: int) -> _Check | None:
+    def _index(
+        self, stack: ExitStack, path: str, check: type[_Check], base_offset: int, refused: list[Finding]
+    ) -> _Check | None:
         # The indexes are opened before the log: see the rule of `verification`.
         try:
             return check(stack.enter_context(closing(self._files.open(path))), base_offset)
         except FileNotFoundError:
+            return None
+        except OSError as error:
+            refused.append(unreadable(path, error))
             return None
 
     def _continuation(self, path: str, base_offset: int, size: int) -> Iterator[Finding]:
@@ -143,10 +150,11 @@ class _SegmentWalk:
     def findings(self) -> Iterator[Finding]:
         damaged: Damaged | None = None
         end = 0
-        for item in survey(self._file, self._base_offset):
+        for item in survey(self._file, self._base_offset, self._check.options.pause):
             if self._found >= MOST_FINDINGS:
                 reason = f"more than {MOST_FINDINGS} damaged places: the rest of the file was not read"
-                yield self._finding(Severity.DAMAGE, Kind.BATCH, reason, "", end, None, self.next_offset)
+                yield self._finding(Severity.DAMAGE, Kind.BATCH, reason, REPLACE_FOLDER, end, None, self.next_offset)
+                self.ended_damaged = True
                 break
             if damaged is not None:
                 yield self._damage(damaged, item)
@@ -284,7 +292,7 @@ class _SegmentWalk:
             self._times.lost()
         return iter(())
 
-    def _damage(self, damaged: Damaged, follows: Run | Message | Damaged | None) -> Finding:
+    def _damage(self, damaged: Damaged, follows: Item | None) -> Finding:
         """What is to be said of a damaged stretch, with what follows it in sight."""
         offset = self.next_offset if damaged.header is None else max(self.next_offset, damaged.header.base_offset)
         resumes = None

@@ -7,12 +7,13 @@ Theory: where a log is served, a walk stops at the first bad byte. Here it goes 
 left by its own length, if something that looks like a batch follows there; where even the length lies, the bytes are
 searched for the next batch that proves itself by its checksum and by an offset that could come next. No batch, however
 long it claims to be, is held in memory: what does not fit a piece is checked in pieces. A file that a broker appends
-to or cuts meanwhile is looked at again before anything in it is called damaged.
+to or cuts meanwhile is looked at again before anything in it is called damaged: an append is one write, but the file
+grows page by page while it lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -36,6 +37,7 @@ _MAGIC_2 = b"\x02"
 # A search ends, whatever the bytes are: so many places looked at, and so often the searched bytes checksummed.
 _MOST_PLACES = 20_000_000
 _MOST_CHECKS = 4
+_MOST_LOOKS = 10
 
 
 class Run(NamedTuple):
@@ -80,36 +82,51 @@ class Damaged(NamedTuple):
         return self.end - self.position
 
 
-def survey(file: File, base_offset: int = 0) -> Iterator[Run | Message | Damaged]:
-    """All that is in the file now, from its first byte on. OSError if it cannot be read."""
+Item = Run | Message | Damaged
+
+
+def survey(file: File, base_offset: int = 0, pause: Callable[[], None] | None = None) -> Iterator[Item]:
+    """All that is in the file now, from its first byte on. OSError if it cannot be read.
+
+    `pause` lets a moment pass: a batch that seems cut off may be one that is being written.
+    """
     end = file.size()
-    position, floor, looked_again_at = 0, base_offset, -1
+    position, floor, looks = 0, base_offset, 0
     while position < end:
         buffer = file.read_at(position, min(PIECE, end - position))
         found = scan(buffer)
         if found.headers:
             yield Run(position, buffer, found.headers)
             floor = found.headers[-1].next_offset
-            position += found.end
+            position, looks = position + found.end, 0
             continue
         start = position
         for message in _messages(file, position, end, buffer):
             yield message
             floor = message.offset + 1
-            position += message.size
+            position, looks = position + message.size, 0
         if position > start:
             continue
         item = _single(file, position, end, buffer, found.problem or "", found.needed)
         if isinstance(item, Run):
             yield item
             floor = item.headers[0].next_offset
-            position += item.headers[0].size
-        elif looked_again_at != position:
-            end, looked_again_at = file.size(), position
-        else:
-            damaged = _delimit(file, position, end, buffer, item, floor)
-            yield damaged
-            position = damaged.end
+            position, looks = position + item.headers[0].size, 0
+            continue
+        seen, end = end, _look_again(file, end, found.problem == "incomplete", pause)
+        looks += 1
+        if looks == 1 or (end != seen and looks < _MOST_LOOKS):
+            continue
+        damaged = _delimit(file, position, end, buffer, item, floor)
+        yield damaged
+        position, looks = damaged.end, 0
+
+
+def _look_again(file: File, end: int, seems_cut_off: bool, pause: Callable[[], None] | None) -> int:
+    """The size that the file has by now."""
+    if seems_cut_off and pause is not None and file.size() == end:
+        pause()
+    return file.size()
 
 
 def first_offset(file: File) -> int:
