@@ -57,7 +57,7 @@ def open_manager(
 def put(log: PartitionLog, *values: bytes, stamp: int = NOW) -> None:
     """A batch of its own for each value."""
     for value in values:
-        log.append(encode_batch([(stamp, None, value, ())]), leader_epoch=0, now_ms=NOW)
+        log.append(encode_batch([(stamp, b"key", value, ())]), leader_epoch=0, now_ms=NOW)
 
 
 def put_durably(log: PartitionLog, *values: bytes) -> None:

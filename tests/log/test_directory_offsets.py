@@ -84,6 +84,14 @@ def test_a_restart_goes_on_from_the_checkpoints() -> None:
     assert directory.cleaner_offset(T1) is None
 
 
+def test_a_new_folder_has_its_checkpoints_before_its_first_partition() -> None:
+    """Without, a crash before the first checkpoint would look like a lost recovery point."""
+    files = SimulatedFiles()
+    put(open_directory(files).create(T0, TOPIC_ID, SMALL, NOW), b"x")
+    files.crash()
+    assert open_directory(files, load=False).checkpoints.recovery_point(T0) == 0
+
+
 def test_checkpoints_of_deleted_partitions_go() -> None:
     files = SimulatedFiles()
     directory = replicated(files)
@@ -300,6 +308,24 @@ def test_gaps_of_compaction_survive_a_lost_recovery_point_and_the_crash_after(
         directory = open_directory(files)
         assert directory.get(T0).log.log_end_offset == end
         files.kill()
+
+
+def test_a_lost_recovery_point_stays_unknown_while_a_partition_cannot_be_read() -> None:
+    files = SimulatedFiles()
+    directory = replicated(files)
+    put(directory.create(T1, TOPIC_ID, SMALL, NOW), b"x")
+    files.kill()
+    write_file(files, RECOVERY, b"?")
+    files.rename("/data/t-1/00000000000000000000.log", "/data/kept")
+    files.make_folder("/data/t-1/00000000000000000000.log")
+    directory = open_directory(files)
+    assert list(directory.damaged) == [T1]
+    put(directory.get(T0).log, b"y")
+    directory.get(T0).log.flush()
+    directory.checkpoint()
+    directory.close()
+    assert read_file(files, RECOVERY) == b"?"
+    assert open_directory(files).checkpoints.recovery_point(T1) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_manager, put, put_durably, values_in
 
+from penstock.log import upkeep
 from penstock.log.directory import Progress
 from penstock.log.directory_errors import (
     NoDirectoryOnline,
@@ -23,7 +26,11 @@ from penstock.log.directory_errors import (
 from penstock.log.errors import FolderInUse, LogFailed
 from penstock.log.manager import LogManager
 from penstock.log.metadata_files import WrongOwner
+from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
+from penstock.log.settings import LogSettings
+from penstock.log.trimming import enforce_retention
+from penstock.log.upkeep import may_expire
 from penstock.records import encode_batch
 from penstock.runtime.files import Space
 from penstock.runtime.posix_files import PosixFiles
@@ -400,6 +407,62 @@ class CountedFiles(SimulatedFiles):
         return super().__getattribute__(name)
 
 
+@given(
+    stamps=st.lists(st.integers(NOW - 50, NOW + 50) | st.just(-1), max_size=12),
+    retention_ms=st.sampled_from([-1, 0, 20, 60]),
+    retention_bytes=st.sampled_from([-1, 0, 400, 700, 2000]),
+    policy=st.sampled_from([("delete",), ("compact",), ("compact", "delete")]),
+    start=st.integers(0, 12),
+    now_ms=st.integers(NOW - 10, NOW + 150),
+    is_reopened=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_log_that_is_passed_over_has_nothing_to_expire(
+    stamps: list[int],
+    retention_ms: int,
+    retention_bytes: int,
+    policy: tuple[str, ...],
+    start: int,
+    now_ms: int,
+    is_reopened: bool,
+) -> None:
+    files = SimulatedFiles()
+    chosen = LogSettings(
+        segment_bytes=400,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        cleanup_policy=frozenset(policy),
+    )
+    log = open_log(files, "/t-0", chosen, clean=False, now_ms=NOW).log
+    for stamp in stamps:
+        put(log, bytes(100), stamp=stamp)
+    if is_reopened:
+        log.flush()
+        log.release()
+        log = open_log(files, "/t-0", chosen, clean=False, recovery_point=log.log_end_offset, now_ms=NOW).log
+    log.advance_high_watermark(log.log_end_offset)
+    log.advance_start(min(start, log.log_end_offset))
+    expected = may_expire(log, now_ms)
+    assert expected or not enforce_retention(log, now_ms)
+
+
+def test_logs_with_nothing_to_expire_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = open_manager(SimulatedFiles())
+    for partition in range(3):
+        create(manager, "t", partition, count=20)
+    asked: list[PartitionLog] = []
+
+    def note(log: PartitionLog, now_ms: int) -> list[str]:
+        asked.append(log)
+        return []
+
+    monkeypatch.setattr(upkeep, "enforce_retention", note)
+    manager.retention_tick(NOW + 10_000)
+    assert asked == []
+    manager.retention_tick(NOW + 10_001)
+    assert len(asked) == 3
+
+
 def test_ticks_with_nothing_to_do_make_no_system_call() -> None:
     files = CountedFiles()
     manager = open_manager(files)
@@ -487,9 +550,9 @@ def test_settings_of_a_topic_reach_all_its_logs() -> None:
     manager = open_manager(SimulatedFiles())
     logs = [create(manager, "t", partition) for partition in range(3)]
     other = create(manager, "t2")
-    settings = replace(SMALL, retention_ms=1)
-    assert manager.update_settings("t", settings) == 3
-    assert {log.settings for log in logs} == {settings}
+    changed = replace(SMALL, retention_ms=1)
+    assert manager.update_settings("t", changed) == 3
+    assert {log.settings for log in logs} == {changed}
     assert other.settings == SMALL
 
 

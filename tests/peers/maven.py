@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from tests.peers.installing import CACHE, Budget, install_from_debian, run_installer
 
 _LIST = "jars.txt"
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock</groupId>
   <artifactId>{name}</artifactId>

@@ -6,19 +6,23 @@ and left open, three leader epochs, enough of it for several segments.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.cli.logs import run
 from tests.peers.java_process import FLAGS, JavaProcess, classpath
 from tests.peers.provision import Found
 
+from penstock.log.compaction import compact
 from penstock.log.lookup import offset_for_time
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
-from penstock.log.settings import LogSettings
+from penstock.log.settings import COMPACT, LogSettings
 from penstock.records import Codec, encode_batch, scan
 from penstock.records.control import EndMarker, encode_marker
 from penstock.runtime.posix_files import PosixFiles
@@ -79,17 +83,19 @@ STORY = story()
 TIMES = [NOW - 1, NOW, *range(NOW + 3, NOW + 1300, 77), NOW + 5000, NOW + 5001]
 
 
-def write_with_ours(folder: Path) -> PartitionLog:
-    log = open_log(PosixFiles(), str(folder), SETTINGS, clean=True, now_ms=NOW).log
+def write_with_ours(folder: Path, settings: LogSettings = SETTINGS) -> PartitionLog:
+    log = open_log(PosixFiles(), str(folder), settings, clean=True, now_ms=NOW).log
     for step in STORY:
         log.append(step.batch, leader_epoch=step.epoch, now_ms=NOW, from_client=not step.marker)
         log.advance_high_watermark(log.log_end_offset)
     return log
 
 
-def ask_kafka(kafka: JavaProcess, about: str, folder: Path, *, clean: bool, **more: Any) -> dict[str, Any]:
+def ask_kafka(
+    kafka: JavaProcess, about: str, folder: Path, *, clean: bool, recovery_point: int = 0, **more: Any
+) -> dict[str, Any]:
     answer: dict[str, Any] = kafka.ask(
-        about, folder=str(folder), clean=clean, recovery_point=0, now_ms=NOW + 6000, times=TIMES,
+        about, folder=str(folder), clean=clean, recovery_point=recovery_point, now_ms=NOW + 6000, times=TIMES,
         segment_bytes=SETTINGS.segment_bytes, index_interval_bytes=SETTINGS.index_interval_bytes, **more,
     )  # fmt: skip
     return answer
@@ -190,6 +196,36 @@ def test_each_log_goes_on_where_the_other_stopped(kafka_log: JavaProcess, tmp_pa
     retry = next(step for step in reversed(STORY) if scan(step.batch).headers[0].producer_id == IDEMPOTENT)
     assert log.append(retry.batch, leader_epoch=9, now_ms=NOW).is_duplicate
     log.close()
+
+
+@pytest.mark.peer("kafka-4.3")
+@pytest.mark.parametrize("stopped", ["cleanly", "by a kill"])
+def test_kafkas_log_opens_a_folder_that_we_compacted(kafka_log: JavaProcess, tmp_path: Path, stopped: str) -> None:
+    folder = tmp_path / "clicks-0"
+    log = write_with_ours(folder, replace(SETTINGS, cleanup_policy=frozenset({COMPACT})))
+    log.flush()
+    log.checkpointed_offset = log.flushed_offset
+    before = log.size
+    compact(log, None, NOW, only_if_due=False)
+    assert log.size < before / 2
+    ours = state_of(log)
+    if stopped == "cleanly":
+        log.close()
+    else:
+        log.release()
+    # Only what is durable is compacted, so recovery has nothing to do with it.
+    theirs = ask_kafka(kafka_log, "read", folder, clean=stopped == "cleanly", recovery_point=log.flushed_offset)
+    assert sorted_producers(theirs) == ours
+
+
+@pytest.mark.peer("kafka-4.3")
+def test_our_tool_finds_kafkas_folder_sound(kafka_log: JavaProcess, tmp_path: Path) -> None:
+    folder = tmp_path / "clicks-0"
+    write_with_kafka(kafka_log, folder)
+    result = run("log", "verify", folder, "--deep", "--format", "json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["sound"]) == (0, True)
+    assert report["reports"][0]["batches"] == len(STORY)
 
 
 # --- as Kafka's own tool for it shows the files

@@ -46,6 +46,10 @@ PRODUCER: Producer = {"producer_id": 4_000_000_001, "producer_epoch": 7, "base_s
 NO_PRODUCER: Producer = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1}
 
 
+def codec_name(codec: Codec) -> str:
+    return codec.name.lower()
+
+
 @pytest.fixture(scope="module")
 def kafka(start_java: Callable[..., JavaProcess]) -> JavaProcess:
     return start_java("kafka-3.9", "RecordsOracle")
@@ -133,7 +137,7 @@ def assert_read_alike(kafka: JavaProcess, data: bytes | bytearray) -> list[dict[
 # --- batches
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", Codec, ids=codec_name)
 @pytest.mark.parametrize("producer", [NO_PRODUCER, PRODUCER], ids=["plain", "transactional"])
 def test_kafka_reads_the_batches_that_we_write(kafka: JavaProcess, codec: Codec, producer: Producer) -> None:
     for seed in SEEDS:
@@ -146,7 +150,7 @@ def test_kafka_reads_the_batches_that_we_write(kafka: JavaProcess, codec: Codec,
         assert [record["value"] for record in said["records"]] == [value and value.hex() for _, _, value, _ in records]
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", Codec, ids=codec_name)
 def test_kafka_reads_batches_with_gaps_between_their_offsets(kafka: JavaProcess, codec: Codec) -> None:
     for seed in SEEDS:
         records = some_records(seed)
@@ -155,7 +159,7 @@ def test_kafka_reads_batches_with_gaps_between_their_offsets(kafka: JavaProcess,
         assert [record["offset"] for record in said["records"]] == offsets
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", Codec, ids=codec_name)
 def test_kafka_reads_batches_that_a_log_has_patched(kafka: JavaProcess, codec: Codec) -> None:
     data = b"".join(bytes(encode_batch(some_records(seed), codec=codec)) for seed in SEEDS)
     patched = bytearray(data)
@@ -203,7 +207,7 @@ def written_by_kafka(
     return bytes.fromhex(kafka.ask("write", batch=batch, records=listed))
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", Codec, ids=codec_name)
 @pytest.mark.parametrize("append_time", [None, NOW + 5])
 def test_we_read_the_batches_that_kafka_writes(kafka: JavaProcess, codec: Codec, append_time: int | None) -> None:
     for seed in SEEDS:
@@ -246,7 +250,7 @@ def test_we_read_kafkas_markers_and_write_the_same(kafka: JavaProcess, is_commit
     assert bytes(ours) == data
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", Codec, ids=codec_name)
 def test_what_is_damage_to_kafka_is_damage_to_us(kafka: JavaProcess, codec: Codec) -> None:
     whole = encode_batch(some_records(2), codec=codec)
     random = Random(codec)
@@ -273,7 +277,7 @@ def some_messages(seed: int, magic: int, kind: int = CREATE_TIME) -> list[Legacy
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("codec", OLD_CODECS, ids=codec_name)
 def test_kafka_reads_the_message_sets_that_we_write(kafka: JavaProcess, magic: int, codec: Codec) -> None:
     for seed in SEEDS:
         for kind in (CREATE_TIME, LOG_APPEND_TIME)[: magic + 1]:
@@ -288,7 +292,7 @@ def test_kafka_reads_the_message_sets_that_we_write(kafka: JavaProcess, magic: i
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("codec", OLD_CODECS, ids=codec_name)
 def test_we_read_the_message_sets_that_kafka_writes(kafka: JavaProcess, magic: int, codec: Codec) -> None:
     for seed in SEEDS:
         for kind in (CREATE_TIME, LOG_APPEND_TIME)[: magic + 1]:
@@ -327,7 +331,7 @@ def test_a_wrapper_in_a_wrapper_is_refused_by_kafka_and_read_by_us(kafka: JavaPr
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("codec", OLD_CODECS, ids=codec_name)
 def test_kafka_reads_what_an_old_producer_sent_after_we_converted_it(
     kafka: JavaProcess, magic: int, codec: Codec
 ) -> None:
@@ -341,7 +345,7 @@ def test_kafka_reads_what_an_old_producer_sent_after_we_converted_it(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("codec", OLD_CODECS, ids=codec_name)
 def test_kafka_reads_what_an_old_consumer_gets_from_new_batches(kafka: JavaProcess, magic: int, codec: Codec) -> None:
     for seed in SEEDS:
         messages = some_messages(seed, 1)

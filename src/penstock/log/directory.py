@@ -170,7 +170,10 @@ class LogDirectory:
         self.damaged[key] = error
 
     def _settle_checkpoints(self) -> None:
-        """A log that lost its end must not be appended to while a checkpoint says that more of it was durable."""
+        """A log that lost its end must not be appended to while a checkpoint says that more of it was durable.
+
+        In a new folder this makes the files: from now on a missing one is lost, and not a sign of the folder's youth.
+        """
         try:
             self.checkpoint()
         except DiskFull:
@@ -247,11 +250,11 @@ class LogDirectory:
                 raise PartitionExists(*key, folder)
             self.checkpoints.forget(key)
             try:
-                self.files.make_folder(folder)
-                if topic_id is not None:
-                    write_topic_id(self.files, folder, topic_id)
                 log = open_log(self.files, folder, settings, clean=False, now_ms=now_ms).log
-                self.files.sync_folder(folder)
+                if topic_id is None:
+                    self.files.sync_folder(folder)
+                else:
+                    write_topic_id(self.files, folder, topic_id)  # which syncs the folder
                 self.files.sync_folder(self.path)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -324,7 +327,6 @@ class LogDirectory:
         log = self.get(key).log
         with self.disk():
             self._claim_less(key, log, min(offset, log.log_start_offset))
-            self.checkpoints.start.lower(key, offset)
             truncate_fully(log, offset, now_ms)
 
     def _claim_less(self, key: TopicPartition, log: PartitionLog, offset: int) -> None:

@@ -79,9 +79,6 @@ def claim_directory(files: Files, path: str, *, node_id: int, cluster_id: str, r
             was_clean = _take_clean_marker(files, path)
             checkpoints = DirectoryCheckpoints(files, path)
             checkpoints.load()
-            if not listing.partitions:
-                # From now on a missing file is a lost one, and not a sign of the folder's youth.
-                checkpoints.recovery.replace({})
             if claimed.directory_id is None or claimed != meta:
                 write_meta(files, path, replace(claimed, directory_id=directory_id))
         except BaseException:

@@ -38,6 +38,10 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
         active = log.active
         place = active.locate(offset)
         active.truncate(active.size if place is None else place.position)
+        if active.next_offset < log.log_start_offset:
+            # The start was inside of a batch that is gone, or in a gap: what is left is all before it.
+            truncate_fully(log, log.log_start_offset, now_ms)
+            return True
         active.aborted.truncate_to(active.next_offset)
         _settle(log, now_ms)
     except OSError as error:

@@ -14,6 +14,7 @@ from penstock.log.errors import DiskFull, LogError
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP
+from penstock.log.settings import NEVER
 from penstock.log.trimming import enforce_retention
 from penstock.records import NO_TIMESTAMP
 
@@ -81,6 +82,8 @@ def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int
 
     for hosted in list(directory.hosted.values()):
         log = hosted.log
+        if log.settings.flush_ms == NEVER and log.settings.flush_messages == NEVER:
+            continue  # as most do; asking them is what a tick costs
         if log.flush_due(now_ms) and not commits.pending(log):
             count += 1
             commits.when_durable(log, log.log_end_offset, done)

@@ -138,6 +138,8 @@ public final class DiskOracle {
         long offset = log.logStartOffset();
         while (offset < log.logEndOffset()) {
             FileRecords read = (FileRecords) log.read(offset, READ_BYTES, FetchIsolation.LOG_END, true).records;
+            if (read.sizeInBytes() == 0)
+                throw new IllegalStateException("nothing to read at " + offset + " of " + log.logEndOffset());
             ByteBuffer bytes = ByteBuffer.allocate(read.sizeInBytes());
             read.readInto(bytes, 0);
             for (RecordBatch batch : MemoryRecords.readableRecords(bytes).batches()) {
