@@ -29,10 +29,9 @@ from penstock.log.directory_errors import (
     DirectoryOffline,
     InconsistentTopicId,
     PartitionExists,
-    TooManyOpenFiles,
     UnknownPartition,
 )
-from penstock.log.errors import FolderInUse, LogFailed
+from penstock.log.errors import FolderInUse, LogFailed, TooManyOpenFiles
 from penstock.log.folder_names import InvalidPartitionName
 from penstock.log.metadata_files import MetadataFileError, WrongOwner
 from penstock.log.removals import remove_all

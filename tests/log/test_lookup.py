@@ -188,6 +188,19 @@ def test_a_time_index_cut_by_whole_entries_is_found_out_by_the_manifest() -> Non
     assert latest_timestamp(log) == TimedOffset(90, 4, 0)
 
 
+def test_the_newest_segments_time_index_is_held_against_the_manifest_too() -> None:
+    files = SimulatedFiles()
+    big = replace(ROOMY, index_interval_bytes=1)
+    log = open_new(files, big)
+    for number, time in enumerate([10, 20, 90, 30, 40, 50]):
+        log.append(batch_of(number, stamps=[time, time]), leader_epoch=0, now_ms=NOW_MS)
+    log.close()
+    overwrite(files, path_of(0, ".timeindex"), content_of(files, path_of(0, ".timeindex"))[:24])
+    log = reopen(files, big, clean=True).log
+    assert offset_at(log, 60) == 4
+    assert latest_timestamp(log) == TimedOffset(90, 4, 0)
+
+
 def test_a_time_index_with_entries_of_nothing_is_not_believed() -> None:
     files = SimulatedFiles()
     log_of([10, 20], [30, 40], files=files).close()

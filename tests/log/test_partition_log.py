@@ -529,5 +529,5 @@ class LogMachine(RuleBasedStateMachine):
         assert undecided == min(self.open_transactions().values(), default=None)
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 test_a_log_behaves_as_a_list_of_batches_does = LogMachine.TestCase

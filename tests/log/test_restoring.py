@@ -299,8 +299,13 @@ def test_aborts_indexed_again_are_durable_before_a_recovery_point_passes_them() 
     for base in bases(log):
         if files.exists(path_of(base, ".txnindex")):
             overwrite(files, path_of(base, ".txnindex"), b"")
+            files.open(path_of(base, ".txnindex")).sync()
     log = reopen(files, clean=False, recovery_point=0).log
     log.flush()
+    for base in bases(log):
+        if files.exists(path_of(base, ".txnindex")):
+            path = path_of(base, ".txnindex")
+            assert files.durable_content(path) == content_of(files, path) != b""
     files.crash(LOSE_UNSYNCED)
     again = reopen(files.fork(SeededRandom(1)), clean=False, recovery_point=log.flushed_offset).log
     assert again.log_end_offset == log.flushed_offset

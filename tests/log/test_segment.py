@@ -9,11 +9,11 @@ from tests.log.log_stories import NOW_MS, Served, batch_of, content_of, overwrit
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed
 from penstock.log.segment import Region, Segment
+from penstock.log.segment_recovery import recover
 from penstock.records import NO_TIMESTAMP, scan
 from penstock.testing.simulated_files import SimulatedFiles
 
 FOLDER = "/data"
-LARGEST = 2**31 - 1
 BATCH = len(batch_of())
 
 
@@ -283,6 +283,14 @@ def test_damage_behind_what_is_asked_for_does_not_matter() -> None:
     assert offsets_of(segment.read(0, 10**6)) == [0, 2, 4]
 
 
+def test_damage_within_the_limit_does_not_withhold_what_is_before_it() -> None:
+    files = cold(8)
+    segment = loaded(files)
+    files.corrupt(path(), 2 * BATCH + 16)
+    for _ in range(2):
+        assert offsets_of(segment.read(0, 4 * BATCH)) == [0, 2]
+
+
 def test_what_was_read_once_is_not_checked_again() -> None:
     files = cold()
     segment = loaded(files)
@@ -444,7 +452,7 @@ def test_an_index_without_its_log_is_not_believed() -> None:
 
 def crashed(files: SimulatedFiles, *, synced_offset: int = 0, base_offset: int = 0) -> tuple[Segment, str | None]:
     segment = Segment(files, FOLDER, base_offset, index_interval_bytes=500)
-    damage = segment.recover(synced_offset, base_offset, LARGEST)
+    damage = recover(segment, synced_offset, base_offset)
     return segment, None if damage is None else damage.reason
 
 
@@ -484,7 +492,7 @@ def test_recovery_cuts_the_log_at_the_first_bad_byte(name: str, tail: bytes, fol
     sound = content_of(files, path())
     overwrite(files, path(), sound + tail + follows)
     segment = Segment(files, FOLDER, 0, index_interval_bytes=500)
-    damage = segment.recover(0, 0, LARGEST)
+    damage = recover(segment, 0, 0)
     assert damage is not None, name
     assert (damage.path, damage.position, damage.size) == (path(), len(sound), len(tail + follows))
     assert not damage.was_synced
@@ -500,7 +508,7 @@ def test_recovery_says_when_what_it_cut_had_been_durable() -> None:
     segment_of(files, 4).close()
     files.corrupt(path(), 2 * BATCH + 16)
     segment = Segment(files, FOLDER, 0)
-    damage = segment.recover(8, 0, LARGEST)
+    damage = recover(segment, 8, 0)
     assert damage is not None
     assert damage.was_synced
     assert segment.next_offset == 4

@@ -109,6 +109,22 @@ def test_a_truncation_before_the_logs_start_empties_it() -> None:
     assert log.epochs.entries == []
 
 
+@pytest.mark.parametrize("offset", [3, 4, 5])
+def test_a_log_never_ends_before_its_start(offset: int) -> None:
+    log = open_new(SimulatedFiles(), ROOMY)
+    log.append(batch_of(0, records=6), leader_epoch=0, now_ms=NOW_MS)
+    log.advance_high_watermark(6)
+    log.advance_start(3)
+    assert truncate_to(log, offset, NOW_MS)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 3)
+    gap = open_new(SimulatedFiles(), ROOMY)
+    gap.append_as_follower(batch_of(0, base_offset=5, leader_epoch=0), now_ms=NOW_MS)
+    gap.advance_high_watermark(7)
+    gap.advance_start(offset)
+    truncate_to(gap, 5, NOW_MS)
+    assert (gap.log_start_offset, gap.log_end_offset) == (offset, offset)
+
+
 def test_a_negative_offset_is_refused() -> None:
     log = seven(SimulatedFiles())
     for truncate in (truncate_to, truncate_fully):

@@ -202,13 +202,22 @@ def test_a_length_that_lies_takes_no_memory(claim: int) -> None:
     assert "does not fit" in (problem or "")
 
 
-def test_a_batch_beyond_the_largest_allowed_is_damage() -> None:
-    data, starts = log_of(100, 3 * MIB, 100)
-    file = CountedFile(data)
-    pieces = list(walk(file, 0, len(data), largest=2 * MIB))
+def test_a_length_that_lies_but_fits_the_file_is_refused_without_holding_that_much() -> None:
+    data, starts = log_of(100, 100)
+    liar = bytearray(data)
+    liar[starts[1] + 8 : starts[1] + 12] = (20 * MIB).to_bytes(4, "big")
+    file = CountedFile(bytes(liar) + bytes(24 * MIB))
+    pieces = list(walk(file, 0, file.size()))
     assert pieces[-1].end == starts[1]
-    assert "does not fit" in (pieces[-1].problem or "")
+    assert pieces[-1].problem == "checksum does not match"
     assert file.largest_read <= MIB
+
+
+def test_a_batch_that_truly_is_very_large_is_read_whole() -> None:
+    data, starts = log_of(100, 17 * MIB, 100)
+    pieces = list(walk(CountedFile(data), 0, len(data)))
+    assert positions(pieces) == starts[:-1]
+    assert pieces[-1].problem is None
 
 
 def test_places_are_positions_in_the_file_not_in_a_buffer() -> None:

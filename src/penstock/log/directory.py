@@ -23,12 +23,18 @@ from penstock.log.directory_errors import (
     DirectoryOffline,
     InconsistentTopicId,
     PartitionExists,
-    TooManyOpenFiles,
     UnknownPartition,
     is_partitions_own,
+)
+from penstock.log.errors import (
+    DiskFull,
+    LogError,
+    LogFailed,
+    OffsetOutOfRange,
+    TooManyOpenFiles,
+    is_disk_full,
     is_process_limit,
 )
-from penstock.log.errors import DiskFull, LogError, LogFailed, OffsetOutOfRange, is_disk_full
 from penstock.log.folder_names import doomed_name, folder_name
 from penstock.log.metadata_files import MetadataFileError, read_topic_id, write_topic_id
 from penstock.log.opening import Opened, open_log

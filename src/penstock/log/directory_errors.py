@@ -73,24 +73,11 @@ class InconsistentTopicId(LogError):
         self.wanted = wanted
 
 
-class TooManyOpenFiles(LogError):
-    """The process may not open as many files as there are partitions."""
-
-    def __init__(self, path: str, partitions: int) -> None:
-        super().__init__(f"too many open files for the {partitions} partitions of {path}; raise the limit (ulimit -n)")
-        self.path = path
-
-
 _PARTITIONS_OWN: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
 )
-_PROCESS_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def is_partitions_own(error: OSError) -> bool:
     """Whether the files of one partition are not as they should be, and the disk itself did what it was asked."""
     return error.errno in _PARTITIONS_OWN
-
-
-def is_process_limit(error: OSError) -> bool:
-    return error.errno in _PROCESS_LIMITS

@@ -89,6 +89,15 @@ class DiskFull(LogError):
         self.path = path
 
 
+class TooManyOpenFiles(LogError):
+    """The process may not open another file; nothing is wrong with the disk."""
+
+    def __init__(self, path: str, partitions: int | None = None) -> None:
+        needed = "" if partitions is None else f" for its {partitions} partitions"
+        super().__init__(f"too many open files in {path}{needed}; raise the limit (ulimit -n)")
+        self.path = path
+
+
 class LogFailed(LogError):
     """The disk failed a write or a sync: what it holds is unknown, so the log serves nothing until it is reopened."""
 
@@ -109,3 +118,7 @@ class FolderInUse(LogError):
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_process_limit(error: OSError) -> bool:
+    return error.errno in (errno.EMFILE, errno.ENFILE)

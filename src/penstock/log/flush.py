@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated
+from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
 from penstock.runtime.files import File, Files
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
@@ -55,6 +55,12 @@ class Flushable(Protocol):
     @property
     def flushed_offset(self) -> int: ...
 
+    @property
+    def generation(self) -> int: ...
+
+    def was_cut(self, offset: int, generation: int) -> bool:
+        """Whether a truncation after `generation` took anything below `offset`."""
+
     def prepare_flush(self) -> Flush | None: ...
 
     def complete_flush(self, flush: Flush) -> None: ...
@@ -65,12 +71,18 @@ class Flushable(Protocol):
 Done = Callable[[LogError | None], None]
 
 
+class _Waiter(NamedTuple):
+    offset: int
+    generation: int  # a truncation since then may have taken the records, and others may have their offsets
+    done: Done
+
+
 class GroupCommit:
     """Calls back when a log is durable up to an offset; at most one flush a log runs at a time."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._waiting: dict[Flushable, deque[tuple[int, Done]]] = {}
+        self._waiting: dict[Flushable, deque[_Waiter]] = {}
         self._running: set[Flushable] = set()
 
     def when_durable(self, log: Flushable, offset: int, done: Done) -> None:
@@ -78,7 +90,7 @@ class GroupCommit:
         if log.flushed_offset >= offset:
             done(None)
             return
-        self._waiting.setdefault(log, deque()).append((offset, done))
+        self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
         if log not in self._running:
             self._start(log)
 
@@ -88,7 +100,7 @@ class GroupCommit:
     def _start(self, log: Flushable) -> None:
         try:
             flush = log.prepare_flush()
-        except DiskFull as error:
+        except (DiskFull, TooManyOpenFiles) as error:
             self._answer_all(log, error)
             return
         except (LogError, OSError) as error:
@@ -96,8 +108,8 @@ class GroupCommit:
             return
         if flush is None:
             # Nothing is left to sync: truncation took away what was waited for.
-            for offset, done in self._waiting.pop(log, ()):
-                done(RecordsTruncated(offset))
+            for waiter in self._waiting.pop(log, ()):
+                waiter.done(RecordsTruncated(waiter.offset))
             return
         self._running.add(log)
         try:
@@ -112,24 +124,23 @@ class GroupCommit:
             self._answer_all(log, log.fail(outcome.error))
             return
         log.complete_flush(flush)
-        waiting = self._waiting.get(log)
-        durable = log.flushed_offset
-        ready: list[Done] = []
-        still: deque[tuple[int, Done]] = deque()
-        for offset, done in waiting or ():
-            if offset <= durable:
-                ready.append(done)
+        waiting = self._waiting.pop(log, ())
+        answers: list[tuple[Done, LogError | None]] = []
+        still: deque[_Waiter] = deque()
+        for waiter in waiting:
+            if log.was_cut(waiter.offset, waiter.generation):
+                answers.append((waiter.done, RecordsTruncated(waiter.offset)))
+            elif waiter.offset <= log.flushed_offset:
+                answers.append((waiter.done, None))
             else:
-                still.append((offset, done))
+                still.append(waiter)
         if still:
             self._waiting[log] = still
-        else:
-            self._waiting.pop(log, None)
-        for done in ready:
-            done(None)
+        for done, error in answers:
+            done(error)
         if log in self._waiting and log not in self._running:
             self._start(log)
 
     def _answer_all(self, log: Flushable, error: LogError) -> None:
-        for _, done in self._waiting.pop(log, ()):
-            done(error)
+        for waiter in self._waiting.pop(log, ()):
+            waiter.done(error)

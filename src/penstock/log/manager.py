@@ -269,9 +269,12 @@ class LogManager:
 
     # --- ticks
 
-    def retention_tick(self, now_ms: int) -> int:
-        """Take out what retention lets go and remove what is due; the number of files that now wait for removal."""
-        expired = sum(upkeep.expire(directory, now_ms) for directory in self._online())
+    def retention_tick(self, now_ms: int, is_busy: upkeep.IsBusy | None = None) -> int:
+        """Take out what retention lets go and remove what is due; the number of files that now wait for removal.
+
+        Logs that are busy (`LogCleaner.is_cleaning`) are left for the next time.
+        """
+        expired = sum(upkeep.expire(directory, now_ms, is_busy) for directory in self._online())
         self._remove_due(now_ms)
         return expired
 

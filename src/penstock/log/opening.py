@@ -16,15 +16,14 @@ from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import ProducerStates
 from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
-from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Damage, Segment
+from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from penstock.log.segment_recovery import Damage, recover
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import segment_files, sweep
 from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
-
-_LARGEST_BATCH = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -
         trouble = "lost its end"
     if trouble is not None:
         logger.warning("%s: index %s: rebuilt", active.path, trouble)
-        damage = active.recover(active.base_offset, active.base_offset, _LARGEST_BATCH)
+        damage = recover(active, active.base_offset, active.base_offset)
         found.walked = active.size
     if damage is None and active.size < before.size:
         damage = Damage(active.path, active.size, before.size - active.size, "the file was cut off", True)
@@ -153,7 +152,7 @@ def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery
     for index in range(first, len(rows)):
         segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=interval)
         walked.append(segment)
-        damage = segment.recover(known, segment.base_offset, _LARGEST_BATCH)
+        damage = recover(segment, known, segment.base_offset)
         if damage is not None:
             damages.append(damage)
             _log_damage(damage)

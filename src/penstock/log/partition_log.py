@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.log.append_checks import check_client_batches, check_sizes, must_roll
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, atomic_write
 from penstock.log.errors import (
-    AppendTooLarge,
-    BatchTooLarge,
     DiskFull,
     InvalidBatch,
-    InvalidTimestamp,
     LogFailed,
     NonMonotonicOffsets,
     OffsetOutOfRange,
     StaleEpoch,
+    TooManyOpenFiles,
     is_disk_full,
+    is_process_limit,
 )
 from penstock.log.flush import Flush
 from penstock.log.leader_epochs import LeaderEpochs
@@ -37,19 +38,17 @@ from penstock.log.producer_state import CompletedTransaction, ProducerStates
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
-from penstock.log.sweeping import DELETED
-from penstock.log.transaction_index import AbortedTransaction
+from penstock.log.sweeping import DELETED, segment_files
+from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 from penstock.records import (
     BatchHeader,
     Buffer,
     CorruptBatch,
     assign_offsets,
-    payload_of,
     scan,
     stamp_append_time,
 )
 from penstock.records.control import decode_marker
-from penstock.records.kernel import count_null_keys
 from penstock.runtime.files import File, Files
 
 _OPEN_SEGMENTS = 8
@@ -96,18 +95,20 @@ class PartitionLog:
         self.log_start_offset = log_start_offset
         self.flushed_offset = flushed_offset
         self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
-        self.generation = 0  # grows when bytes that were there are taken away
+        self._cuts: list[int] = []  # where each truncation cut
         self.restored_offset: int | None = None  # of the snapshot that this start began from
         self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
-        self._flushed_ms = now_ms
+        self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
+        self._appended_ms = now_ms
         self._unsynced: list[Segment] = list(unsynced)
         self._folder_changes = 1  # its files may be new
         self._folder_changes_synced = 0
         self._failure: LogFailed | None = None
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
+        self._aborted_bases: list[int] | None = None  # listed when first asked for
 
     # --- what it is
 
@@ -151,9 +152,11 @@ class PartitionLog:
             self._failure = error if isinstance(error, LogFailed) else LogFailed(self.folder, str(error))
         return self._failure
 
-    def _disk_error(self, error: OSError) -> DiskFull | LogFailed:
-        """A full disk refuses one operation; any other error takes the log offline."""
-        return DiskFull(self.folder) if is_disk_full(error) else self.fail(error)
+    def _disk_error(self, error: OSError) -> DiskFull | TooManyOpenFiles | LogFailed:
+        """A full disk, or too many open files, refuse one operation; any other error takes the log offline."""
+        if is_disk_full(error):
+            return DiskFull(self.folder)
+        return TooManyOpenFiles(self.folder) if is_process_limit(error) else self.fail(error)
 
     def require_online(self) -> None:
         if self._failure is not None:
@@ -174,9 +177,9 @@ class PartitionLog:
         if found.problem is not None or not found.headers:
             raise CorruptBatch(found.problem or "no batch at all", found.end)
         headers = found.headers
-        self._check_sizes(headers, found.end)
+        check_sizes(self.settings, headers, found.end)
         if from_client:
-            self._check_client_batches(batches, headers, now_ms)
+            check_client_batches(self.settings, batches, headers, now_ms)
         if headers[0].producer_id >= 0 and not headers[0].is_control:
             verdict = self.producers.check(headers[0], from_client=from_client)
             if verdict.is_duplicate:
@@ -222,47 +225,6 @@ class PartitionLog:
         self._write(data, found.headers, found.end, now_ms)
         return Appended(found.headers[0].base_offset, found.headers[-1].last_offset, NO_APPEND_TIME)
 
-    def _check_sizes(self, headers: Sequence[BatchHeader], total: int) -> None:
-        limit = self.settings.max_message_bytes
-        for header in headers:
-            if header.size > limit:
-                raise BatchTooLarge(header.size, limit)
-        if total > self.settings.segment_bytes:
-            raise AppendTooLarge(total, self.settings.segment_bytes)
-
-    def _check_client_batches(self, batches: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        settings = self.settings
-        for header in headers:
-            if header.is_control:
-                raise InvalidBatch("a client may not write control batches")
-            if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
-                raise InvalidBatch(
-                    f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
-                )
-            if header.producer_id >= 0 and len(headers) > 1:
-                raise InvalidBatch("an idempotent producer sends one batch a partition and request")
-            if settings.compacts:
-                self._check_keys(batches, header)
-            stamp = header.max_timestamp
-            if settings.message_timestamp_append_time or stamp < 0:
-                continue
-            if stamp > now_ms + settings.message_timestamp_after_max_ms:
-                raise InvalidTimestamp(
-                    f"timestamp {stamp} is over message.timestamp.after.max.ms="
-                    f"{settings.message_timestamp_after_max_ms} ahead of the broker's clock {now_ms}"
-                )
-            oldest = min(stamp, header.base_timestamp)
-            if oldest < now_ms - settings.message_timestamp_before_max_ms:
-                raise InvalidTimestamp(
-                    f"timestamp {oldest} is over message.timestamp.before.max.ms="
-                    f"{settings.message_timestamp_before_max_ms} behind the broker's clock {now_ms}"
-                )
-
-    def _check_keys(self, batches: Buffer, header: BatchHeader) -> None:
-        plain, start, end = payload_of(batches, header)
-        if count_null_keys(plain, start, end, header.record_count):
-            raise InvalidBatch("a compacted topic takes only records with a key")
-
     def _check_markers(self, batches: Buffer, headers: Sequence[BatchHeader]) -> None:
         for header in headers:
             marker = decode_marker(batches, header)
@@ -271,7 +233,7 @@ class PartitionLog:
             self.producers.check_marker(header, marker)
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
-        if self._must_roll(headers, size, now_ms):
+        if must_roll(self.settings, self.active, headers, size, self._rolled_ms, now_ms):
             # Not at the batch's own offset: a gap between segments is how recovery knows that something is missing.
             self.roll(max(self.log_end_offset, headers[-1].last_offset - MAX_RELATIVE_OFFSET), now_ms)
         try:
@@ -279,6 +241,9 @@ class PartitionLog:
         except LogFailed as error:
             self.fail(error)
             raise
+        self._appended_ms = now_ms
+        if self._unflushed_ms is None:
+            self._unflushed_ms = now_ms
         for header in headers:
             if header.leader_epoch > self.epochs.latest_epoch:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -295,6 +260,9 @@ class PartitionLog:
             completed.last_offset,
             completed.last_stable_offset,
         )
+        known = self._aborted_bases
+        if known is not None and self.active.base_offset not in known[-1:]:
+            known.append(self.active.base_offset)
         try:
             self.active.aborted.append(aborted)
         except OSError as error:
@@ -302,21 +270,6 @@ class PartitionLog:
             raise self.fail(error) from error
 
     # --- roll
-
-    def _must_roll(self, headers: Sequence[BatchHeader], size: int, now_ms: int) -> bool:
-        active, settings = self.active, self.settings
-        if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        if active.size == 0:
-            return False
-        if active.size + size > settings.segment_bytes:
-            return True
-        if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
-            return True
-        first = active.first_timestamp
-        if first is None or first < 0 or headers[0].max_timestamp < 0:
-            return now_ms - self._rolled_ms > settings.segment_ms
-        return headers[0].max_timestamp - first > settings.segment_ms
 
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin one at `base_offset`; if that fails the log stays as it was."""
@@ -357,10 +310,6 @@ class PartitionLog:
         if segment is not None:
             self._open.move_to_end(base)
             return segment
-        for waiting in self._unsynced:
-            if waiting.base_offset == base:
-                self._remember(waiting)
-                return waiting
         interval = self.settings.index_interval_bytes
         segment = Segment(self.files, self.folder, base, index_interval_bytes=interval)
         trouble = segment.load(size=self.table.sizes[index])
@@ -390,14 +339,28 @@ class PartitionLog:
         self.active = active
         self._folder_changes += 1
         self._bound = (-1, -1, -1)
+        self._aborted_bases = None
 
     def after_truncation(self, end_offset: int) -> None:
         """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
-        self.generation += 1
+        self._cuts.append(end_offset)
         self._bound = (-1, -1, -1)
+        self._aborted_bases = None
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.checkpointed_offset = min(self.checkpointed_offset, end_offset)
         self._high_watermark = max(self.log_start_offset, min(self._high_watermark, end_offset))
+
+    @property
+    def generation(self) -> int:
+        """Grows when bytes that were there are taken away."""
+        return len(self._cuts)
+
+    def was_cut(self, offset: int, generation: int) -> bool:
+        """Whether a truncation after `generation` took anything below `offset`.
+
+        Cut at 20, then appended to 30: was_cut(25, 0) is true, was_cut(20, 0) is not, nor is was_cut(25, 1).
+        """
+        return any(cut < offset for cut in self._cuts[generation:])
 
     def find_segment(self, offset: int) -> int:
         """The number of the segment that holds `offset`, for segment_at."""
@@ -420,6 +383,12 @@ class PartitionLog:
         upper = end if upper_offset is None else min(upper_offset, end)
         if offset >= upper:
             return None
+        try:
+            return self._read(offset, max_bytes, upper)
+        except OSError as error:
+            raise self._disk_error(error) from error
+
+    def _read(self, offset: int, max_bytes: int, upper: int) -> Region | None:
         for index in range(self.find_segment(offset), self.segment_count):
             segment = self.segment_at(index)
             if segment.base_offset >= upper:
@@ -443,12 +412,22 @@ class PartitionLog:
     def aborted_between(self, offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that a reader of committed records needs for offsets [offset, upper_offset)."""
         aborted: list[AbortedTransaction] = []
-        for index in range(self.find_segment(offset), self.segment_count):
-            segment = self.segment_at(index)
+        bases = self._bases_with_aborted()
+        number = self.find_segment(offset)
+        first = self.active.base_offset if number == len(self.table) else self.table.bases[number]
+        for base in bases[bisect_left(bases, first) :]:
+            segment = self.segment_at(self.find_segment(base))
             aborted += segment.aborted.aborted_between(offset, upper_offset)
             if segment.aborted.covers(upper_offset):
                 break
         return aborted
+
+    def _bases_with_aborted(self) -> list[int]:
+        """The segments that have a transaction index: most have none, and need not be opened to learn that."""
+        if self._aborted_bases is None:
+            names = segment_files(self.files.list_folder(self.folder))
+            self._aborted_bases = sorted(base for base, kinds in names.items() if TRANSACTION_INDEX_SUFFIX in kinds)
+        return self._aborted_bases
 
     def stamped_table(self) -> SegmentTable:
         """The table with every timestamp known: after an unclean start they are read when first asked for."""
@@ -499,7 +478,10 @@ class PartitionLog:
         """Whether the topic's own flush policy asks for a flush."""
         if self.unflushed <= 0:
             return False
-        return self.unflushed >= self.settings.flush_messages or now_ms - self._flushed_ms >= self.settings.flush_ms
+        if self.unflushed >= self.settings.flush_messages:
+            return True
+        # What recovery found is not known to be durable, either, and nobody knows how old it is.
+        return self._unflushed_ms is None or now_ms - self._unflushed_ms >= self.settings.flush_ms
 
     def prepare_flush(self) -> Flush | None:
         """What must be synced so that all that was appended so far is durable; None if it is."""
@@ -529,8 +511,10 @@ class PartitionLog:
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
         self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
         self._unsynced = [segment for segment in self._unsynced if segment.base_offset not in flush.sealed]
+        # What was appended while the flush ran is at most as old as that.
+        self._unflushed_ms = None if self.flushed_offset >= self.log_end_offset else self._appended_ms
 
-    def flush(self, now_ms: int | None = None) -> None:
+    def flush(self) -> None:
         """Make everything durable, here and now."""
         flush = self.prepare_flush()
         if flush is None:
@@ -540,8 +524,6 @@ class PartitionLog:
         except OSError as error:
             raise self.fail(error) from error
         self.complete_flush(flush)
-        if now_ms is not None:
-            self._flushed_ms = now_ms
 
     # --- end
 

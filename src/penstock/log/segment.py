@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
@@ -47,16 +46,6 @@ class Region(NamedTuple):
         return self.file.read_at(self.position, self.size)
 
 
-class Damage(NamedTuple):
-    """What recovery cut off: `size` bytes from `position` on, and whether they had been synced once."""
-
-    path: str
-    position: int
-    size: int
-    reason: str
-    was_synced: bool
-
-
 class Segment:
     """A segment that is open for reading, and, while it is the last of its log, for appending."""
 
@@ -82,14 +71,14 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = -1
         self.first_timestamp: int | None = None
-        self._interval = index_interval_bytes
-        self._since_index = 0
+        self.interval = index_interval_bytes
+        self.since_index = 0
         self._file: File | None = None
         self._torn = False
         self._broken: tuple[int, str] | None = None  # where a walk found damage that hides where the segment ends
-        self._verified = VerifiedRanges()
-        self._tail_position = 0
-        self._tail_header: BatchHeader | None = None
+        self.verified = VerifiedRanges()
+        self.tail_position = 0
+        self.tail_header: BatchHeader | None = None
 
     # --- life
 
@@ -168,9 +157,9 @@ class Segment:
             raise LogFailed(self.path, f"write failed: {error}") from error
         origin = position - headers[0].position
         for header in headers:
-            self._note(header, origin + header.position)
+            self.note(header, origin + header.position)
         self.size = position + size
-        self._verified.add(position, position + size)
+        self.verified.add(position, position + size)
         if self.index.pending >= _FLUSH_INDEX_ENTRIES:
             self.flush_indexes()
 
@@ -180,26 +169,26 @@ class Segment:
             self.file.truncate(position)
             self._torn = False
 
-    def _note(self, header: BatchHeader, position: int) -> None:
+    def note(self, header: BatchHeader, position: int) -> None:
         """Bring offsets, timestamps and indexes up to date with a batch that stands at `position`."""
-        if self._since_index > self._interval:
+        if self.since_index > self.interval:
             self.index.append(header.last_offset - self.base_offset, position)
             if self.max_timestamp > NO_TIMESTAMP:
                 self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-            self._since_index = 0
+            self.since_index = 0
         self._take(header, position)
 
     def _take(self, header: BatchHeader, position: int) -> None:
-        """As _note, for a batch that is in the indexes already."""
-        self._since_index += header.size
+        """As note, for a batch that is in the indexes already."""
+        self.since_index += header.size
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset
         if self.first_timestamp is None:
             self.first_timestamp = header.max_timestamp
         self.next_offset = header.next_offset
-        self._tail_position = position
-        self._tail_header = header
+        self.tail_position = position
+        self.tail_header = header
 
     def flush_indexes(self) -> None:
         # The log is the truth: an index that cannot be written now is written later, or rebuilt.
@@ -215,9 +204,9 @@ class Segment:
             if self._broken is not None:
                 raise DamagedLog(self.path, *self._broken)
             return None
-        tail = self._tail_header
+        tail = self.tail_header
         if tail is not None and offset >= tail.base_offset:
-            return Place(self._tail_position, tail)
+            return Place(self.tail_position, tail)
         found = self._find(offset)
         if isinstance(found, str):
             self.rebuild_indexes()
@@ -327,18 +316,18 @@ class Segment:
 
     def _verify(self, start: int, end: int) -> int:
         """Check what was not checked before in [start, end); where the sound part ends, beyond `start`."""
-        position = self._verified.end_of(start)
+        position = self.verified.end_of(start)
         while position < end:
             for piece in walk(self.file, position, self.size):
                 position, problem = self._sound_part(piece)
-                self._verified.add(piece.position, position)
+                self.verified.add(piece.position, position)
                 if problem is not None:
                     if position > start:
                         return min(position, end)
                     raise DamagedLog(self.path, position, problem)
                 if position >= end:
                     break
-            position = max(position, self._verified.end_of(position))
+            position = max(position, self.verified.end_of(position))
         return end
 
     def _sound_part(self, piece: Piece) -> tuple[int, str | None]:
@@ -365,7 +354,7 @@ class Segment:
         self.size = self.file.size() if size is None else size
         trouble = self._load_indexes()
         if trouble is not None:
-            self._reset()
+            self.reset()
         return trouble
 
     def _load_indexes(self) -> str | None:
@@ -379,7 +368,7 @@ class Segment:
         if last is not None:
             if last.value + HEADER_SIZE > self.size:
                 return f"names position {last.value} of a log of {self.size} bytes"
-            self._since_index = 0
+            self.since_index = 0
             self.first_timestamp = self._first_timestamp()
         position = start
         for place in walk_headers(self.file, start, self.size):
@@ -415,9 +404,9 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Write both indexes anew from the log, up to the first damage."""
-        end, tail_position, tail = self.next_offset, self._tail_position, self._tail_header
+        end, tail_position, tail = self.next_offset, self.tail_position, self.tail_header
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
-        self._reset()
+        self.reset()
         self.index.create()
         self.time_index.create()
         position = 0
@@ -425,104 +414,21 @@ class Segment:
             if isinstance(place, str):
                 self._broken = position, place
                 break
-            self._note(place.header, place.position)
+            self.note(place.header, place.position)
             position = place.end
         if self._broken is not None and end > self.next_offset:
             # Where the segment ends was known before: damage in its middle does not change that.
             self._broken = None
-            self.next_offset, self._tail_position, self._tail_header = end, tail_position, tail
+            self.next_offset, self.tail_position, self.tail_header = end, tail_position, tail
             self.max_timestamp, self.max_timestamp_offset = newest, newest_offset
         self.flush_indexes()
 
-    def recover(self, synced_offset: int, next_offset: int, largest_batch: int) -> Damage | None:
-        """After an unclean stop: walk the log, cut it at the first bad byte, build the indexes anew.
-
-        Batches below `synced_offset` are known to have reached the disk, so their headers suffice; the rest is checked
-        by checksum. Offsets must go on from `next_offset` and leader epochs never fall. What was wrong, or None.
-        """
-        self.size = self.file.size()
-        self._reset()
-        self.index.create()
-        self.time_index.create()
-        position, reason = self._recover_synced(synced_offset, next_offset)
-        if reason is None:
-            position, reason = self._recover_rest(position, largest_batch)
-        damage = None
-        if position < self.size:
-            damage = Damage(self.path, position, self.size - position, reason or "", self.next_offset < synced_offset)
-            self.file.truncate(position)
-            self.file.sync()
-            self.size = position
-        self._verified.cut(position)
-        self.flush_indexes()
-        return damage
-
-    def _recover_synced(self, synced_offset: int, next_offset: int) -> tuple[int, str | None]:
-        self.next_offset, position = next_offset, 0
-        if synced_offset <= self.base_offset:
-            return 0, None
-        for run in walk_runs(self.file, 0, self.size):
-            if isinstance(run, str):
-                # What follows the synced part may well be damaged: the walk that checks everything judges it.
-                return position, run if self.next_offset < synced_offset else None
-            headers = run.headers
-            reaches_end = headers[-1].base_offset >= synced_offset
-            if reaches_end:
-                headers = [*takewhile(lambda header: header.base_offset < synced_offset, headers)]
-            position, reason = self._recover_run(run.position, headers, position)
-            if reason is not None or reaches_end:
-                return position, reason
-        return position, None
-
-    def _recover_rest(self, start: int, largest_batch: int) -> tuple[int, str | None]:
-        position = start
-        for piece in walk(self.file, start, self.size, largest=largest_batch):
-            position, reason = self._recover_run(piece.position, piece.headers, position)
-            self._verified.add(piece.position, position)
-            if reason is not None or piece.problem is not None:
-                return position, reason or piece.problem
-        return position, None
-
-    def _recover_run(self, origin: int, headers: Sequence[BatchHeader], position: int) -> tuple[int, str | None]:
-        """`_note` for batches in a row, up to one that cannot follow: where the last taken ends, and why no further.
-
-        Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch
-        and none of the others.
-        """
-        expected, tail = self.next_offset, self._tail_header
-        epoch = -1 if tail is None else tail.leader_epoch
-        last_possible, interval, since = self.base_offset + MAX_RELATIVE_OFFSET, self._interval, self._since_index
-        stamp, stamp_offset, reason = self.max_timestamp, self.max_timestamp_offset, None
-        last: BatchHeader | None = None
-        for header in headers:
-            base_offset = header.base_offset
-            last_offset = base_offset + header.last_offset_delta
-            if base_offset < expected or last_offset > last_possible or header.leader_epoch < epoch:
-                reason = f"offset {base_offset} of epoch {header.leader_epoch} follows {expected} of epoch {epoch}"
-                break
-            if since > interval:
-                self.index.append(last_offset - self.base_offset, origin + header.position)
-                if stamp > NO_TIMESTAMP:
-                    self.time_index.append(stamp, stamp_offset - self.base_offset)
-                since = 0
-            since += header.size
-            if header.max_timestamp > stamp:
-                stamp, stamp_offset = header.max_timestamp, last_offset
-            expected, epoch, last = last_offset + 1, header.leader_epoch, header
-        if last is None:
-            return position, reason
-        if self.first_timestamp is None:
-            self.first_timestamp = headers[0].max_timestamp
-        self.next_offset, self.max_timestamp, self.max_timestamp_offset = expected, stamp, stamp_offset
-        self._since_index, self._tail_position, self._tail_header = since, origin + last.position, last
-        return origin + last.position + last.size, reason
-
-    def _reset(self) -> None:
+    def reset(self) -> None:
         self.next_offset = self.base_offset
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, -1
         self.first_timestamp = None
-        self._since_index = 0
-        self._tail_header = None
+        self.since_index = 0
+        self.tail_header = None
         self._broken = None
 
     def truncate(self, position: int) -> None:
@@ -530,13 +436,13 @@ class Segment:
         self.file.truncate(position)
         self.file.sync()
         self.size = position
-        self._verified.cut(position)
+        self.verified.cut(position)
         self.index.truncate(position)
         self.rewind_time_index()
 
     def rewind_time_index(self) -> None:
         """After a cut: recompute what the tail of the log says of offsets and times."""
-        self._reset()
+        self.reset()
         last = self.index.last
         self.time_index.truncate(0 if last is None else last.key + 1)
         stamp = self.time_index.last

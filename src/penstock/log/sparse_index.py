@@ -54,12 +54,19 @@ class SparseIndex:
         if file.size():
             file.truncate(0)
         self._forget()
+        self.close()  # thousands of idle partitions must not hold three descriptors each
 
     def load(self) -> str | None:
         """Take over the file; why it cannot be trusted, or None. Missing, torn and zeroed files cannot."""
         self._forget()
-        if not self._files.exists(self.path):
+        try:
+            return self._load()
+        except FileNotFoundError:
             return "is missing"
+        finally:
+            self.close()
+
+    def _load(self) -> str | None:
         size = self._open().size()
         if size % self._entry.size:
             return f"has {size} bytes, not a multiple of {self._entry.size}"

@@ -7,6 +7,7 @@ Trouble with one partition does not keep the others from their upkeep.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from penstock.log.directory import Hosted, LogDirectory
 from penstock.log.directory_errors import DirectoryOffline, is_partitions_own
@@ -19,6 +20,8 @@ from penstock.log.trimming import enforce_retention
 from penstock.records import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
+
+IsBusy = Callable[[PartitionLog], bool]
 
 
 def may_expire(log: PartitionLog, now_ms: int) -> bool:
@@ -39,13 +42,13 @@ def may_expire(log: PartitionLog, now_ms: int) -> bool:
     return now_ms - newest_ms > settings.retention_ms
 
 
-def expire(directory: LogDirectory, now_ms: int) -> int:
-    """Take out the segments whose time is over; the number of files that now wait for removal."""
+def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) -> int:
+    """Take out the segments whose time is over, but not of logs that are busy; how many files now wait for removal."""
     if not directory.check_logs():
         return 0
     count = 0
     for hosted in list(directory.hosted.values()):
-        if not may_expire(hosted.log, now_ms):
+        if not may_expire(hosted.log, now_ms) or (is_busy is not None and is_busy(hosted.log)):
             continue
         try:
             with directory.disk():

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from penstock.records import HEADER_SIZE, BatchHeader, scan
 from penstock.runtime.files import File
 
 _PIECE = 1024 * 1024
 _FIRST_LOOK = 4096
+# Beyond this a length is taken for a lie until the checksum agrees.
+_VERY_LARGE = 16 * 1024 * 1024
+_CRC_POSITION, _CRC_START = 17, 21
 # Reading a batch of this size on the way costs as much as another read behind it.
 _LEAP = 32 * 1024
 
@@ -49,10 +54,10 @@ class Place(NamedTuple):
         return self.position + self.header.size
 
 
-def walk(file: File, start: int, end: int, *, verify: bool = True, largest: int = 2**31) -> Iterator[Piece]:
+def walk(file: File, start: int, end: int, *, verify: bool = True) -> Iterator[Piece]:
     """The batches of file[start:end], piece by piece; the last piece tells in `problem` why the walk ended early.
 
-    A batch that claims more than `largest` bytes is damage, not a reason to read that much.
+    A batch that claims to be very large is read whole only after its checksum has borne that out, piece by piece.
     """
     position, wanted = start, _PIECE
     while position < end:
@@ -64,8 +69,10 @@ def walk(file: File, start: int, end: int, *, verify: bool = True, largest: int 
         at_end = position + len(buffer) >= end or len(buffer) < wanted
         problem = found.problem
         if problem == "incomplete" and not at_end:
-            if found.needed > min(largest, end - position - found.end):
+            if found.needed > end - position - found.end:
                 problem = f"a batch of {found.needed} bytes does not fit what is left"
+            elif found.needed > _VERY_LARGE and not _checksum_matches(file, position + found.end, found.needed):
+                problem = "checksum does not match"
             else:
                 problem = None
                 # It stays so: where one batch is large the next ones are, and would be read in part first.
@@ -74,6 +81,18 @@ def walk(file: File, start: int, end: int, *, verify: bool = True, largest: int 
         if problem is not None:
             return
         position += found.end
+
+
+def _checksum_matches(file: File, position: int, size: int) -> bool:
+    stored = int.from_bytes(file.read_at(position + _CRC_POSITION, _CRC_START - _CRC_POSITION), "big")
+    crc, at, end = 0, position + _CRC_START, position + size
+    while at < end:
+        part = file.read_at(at, min(_PIECE, end - at))
+        if not part:
+            return False
+        crc = crc32c(part, crc)
+        at += len(part)
+    return crc == stored
 
 
 def walk_runs(file: File, start: int, end: int) -> Iterator[Run | str]:

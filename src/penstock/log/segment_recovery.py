@@ -1,0 +1,115 @@
+"""Recovering a segment after an unclean stop.
+
+Rule: walk the batches from the first one, build the indexes anew on the way, and cut the file at the first batch that
+is torn, damaged or cannot follow the one before it. Batches that were durable are believed by their headers; all others
+must match their checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.log.walk import walk, walk_runs
+from penstock.records import NO_TIMESTAMP, BatchHeader
+
+
+class Damage(NamedTuple):
+    """What recovery cut off: `size` bytes from `position` on, and whether they had been synced once."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    was_synced: bool
+
+
+def recover(segment: Segment, synced_offset: int, next_offset: int) -> Damage | None:
+    """Cut the log at the first bad byte and build its indexes anew; what was wrong, or None.
+
+    All below `synced_offset` is known to have reached the disk. Offsets go on from `next_offset`, epochs never fall.
+    """
+    segment.size = segment.file.size()
+    segment.reset()
+    segment.index.create()
+    segment.time_index.create()
+    position, reason = _synced_part(segment, synced_offset, next_offset)
+    if reason is None:
+        position, reason = _rest(segment, position)
+    damage = None
+    if position < segment.size:
+        was_synced = segment.next_offset < synced_offset
+        damage = Damage(segment.path, position, segment.size - position, reason or "", was_synced)
+        segment.file.truncate(position)
+        segment.file.sync()
+        segment.size = position
+    segment.verified.cut(position)
+    segment.flush_indexes()
+    return damage
+
+
+def _synced_part(segment: Segment, synced_offset: int, next_offset: int) -> tuple[int, str | None]:
+    """Where the durable batches end, and why before `synced_offset`, if they do."""
+    segment.next_offset, position = next_offset, 0
+    if synced_offset <= segment.base_offset:
+        return 0, None
+    for run in walk_runs(segment.file, 0, segment.size):
+        if isinstance(run, str):
+            # What follows the synced part may well be damaged: the walk that checks everything judges it.
+            return position, run if segment.next_offset < synced_offset else None
+        headers = run.headers
+        reaches_end = headers[-1].base_offset >= synced_offset
+        if reaches_end:
+            headers = [*takewhile(lambda header: header.base_offset < synced_offset, headers)]
+        position, reason = _take_run(segment, run.position, headers, position)
+        if reason is not None or reaches_end:
+            return position, reason
+    return position, None
+
+
+def _rest(segment: Segment, start: int) -> tuple[int, str | None]:
+    position = start
+    for piece in walk(segment.file, start, segment.size):
+        position, reason = _take_run(segment, piece.position, piece.headers, position)
+        segment.verified.add(piece.position, position)
+        if reason is not None or piece.problem is not None:
+            return position, reason or piece.problem
+    return position, None
+
+
+def _take_run(segment: Segment, origin: int, headers: Sequence[BatchHeader], position: int) -> tuple[int, str | None]:
+    """`Segment.note` for batches in a row, up to one that cannot follow: where the last taken ends, why no further.
+
+    Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch and
+    none of the others. Written out, because a segment may hold millions of small batches.
+    """
+    expected, tail = segment.next_offset, segment.tail_header
+    epoch = -1 if tail is None else tail.leader_epoch
+    base, interval, since = segment.base_offset, segment.interval, segment.since_index
+    last_possible = base + MAX_RELATIVE_OFFSET
+    stamp, stamp_offset, reason = segment.max_timestamp, segment.max_timestamp_offset, None
+    last: BatchHeader | None = None
+    for header in headers:
+        base_offset = header.base_offset
+        last_offset = base_offset + header.last_offset_delta
+        if base_offset < expected or last_offset > last_possible or header.leader_epoch < epoch:
+            reason = f"offset {base_offset} of epoch {header.leader_epoch} follows {expected} of epoch {epoch}"
+            break
+        if since > interval:
+            segment.index.append(last_offset - base, origin + header.position)
+            if stamp > NO_TIMESTAMP:
+                segment.time_index.append(stamp, stamp_offset - base)
+            since = 0
+        since += header.size
+        if header.max_timestamp > stamp:
+            stamp, stamp_offset = header.max_timestamp, last_offset
+        expected, epoch, last = last_offset + 1, header.leader_epoch, header
+    if last is None:
+        return position, reason
+    if segment.first_timestamp is None:
+        segment.first_timestamp = headers[0].max_timestamp
+    segment.next_offset, segment.max_timestamp, segment.max_timestamp_offset = expected, stamp, stamp_offset
+    segment.since_index, segment.tail_position, segment.tail_header = since, origin + last.position, last
+    return origin + last.position + last.size, reason
