@@ -25,10 +25,10 @@ from tests.cli.logs import (
     transactional,
 )
 
-from penstock.log.findings import Kind, Options, Severity
+from penstock.log.inspection.findings import Kind, Options, Severity
+from penstock.log.inspection.verification import verify_partition
 from penstock.log.opening import open_log
 from penstock.log.settings import LogSettings
-from penstock.log.verification import verify_partition
 from penstock.records import encode_batch
 from penstock.records.kernel import write_header
 from penstock.records.legacy import LegacyMessage, encode_message_set

@@ -23,7 +23,7 @@ from tests.cli.logs import (
     transactional,
 )
 
-from penstock.log.producer_snapshot import AppendedBatch, ProducerEntry, ProducerSnapshot, encode_snapshot
+from penstock.log.producers.snapshot import AppendedBatch, ProducerEntry, ProducerSnapshot, encode_snapshot
 from penstock.records import encode_batch
 from penstock.records.kernel import write_header
 from penstock.records.legacy import LegacyMessage, encode_message_set

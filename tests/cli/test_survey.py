@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.logs import START_MS, records
 
-from penstock.log.read_only import ReadOnlyFiles
-from penstock.log.survey import Damaged, Item, Message, Run, survey
+from penstock.log.inspection.read_only import ReadOnlyFiles
+from penstock.log.inspection.survey import Damaged, Item, Message, Run, survey
 from penstock.records import encode_batch
 from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.runtime.files import Buffer

@@ -11,11 +11,11 @@ from typing import TypeVar
 from tests.log.compaction_stories import NOW, SMALL, put
 from tests.log.directory_stories import TOPIC_ID, open_manager
 
-from penstock.log.cleaner import LogCleaner
-from penstock.log.cleaner_candidates import Patience
-from penstock.log.cleaner_throttle import Throttle
-from penstock.log.compaction_filter import DEFAULT_MAP_BYTES
-from penstock.log.manager import LogManager
+from penstock.log.compaction.candidates import Patience
+from penstock.log.compaction.cleaner import LogCleaner
+from penstock.log.compaction.filtering import DEFAULT_MAP_BYTES
+from penstock.log.compaction.throttle import Throttle
+from penstock.log.folders.manager import LogManager
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.runtime.clock import ManualClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.log.compaction import CompactionResult, compact
+from penstock.log.compaction.rounds import CompactionResult, compact
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import COMPACT, LogSettings

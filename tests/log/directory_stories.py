@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.log.directory import LogDirectory
-from penstock.log.manager import LogManager, OnOffline
+from penstock.log.folders.directory import LogDirectory
+from penstock.log.folders.manager import LogManager, OnOffline
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import decode_batch, encode_batch, scan

@@ -32,7 +32,7 @@ from penstock.log.errors import (
     StaleEpoch,
 )
 from penstock.log.partition_log import NO_APPEND_TIME, PartitionLog
-from penstock.log.producer_errors import (
+from penstock.log.producers.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     MissingSequence,

@@ -12,9 +12,9 @@ from tests.log.cleaner_stories import ONE, TWO, LateAnswers, broker_of, newest, 
 from tests.log.compaction_stories import NOW, SMALL, leftovers, put, records_in, view_of
 from tests.log.directory_stories import open_manager
 
-from penstock.log.cleaner import LogCleaner
-from penstock.log.cleaner_throttle import Throttle
-from penstock.log.compaction_filter import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.cleaner import LogCleaner
+from penstock.log.compaction.filtering import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.throttle import Throttle
 from penstock.log.errors import LogFailed
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import COMPACT, DELETE
@@ -550,7 +550,7 @@ def test_a_bug_in_a_round_does_not_end_the_cleaner(monkeypatch: pytest.MonkeyPat
     broker = broker_of()
     log = broker.filled("views")
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.log.compaction_filter.BatchCleaner.clean_all", bug)
+        patched.setattr("penstock.log.compaction.filtering.BatchCleaner.clean_all", bug)
         broker.tick()
     assert broker.cleaner.figures.failed == 1
     assert leftovers(log) == []

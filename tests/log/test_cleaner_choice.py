@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.log.cleaner_stories import PATIENCE, Broker, broker_of, newest, slow_broker, write
 from tests.log.compaction_stories import NOW, SMALL, new_log, put, view_of
 
-from penstock.log import cleaner_candidates
-from penstock.log.cleaner import mean_piece_bytes
-from penstock.log.cleaner_candidates import Candidates, changes_at_ms
-from penstock.log.cleaner_throttle import Throttle
-from penstock.log.compaction_plan import LogFacts, Plan, plan
+from penstock.log.compaction import candidates as cleaner_candidates
+from penstock.log.compaction.candidates import Candidates, changes_at_ms
+from penstock.log.compaction.cleaner import mean_piece_bytes
+from penstock.log.compaction.plan import LogFacts, Plan, plan
+from penstock.log.compaction.throttle import Throttle
 from penstock.log.segment_table import Row, SegmentTable
 from penstock.log.settings import COMPACT, DELETE, NEVER, LogSettings
 from penstock.records import encode_batch

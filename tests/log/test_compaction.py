@@ -29,14 +29,14 @@ from tests.log.compaction_stories import (
     without_snapshots,
 )
 
-from penstock.log.compaction import Compaction, compact, plan_for
-from penstock.log.compaction_errors import (
+from penstock.log.compaction.errors import (
     CompactionCancelled,
     CompactionError,
     CompactionFailed,
     CompactionOvertaken,
 )
-from penstock.log.compaction_filter import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.filtering import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.rounds import Compaction, compact, plan_for
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed
 from penstock.log.lookup import latest_timestamp, offset_for_time
 from penstock.log.partition_log import PartitionLog

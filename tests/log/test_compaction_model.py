@@ -21,8 +21,8 @@ from tests.log.compaction_stories import (
     without_snapshots,
 )
 
-from penstock.log.compaction import compact
-from penstock.log.compaction_filter import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.filtering import KEY_OVERHEAD_BYTES
+from penstock.log.compaction.rounds import compact
 from penstock.log.partition_log import PartitionLog
 from penstock.log.trimming import truncate_to
 from penstock.records import Codec, Record

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log.compaction_plan import LogFacts, Plan, group_segments, plan
+from penstock.log.compaction.plan import LogFacts, Plan, group_segments, plan
 from penstock.log.segment_table import Row, SegmentTable
 from penstock.log.settings import COMPACT, DELETE, LogSettings
 

@@ -25,7 +25,7 @@ from tests.log.compaction_stories import (
     settle,
 )
 
-from penstock.log.compaction import Compaction, compact, plan_for
+from penstock.log.compaction.rounds import Compaction, compact, plan_for
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings

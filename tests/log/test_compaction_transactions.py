@@ -25,7 +25,7 @@ from tests.log.compaction_stories import (
     without_snapshots,
 )
 
-from penstock.log.compaction import Compaction, plan_for
+from penstock.log.compaction.rounds import Compaction, plan_for
 from penstock.log.partition_log import PartitionLog
 from penstock.log.transaction_index import TransactionIndexError
 from penstock.log.trimming import truncate_to

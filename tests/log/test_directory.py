@@ -24,17 +24,17 @@ from tests.log.directory_stories import (
     write_file,
 )
 
-from penstock.log.directory import LogDirectory, Progress
-from penstock.log.directory_errors import (
+from penstock.log.errors import FolderInUse, LogFailed, TooManyOpenFiles
+from penstock.log.folders.directory import LogDirectory, Progress
+from penstock.log.folders.errors import (
     DirectoryOffline,
     InconsistentTopicId,
     PartitionExists,
     UnknownPartition,
 )
-from penstock.log.errors import FolderInUse, LogFailed, TooManyOpenFiles
-from penstock.log.folder_names import InvalidPartitionName
-from penstock.log.metadata_files import MetadataFileError, WrongOwner
-from penstock.log.removals import remove_all
+from penstock.log.folders.metadata_files import MetadataFileError, WrongOwner
+from penstock.log.folders.names import InvalidPartitionName
+from penstock.log.folders.removals import remove_all
 from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_files import SimulatedFiles
@@ -83,7 +83,7 @@ def test_a_folder_in_use_by_this_process_is_refused(tmp_path: Path) -> None:
 def test_a_folder_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
     holder = (
         "import sys\n"
-        "from penstock.log.directory import LogDirectory\n"
+        "from penstock.log.folders.directory import LogDirectory\n"
         "from penstock.runtime.posix_files import PosixFiles\n"
         "from penstock.runtime.randomness import SeededRandom\n"
         "d = LogDirectory.open(PosixFiles(), sys.argv[1], node_id=1, cluster_id='c', random=SeededRandom(0))\n"

@@ -18,9 +18,9 @@ from tests.log.directory_stories import (
     values_in,
 )
 
-from penstock.log.directory import LogDirectory
-from penstock.log.directory_errors import DirectoryOffline
 from penstock.log.errors import DiskFull, LogFailed
+from penstock.log.folders.directory import LogDirectory
+from penstock.log.folders.errors import DirectoryOffline
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_disk import KEEP_SIZES_ONLY
 from penstock.testing.simulated_faults import Operation

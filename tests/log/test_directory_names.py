@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.folder_names import (
-    InvalidPartitionName,
-    doomed_name,
-    folder_name,
-    is_doomed_name,
-    parse_folder_name,
-)
-from penstock.log.metadata_files import (
+from penstock.log.folders.metadata_files import (
     MetadataFileError,
     MetaProperties,
     WrongOwner,
@@ -27,6 +20,13 @@ from penstock.log.metadata_files import (
     read_topic_id,
     write_meta,
     write_topic_id,
+)
+from penstock.log.folders.names import (
+    InvalidPartitionName,
+    doomed_name,
+    folder_name,
+    is_doomed_name,
+    parse_folder_name,
 )
 from penstock.runtime.posix_files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles

@@ -20,8 +20,8 @@ from tests.log.directory_stories import (
 )
 
 from penstock.log.checkpoints import read_offsets
-from penstock.log.directory import LogDirectory
 from penstock.log.errors import DiskFull, OffsetOutOfRange
+from penstock.log.folders.directory import LogDirectory
 from penstock.log.trimming import enforce_retention
 from penstock.records import encode_batch
 from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, KEEP_UNSYNCED

@@ -9,8 +9,8 @@ import pytest
 from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_directory, put, values_in
 
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.directory import LogDirectory
-from penstock.log.removals import remove_all
+from penstock.log.folders.directory import LogDirectory
+from penstock.log.folders.removals import remove_all
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles

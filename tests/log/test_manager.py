@@ -14,23 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_manager, put, put_durably, values_in
 
-from penstock.log import upkeep
-from penstock.log.directory import Progress
-from penstock.log.directory_errors import (
+from penstock.log.errors import FolderInUse, LogFailed
+from penstock.log.folders import upkeep
+from penstock.log.folders.directory import Progress
+from penstock.log.folders.errors import (
     NoDirectoryOnline,
     PartitionExists,
     PartitionInTwoFolders,
     PartitionMayBeOffline,
     UnknownPartition,
 )
-from penstock.log.errors import FolderInUse, LogFailed
-from penstock.log.manager import LogManager
-from penstock.log.metadata_files import WrongOwner
+from penstock.log.folders.manager import LogManager
+from penstock.log.folders.metadata_files import WrongOwner
+from penstock.log.folders.upkeep import may_expire
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.log.trimming import enforce_retention
-from penstock.log.upkeep import may_expire
 from penstock.records import encode_batch
 from penstock.runtime.files import Space
 from penstock.runtime.posix_files import PosixFiles

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.producer_snapshot import (
+from penstock.log.producers.snapshot import (
     AppendedBatch,
     ProducerEntry,
     ProducerSnapshot,
@@ -18,7 +18,7 @@ from penstock.log.producer_snapshot import (
     snapshot_name,
     snapshot_offset,
 )
-from penstock.log.producer_state import ProducerStates
+from penstock.log.producers.state import ProducerStates
 
 KAFKAS_ENTRY = struct.Struct(">qhiqiqiq")
 EXAMPLE = ProducerSnapshot(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.errors import NonMonotonicOffsets
-from penstock.log.producer_errors import (
+from penstock.log.producers.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     MissingSequence,
@@ -16,7 +16,7 @@ from penstock.log.producer_errors import (
     ProducerStateError,
     TooManyProducers,
 )
-from penstock.log.producer_state import (
+from penstock.log.producers.state import (
     NEW,
     CompletedTransaction,
     ProducerStates,

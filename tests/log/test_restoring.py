@@ -19,9 +19,9 @@ from tests.log.log_stories import (
 from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producer_errors import OutOfOrderSequence
-from penstock.log.producer_snapshot import snapshot_name, snapshot_offset
-from penstock.log.producer_state import ProducerStates
+from penstock.log.producers.errors import OutOfOrderSequence
+from penstock.log.producers.snapshot import snapshot_name, snapshot_offset
+from penstock.log.producers.state import ProducerStates
 from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_disk import KEEP_UNSYNCED, LOSE_UNSYNCED

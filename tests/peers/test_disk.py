@@ -18,7 +18,7 @@ from tests.cli.logs import run
 from tests.peers.java_process import FLAGS, JavaProcess, classpath
 from tests.peers.provision import Found
 
-from penstock.log.compaction import compact
+from penstock.log.compaction.rounds import compact
 from penstock.log.lookup import offset_for_time
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog

@@ -12,6 +12,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.records.record_bytes import batch_of, payload_of, record_of, varint
 
 from penstock.records import Buffer, RecordTuple, twin
 
@@ -96,33 +97,6 @@ def parse_all(loops: ModuleType, payload: bytes, count: int, base_offset: int, b
 
 def assert_same_parse(kernel: ModuleType, payload: bytes, count: int, base: int = 3, timestamp: int = 9) -> None:
     assert parse_all(kernel, payload, count, base, timestamp) == parse_all(twin, payload, count, base, timestamp)
-
-
-# --- building bytes, sound and unsound -------------------------------------------------------------------------
-
-
-def payload_of(items: Sequence[RecordTuple], deltas: Sequence[int] | None = None) -> bytes:
-    return bytes(twin.encode_records(items, deltas)[0][HEADER_SIZE:])
-
-
-def batch_of(items: Sequence[RecordTuple], base_offset: int = 0, attributes: int = 0) -> bytearray:
-    batch, base_timestamp, max_timestamp = twin.encode_records(items)
-    last = max(len(items) - 1, 0)
-    twin.write_header(batch, base_offset, 4, attributes, last, base_timestamp, max_timestamp, 1000, 2, 30, len(items))
-    return batch
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    value = (value << 1) ^ (value >> 63)
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def record_of(body: bytes, length: int | None = None) -> bytes:
-    return varint(len(body) if length is None else length) + body
 
 
 def fix_checksum(batch: bytearray) -> None:

@@ -5,44 +5,21 @@ from __future__ import annotations
 import mmap
 import pickle
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.records.record_bytes import batch_of, payload_of, record_of, varint
 
-from penstock.records import RecordTuple, twin
+from penstock.records import twin
 from penstock.records.errors import CorruptBatch, RecordError, TooLarge
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 HEADER_SIZE = 61
-
-
-def payload_of(items: Sequence[RecordTuple], deltas: Sequence[int] | None = None) -> bytes:
-    return bytes(twin.encode_records(items, deltas)[0][HEADER_SIZE:])
-
-
-def batch_of(items: Sequence[RecordTuple], base_offset: int = 0, attributes: int = 0) -> bytearray:
-    batch, base_timestamp, max_timestamp = twin.encode_records(items)
-    last = max(len(items) - 1, 0)
-    twin.write_header(batch, base_offset, 4, attributes, last, base_timestamp, max_timestamp, 1000, 2, 30, len(items))
-    return batch
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    value = (value << 1) ^ (value >> 63)
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def record_of(body: bytes, length: int | None = None) -> bytes:
-    return varint(len(body) if length is None else length) + body
 
 
 def body(timestamp: int = 0, offset: int = 0, tail: bytes = b"\x01\x01\x00") -> bytes:

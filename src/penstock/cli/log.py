@@ -14,7 +14,7 @@ import click
 from penstock.cli.output import CommandError, Output, format_option
 
 if TYPE_CHECKING:
-    from penstock.log.path_kinds import PathKind
+    from penstock.log.inspection.path_kinds import PathKind
     from penstock.runtime.files import Files
 
 # Longer than a broker's write takes, even on a busy machine.
@@ -63,8 +63,8 @@ def dump(
                2  not a path of a log
     """
     from penstock.cli.log_dump import Dump
-    from penstock.log.inspection import NO_LIMIT, Window
-    from penstock.log.path_kinds import PathKind
+    from penstock.log.inspection.dump import NO_LIMIT, Window
+    from penstock.log.inspection.path_kinds import PathKind
 
     files = _files()
     targets = [(path, _kind(files, path)) for path in map(_folder_path, paths)]
@@ -119,7 +119,7 @@ def _folder_path(path: str) -> str:
 
 
 def _kind(files: Files, path: str) -> PathKind:
-    from penstock.log.path_kinds import PathKind, kind_of
+    from penstock.log.inspection.path_kinds import PathKind, kind_of
 
     expected = f"Give {_PATHS}; `verify` also takes a data folder."
     try:

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Iterable
 
 from penstock.cli.output import EXIT_DAMAGE, EXIT_SOUND, JSON, Output, printable
-from penstock.log.inspection import (
+from penstock.log.inspection.dump import (
     BatchEntry,
     DamageEntry,
     Entry,
@@ -21,8 +21,8 @@ from penstock.log.inspection import (
     dump,
     logs_within,
 )
-from penstock.log.path_kinds import PathKind
-from penstock.log.producer_snapshot import ProducerEntry
+from penstock.log.inspection.path_kinds import PathKind
+from penstock.log.producers.snapshot import ProducerEntry
 from penstock.log.transaction_index import AbortedTransaction
 from penstock.records import Codec
 from penstock.runtime.files import Files

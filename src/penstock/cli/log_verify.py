@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.cli.output import EXIT_DAMAGE, EXIT_SOUND, JSON, Output, counted, human_bytes, printable
-from penstock.log.findings import Finding, Options, Report, Severity
-from penstock.log.path_kinds import PathKind, log_bytes
-from penstock.log.verification import verify
+from penstock.log.inspection.findings import Finding, Options, Report, Severity
+from penstock.log.inspection.path_kinds import PathKind, log_bytes
+from penstock.log.inspection.verification import verify
 from penstock.runtime.files import Files
 
 # Less is read before a bar would have been seen.

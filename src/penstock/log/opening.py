@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producer_state import ProducerStates
+from penstock.log.producers.state import ProducerStates
 from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
 from penstock.log.segment_recovery import Damage, recover

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -33,13 +32,14 @@ from penstock.log.errors import (
 )
 from penstock.log.flush import Flush
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.producer_snapshot import snapshot_name
-from penstock.log.producer_state import CompletedTransaction, ProducerStates
+from penstock.log.open_segments import OpenSegments
+from penstock.log.producers.snapshot import snapshot_name
+from penstock.log.producers.state import CompletedTransaction, ProducerStates
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import DELETED, segment_files
-from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
+from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
 from penstock.records import (
     BatchHeader,
     Buffer,
@@ -51,7 +51,6 @@ from penstock.records import (
 from penstock.records.control import decode_marker
 from penstock.runtime.files import File, Files
 
-_OPEN_SEGMENTS = 8
 _INDEX_ENTRY_BYTES = 8
 
 
@@ -106,7 +105,7 @@ class PartitionLog:
         self._folder_changes = 1  # its files may be new
         self._folder_changes_synced = 0
         self._failure: LogFailed | None = None
-        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._open = OpenSegments(files, folder)
         self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
         self._aborted_bases: list[int] | None = None  # listed when first asked for
 
@@ -254,17 +253,11 @@ class PartitionLog:
                     self._note_aborted(completed)
 
     def _note_aborted(self, completed: CompletedTransaction) -> None:
-        aborted = AbortedTransaction(
-            completed.producer_id,
-            completed.first_offset,
-            completed.last_offset,
-            completed.last_stable_offset,
-        )
         known = self._aborted_bases
         if known is not None and self.active.base_offset not in known[-1:]:
             known.append(self.active.base_offset)
         try:
-            self.active.aborted.append(aborted)
+            self.active.aborted.append(entry_of(completed))
         except OSError as error:
             # The marker is in the log already, and readers must not miss it: recovery will index it.
             raise self.fail(error) from error
@@ -289,7 +282,7 @@ class PartitionLog:
             raise self._disk_error(error) from error
         self.table = self.table.with_row(Row(old.base_offset, old.size, old.max_timestamp))
         self._unsynced.append(old)
-        self._remember(old)
+        self._open.add(old)
         self._folder_changes += 1
         self.active = new
         self._rolled_ms = now_ms
@@ -305,32 +298,11 @@ class PartitionLog:
         """The segment number `index` of the table; the active one beyond it."""
         if index >= len(self.table):
             return self.active
-        base = self.table.bases[index]
-        segment = self._open.get(base)
-        if segment is not None:
-            self._open.move_to_end(base)
-            return segment
-        interval = self.settings.index_interval_bytes
-        segment = Segment(self.files, self.folder, base, index_interval_bytes=interval)
-        trouble = segment.load(size=self.table.sizes[index])
-        # A time index that lost its end says nothing wrong, and would still let records be deleted too early.
-        if trouble is not None or self.table.stamps[index] not in (UNKNOWN_TIMESTAMP, segment.max_timestamp):
-            segment.rebuild_indexes()
-            with contextlib.suppress(OSError):  # a full disk is no reason not to read
-                segment.seal()
-        self._remember(segment)
-        return segment
-
-    def _remember(self, segment: Segment) -> None:
-        self._open[segment.base_offset] = segment
-        while len(self._open) > _OPEN_SEGMENTS:
-            self._open.popitem(last=False)[1].release()
+        return self._open.get(self.table[index], self.settings.index_interval_bytes)
 
     def forget_segment(self, base_offset: int) -> None:
         """Drop what is kept in memory of a sealed segment whose files change or go."""
-        segment = self._open.pop(base_offset, None)
-        if segment is not None:
-            segment.release()
+        self._open.forget(base_offset)
         self._unsynced = [waiting for waiting in self._unsynced if waiting.base_offset != base_offset]
 
     def replace_segments(self, table: SegmentTable, active: Segment) -> None:
@@ -561,5 +533,4 @@ class PartitionLog:
         """Let go of the files without writing anything."""
         with contextlib.suppress(OSError):
             self.active.release()
-        while self._open:
-            self._open.popitem()[1].release()
+        self._open.release()

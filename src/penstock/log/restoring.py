@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.producer_snapshot import SnapshotError, snapshot_name, snapshot_offset
-from penstock.log.producer_state import ProducerStates
+from penstock.log.producers.snapshot import SnapshotError, snapshot_name, snapshot_offset
+from penstock.log.producers.state import ProducerStates
 from penstock.log.segment import Segment
-from penstock.log.transaction_index import AbortedTransaction, TransactionIndex, TransactionIndexError
+from penstock.log.transaction_index import AbortedTransaction, TransactionIndex, TransactionIndexError, entry_of
 from penstock.log.walk import Place
 from penstock.records import scan
 from penstock.records.control import EndMarker, decode_marker
@@ -78,14 +78,7 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
                 marker = _marker(segment, Place(run.position + header.position, header))
             completed = producers.apply(header, header.base_offset, now_ms=now_ms, marker=marker)
             if completed is not None and completed.is_aborted:
-                aborted.append(
-                    AbortedTransaction(
-                        completed.producer_id,
-                        completed.first_offset,
-                        completed.last_offset,
-                        completed.last_stable_offset,
-                    )
-                )
+                aborted.append(entry_of(completed))
     _index_aborted(segment.aborted, from_offset, aborted)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.log.checkpoints import parent_folder
 from penstock.log.errors import LogError
@@ -52,6 +52,25 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class Aborted(Protocol):
+    """What of a completed transaction goes into the index."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+
+
+def entry_of(aborted: Aborted) -> AbortedTransaction:
+    return AbortedTransaction(
+        aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
+    )
 
 
 class TransactionIndex:

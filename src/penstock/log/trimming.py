@@ -14,7 +14,7 @@ from typing import overload
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DiskFull, OffsetOutOfRange
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producer_snapshot import snapshot_name
+from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.log.retention import LogView, RetentionPolicy, SegmentInfo, removable_segments, retention_policy
 from penstock.log.segment import Segment

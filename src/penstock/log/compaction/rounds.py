@@ -26,8 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.log.compaction_errors import CompactionCancelled, CompactionError, CompactionFailed, CompactionOvertaken
-from penstock.log.compaction_filter import (
+from penstock.log.compaction.errors import CompactionCancelled, CompactionError, CompactionFailed, CompactionOvertaken
+from penstock.log.compaction.filtering import (
     DEFAULT_MAP_BYTES,
     AbortedRanges,
     BatchCleaner,
@@ -35,11 +35,11 @@ from penstock.log.compaction_filter import (
     LastBatch,
     Tally,
 )
-from penstock.log.compaction_plan import LogFacts, Plan, group_segments, plan
-from penstock.log.compaction_sources import Cancelled, SourceReader
+from penstock.log.compaction.plan import LogFacts, Plan, group_segments, plan
+from penstock.log.compaction.sources import Cancelled, SourceReader
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
 from penstock.log.partition_log import PartitionLog
-from penstock.log.producer_snapshot import snapshot_name, snapshot_offset
+from penstock.log.producers.snapshot import snapshot_name, snapshot_offset
 from penstock.log.segment import LOG_SUFFIX, Segment, segment_name
 from penstock.log.segment_table import Row
 from penstock.log.settings import LogSettings
@@ -104,7 +104,7 @@ def facts_of(log: PartitionLog) -> LogFacts:
 
 
 def plan_for(log: PartitionLog, first_dirty_offset: int | None, now_ms: int) -> Plan:
-    """Whether the log is due, and how much there is to gain: see `compaction_plan.plan`."""
+    """Whether the log is due, and how much there is to gain: see `plan.plan`."""
     return plan(facts_of(log), log.settings, first_dirty_offset, now_ms)
 
 

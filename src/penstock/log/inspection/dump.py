@@ -13,20 +13,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.log.findings import reason_of
-from penstock.log.index_checks import index_entries
-from penstock.log.path_kinds import PathKind, base_offset_of, log_paths
-from penstock.log.producer_snapshot import MAX_SEQUENCE, ProducerEntry, SnapshotError
-from penstock.log.read_only import ReadOnlyFiles
+from penstock.log.inspection.findings import reason_of
+from penstock.log.inspection.index_checks import index_entries
+from penstock.log.inspection.path_kinds import PathKind, base_offset_of, log_paths
+from penstock.log.inspection.read_only import ReadOnlyFiles
+from penstock.log.inspection.survey import Damaged, Message, Run, first_offset, read_batch, survey
+from penstock.log.inspection.verification import read_snapshot
+from penstock.log.producers.snapshot import MAX_SEQUENCE, ProducerEntry, SnapshotError
 from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY
-from penstock.log.survey import Damaged, Message, Run, first_offset, read_batch, survey
 from penstock.log.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,
     TransactionIndex,
     TransactionIndexError,
 )
-from penstock.log.verification import read_snapshot
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, BatchHeader, RecordError, records_of
 from penstock.records.control import EndMarker, decode_marker
 from penstock.records.legacy import Allowance, LegacyMessage, decode_groups

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from penstock.log.producer_snapshot import SNAPSHOT_SUFFIX
+from penstock.log.producers.snapshot import SNAPSHOT_SUFFIX
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from penstock.log.sweeping import CLEANED, DELETED, SWAP, segment_files
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX

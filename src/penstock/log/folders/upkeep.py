@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.log.directory import Hosted, LogDirectory
-from penstock.log.directory_errors import DirectoryOffline, is_partitions_own
 from penstock.log.errors import DiskFull, LogError
 from penstock.log.flush import GroupCommit
+from penstock.log.folders.directory import Hosted, LogDirectory
+from penstock.log.folders.errors import DirectoryOffline, is_partitions_own
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP
 from penstock.log.settings import NEVER

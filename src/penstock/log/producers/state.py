@@ -21,7 +21,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple, Protocol
 
 from penstock.log.errors import NonMonotonicOffsets
-from penstock.log.producer_errors import (
+from penstock.log.producers.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     MissingSequence,
@@ -29,7 +29,7 @@ from penstock.log.producer_errors import (
     OutOfOrderSequence,
     TooManyProducers,
 )
-from penstock.log.producer_snapshot import (
+from penstock.log.producers.snapshot import (
     BATCHES_KEPT,
     MAX_SEQUENCE,
     NO_EPOCH,

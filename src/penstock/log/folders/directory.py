@@ -18,14 +18,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.directory_claim import CLEAN_MARKER, Claim, claim_directory
-from penstock.log.directory_errors import (
-    DirectoryOffline,
-    InconsistentTopicId,
-    PartitionExists,
-    UnknownPartition,
-    is_partitions_own,
-)
 from penstock.log.errors import (
     DiskFull,
     LogError,
@@ -35,11 +27,19 @@ from penstock.log.errors import (
     is_disk_full,
     is_process_limit,
 )
-from penstock.log.folder_names import doomed_name, folder_name
-from penstock.log.metadata_files import MetadataFileError, read_topic_id, write_topic_id
+from penstock.log.folders.claim import CLEAN_MARKER, Claim, claim_directory
+from penstock.log.folders.errors import (
+    DirectoryOffline,
+    InconsistentTopicId,
+    PartitionExists,
+    UnknownPartition,
+    is_partitions_own,
+)
+from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id, write_topic_id
+from penstock.log.folders.names import doomed_name, folder_name
+from penstock.log.folders.removals import PendingRemovals, Removal, remove_all
 from penstock.log.opening import Opened, open_log
 from penstock.log.partition_log import PartitionLog
-from penstock.log.removals import PendingRemovals, Removal, remove_all
 from penstock.log.settings import LogSettings
 from penstock.log.trimming import truncate_fully, truncate_to
 from penstock.records import RecordError

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.compaction import facts_of
-from penstock.log.compaction_plan import LogFacts, Plan, plan
-from penstock.log.directory import LogDirectory
-from penstock.log.directory_errors import DirectoryOffline, is_partitions_own
+from penstock.log.compaction.plan import LogFacts, Plan, plan
+from penstock.log.compaction.rounds import facts_of
 from penstock.log.errors import DamagedLog, DiskFull, LogError, TooManyOpenFiles, is_process_limit
-from penstock.log.manager import LogManager
+from penstock.log.folders.directory import LogDirectory
+from penstock.log.folders.errors import DirectoryOffline, is_partitions_own
+from penstock.log.folders.manager import LogManager
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment_table import SegmentTable
 from penstock.log.settings import NEVER, LogSettings

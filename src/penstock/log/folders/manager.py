@@ -14,10 +14,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.log import upkeep
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.directory import Hosted, LogDirectory, Progress, SettingsFor
-from penstock.log.directory_errors import (
+from penstock.log.errors import LogFailed
+from penstock.log.flush import GroupCommit
+from penstock.log.folders import upkeep
+from penstock.log.folders.directory import Hosted, LogDirectory, Progress, SettingsFor
+from penstock.log.folders.errors import (
     DirectoryOffline,
     NoDirectoryOnline,
     PartitionExists,
@@ -26,11 +28,9 @@ from penstock.log.directory_errors import (
     UnknownPartition,
     is_partitions_own,
 )
-from penstock.log.errors import LogFailed
-from penstock.log.flush import GroupCommit
-from penstock.log.folder_names import folder_name
+from penstock.log.folders.names import folder_name
+from penstock.log.folders.removals import Removal, remove_all
 from penstock.log.partition_log import PartitionLog
-from penstock.log.removals import Removal, remove_all
 from penstock.log.settings import LogSettings
 from penstock.runtime.files import Files
 from penstock.runtime.randomness import Random

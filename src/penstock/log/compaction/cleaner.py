@@ -23,13 +23,13 @@ from functools import partial
 from typing import Final
 
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.cleaner_candidates import Candidates, Patience, Watched
-from penstock.log.cleaner_throttle import Throttle
-from penstock.log.compaction import CleanedGroup, Compaction, CompactionResult
-from penstock.log.compaction_errors import CompactionCancelled, CompactionOvertaken
-from penstock.log.compaction_filter import DEFAULT_MAP_BYTES
+from penstock.log.compaction.candidates import Candidates, Patience, Watched
+from penstock.log.compaction.errors import CompactionCancelled, CompactionOvertaken
+from penstock.log.compaction.filtering import DEFAULT_MAP_BYTES
+from penstock.log.compaction.rounds import CleanedGroup, Compaction, CompactionResult
+from penstock.log.compaction.throttle import Throttle
 from penstock.log.errors import LogError
-from penstock.log.manager import LogManager
+from penstock.log.folders.manager import LogManager
 from penstock.log.partition_log import PartitionLog
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT
 from penstock.runtime.clock import Clock

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from penstock.log.compaction_errors import CompactionCancelled, CompactionFailed
-from penstock.log.compaction_filter import AbortedRanges, BatchCleaner, KeyMap
+from penstock.log.compaction.errors import CompactionCancelled, CompactionFailed
+from penstock.log.compaction.filtering import AbortedRanges, BatchCleaner, KeyMap
 from penstock.log.errors import DamagedLog
 from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.log.segment_table import Row

@@ -21,13 +21,20 @@ from penstock.log.checkpoints import (
     read_epochs,
     read_offsets,
 )
-from penstock.log.findings import Finding, Kind, Options, Report, Severity, unreadable
-from penstock.log.path_kinds import PathKind, base_offset_of, is_doomed_folder, name_of, partition_folders, split_name
-from penstock.log.producer_snapshot import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
-from penstock.log.read_only import ReadOnlyFiles
+from penstock.log.inspection.findings import Finding, Kind, Options, Report, Severity, unreadable
+from penstock.log.inspection.path_kinds import (
+    PathKind,
+    base_offset_of,
+    is_doomed_folder,
+    name_of,
+    partition_folders,
+    split_name,
+)
+from penstock.log.inspection.read_only import ReadOnlyFiles
+from penstock.log.inspection.segment_check import SegmentCheck, verify_aborted
+from penstock.log.inspection.survey import first_offset
+from penstock.log.producers.snapshot import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
 from penstock.log.segment import LOG_SUFFIX, segment_name
-from penstock.log.segment_check import SegmentCheck, verify_aborted
-from penstock.log.survey import first_offset
 from penstock.log.sweeping import CLEANED, DELETED, SWAP, segment_files
 from penstock.runtime.files import Files
 

@@ -21,11 +21,11 @@ from penstock.log.checkpoints import (
     TopicPartition,
     parent_folder,
 )
-from penstock.log.directory_checkpoints import DirectoryCheckpoints
-from penstock.log.directory_errors import DirectoryOffline
 from penstock.log.errors import FolderInUse
-from penstock.log.folder_names import is_doomed_name, parse_folder_name
-from penstock.log.metadata_files import META_FILE, NO_OWNER, PARTITION_METADATA_FILE, read_meta, write_meta
+from penstock.log.folders.errors import DirectoryOffline
+from penstock.log.folders.metadata_files import META_FILE, NO_OWNER, PARTITION_METADATA_FILE, read_meta, write_meta
+from penstock.log.folders.names import is_doomed_name, parse_folder_name
+from penstock.log.folders.offsets import DirectoryCheckpoints
 from penstock.log.segment_table import MANIFEST_NAME
 from penstock.log.sweeping import segment_files
 from penstock.runtime.files import Files, Lock

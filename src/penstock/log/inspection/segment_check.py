@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import TypeVar
 
-from penstock.log.findings import (
+from penstock.log.inspection.findings import (
     INDEX_ADVICE,
     MAGIC_ADVICE,
     REPLACE_FOLDER,
@@ -28,9 +28,9 @@ from penstock.log.findings import (
     reason_of,
     unreadable,
 )
-from penstock.log.index_checks import IndexCheck, OffsetIndexCheck, TimeIndexCheck, aborted_contradiction
+from penstock.log.inspection.index_checks import IndexCheck, OffsetIndexCheck, TimeIndexCheck, aborted_contradiction
+from penstock.log.inspection.survey import Damaged, Item, Message, Run, read_batch, survey
 from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
-from penstock.log.survey import Damaged, Item, Message, Run, read_batch, survey
 from penstock.log.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,

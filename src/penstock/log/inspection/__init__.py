@@ -1,0 +1,1 @@
+"""Looking into a log's files without touching them: what they hold, and what is wrong with them."""
