@@ -7,6 +7,8 @@ cdef extern from *:
         {"key", T_OBJECT_EX, 0, READONLY, NULL},
         {"value", T_OBJECT_EX, 0, READONLY, NULL},
         {"headers", T_OBJECT_EX, 0, READONLY, NULL},
+        {"offset", T_OBJECT_EX, 0, READONLY, NULL},
+        {"timestamp", T_OBJECT_EX, 0, READONLY, NULL},
     };
     static int penstock_set_member(PyTypeObject *type, int index, Py_ssize_t offset) {
         PyMemberDef *member = &penstock_record_members[index];
@@ -34,8 +36,8 @@ cdef tuple NO_HEADERS = ()
 cdef class Record:
     """A record: offset, timestamp in milliseconds, key, value, headers as ((name, value), ...)."""
 
-    cdef readonly int64_t offset
-    cdef readonly int64_t timestamp
+    cdef readonly object offset
+    cdef readonly object timestamp
     cdef readonly object key
     cdef readonly object value
     cdef readonly tuple headers
@@ -66,17 +68,18 @@ cdef class Record:
 
 
 cdef int read_fields_as_slots() except -1:
-    """Let CPython read key, value and headers in place, as it does with `__slots__`.
+    """Let CPython read the fields in place, as it does with `__slots__`.
 
-    Cython gives an attribute a getter, a call that costs 17 ns more each time: as much as decoding half a record.
+    Cython gives an attribute a getter, a call that costs 17 ns more each time: as much as decoding half a record. For the
+    same reason offset and timestamp are kept as the integers that a reader would ask for, not as C numbers.
     Where the fields lie is found by looking for known objects in a record.
     """
-    cdef Record probe = Record(0, 0, b"key", b"value", (("name", b"content"),))
+    cdef Record probe = Record(1 << 40, 1 << 41, b"key", b"value", (("name", b"content"),))
     cdef PyTypeObject *record_type = <PyTypeObject *>Record
     cdef PyObject **words = <PyObject **><void *>probe
     cdef size_t word
     cdef int index
-    for index, field in enumerate((probe.key, probe.value, probe.headers)):
+    for index, field in enumerate((probe.key, probe.value, probe.headers, probe.offset, probe.timestamp)):
         for word in range(sizeof(PyObject) // sizeof(void *), <size_t>record_type.tp_basicsize // sizeof(void *)):
             if words[word] == <PyObject *>field:
                 set_member(record_type, index, <Py_ssize_t>(word * sizeof(void *)))
