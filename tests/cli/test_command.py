@@ -31,7 +31,18 @@ def imported_by(*args: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["log", "--help"], ["log", "verify", "--help"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["--version"],
+        ["log", "--help"],
+        ["log", "verify", "--help"],
+        ["server", "--help"],
+        ["server", "start", "--help"],
+        ["up", "--help"],
+    ],
+)
 def test_help_does_not_wait_for_what_it_does_not_need(args: list[str]) -> None:
     modules = imported_by(*args)
     assert "click" in modules
@@ -71,7 +82,7 @@ def test_a_mistyped_command_is_guessed() -> None:
 def test_an_unknown_command_is_told_what_there_is() -> None:
     result = run("frobnicate")
     assert result.exit_code == 2
-    assert "There is log." in result.stderr
+    assert f"There is {', '.join(AREAS)}." in result.stderr
 
 
 def test_an_unknown_option_is_a_usage_error() -> None:

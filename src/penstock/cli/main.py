@@ -26,7 +26,7 @@ EXIT_PIPE_CLOSED = 141
 
 
 class Area(NamedTuple):
-    """A group of commands: the module that has it, the name of the group there, and a line of help."""
+    """A command or a group of them: the module that has it, its name there, and a line of help."""
 
     module: str
     attribute: str
@@ -35,6 +35,8 @@ class Area(NamedTuple):
 
 AREAS: Mapping[str, Area] = {
     "log": Area("penstock.cli.log", "log", "Look into the files of a log: dump, verify."),
+    "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
+    "up": Area("penstock.cli.up", "up", "Run a broker on this machine, ready to try."),
 }
 
 
@@ -80,7 +82,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command has --help, and --format json for programs.",
+    epilog="Every command has --help; those that report have --format json for programs.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="penstock", message="%(prog)s %(version)s")
 def cli() -> None:

@@ -120,7 +120,8 @@ def _take_clean_marker(files: Files, path: str) -> bool:
 def list_directory(files: Files, path: str) -> Listing:
     found = Listing([], [], [])
     for name in sorted(files.list_folder(path)):
-        if name.removesuffix(_BEGUN_SUFFIX) in _OWN_FILES:
+        # What is hidden (a broker keeps its metadata so) is nobody's mistake.
+        if name.removesuffix(_BEGUN_SUFFIX) in _OWN_FILES or name.startswith("."):
             continue
         key = parse_folder_name(name)
         if key is not None and _is_partition(files, f"{path}/{name}"):

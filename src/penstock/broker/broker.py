@@ -1,0 +1,400 @@
+"""A broker: everything put together.
+
+Noun: the composition root. It makes the parts, starts them in an order in which each finds what it needs, and stops
+them in the reverse.
+
+    sockets (answering nobody yet) ─> metadata tree ─> data folders, recovered ─> partitions led ─> groups ─> open
+
+Rule: parts do not know the broker; handlers do, and only what is public here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, NamedTuple
+
+from penstock import __version__
+from penstock.broker.config_rules import SettingsRules
+from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
+from penstock.broker.metrics import BrokerMetrics, LogFigures, NetworkFigures
+from penstock.broker.router import Router
+from penstock.broker.served import SERVED, Served
+from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
+from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.broker.topic_figures import TopicFigures
+from penstock.broker.upkeep import Timer, Upkeep
+from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
+from penstock.cluster.image import ClusterImage, TopicImage, diff
+from penstock.cluster.layout import BrokerRegistration, Endpoint
+from penstock.cluster.service import ClusterMetadata
+from penstock.cluster.topics import NewTopic, TopicDefaults
+from penstock.coordination.service import OFFSETS_TOPIC, GroupService
+from penstock.coordination.settings import GroupSettings
+from penstock.log.compaction.cleaner import LogCleaner
+from penstock.log.errors import LogError
+from penstock.log.flush import GroupCommit
+from penstock.log.folders.manager import LogManager
+from penstock.log.settings import LogSettings
+from penstock.replication.replicas import Replicas
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.files import Files
+from penstock.runtime.network import Limits
+from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.process import SystemProcess
+from penstock.runtime.randomness import Random, SystemRandom
+from penstock.runtime.socket_server import SocketServer
+from penstock.runtime.workers import ThreadWorkers
+from penstock.wire.api_keys import ApiKey
+
+logger = logging.getLogger(__name__)
+
+METADATA_FOLDER: Final = ".metadata"
+_WORKER_THREADS = 4
+_CHECKPOINT_MS = 5_000
+_FLUSH_TICK_MS = 1_000
+_STOP_TIMEOUT_MS = 5_000
+
+
+class Node(NamedTuple):
+    """A broker as clients are told of it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Broker:
+    """One broker in this process, on the running event loop. `start` it, `stop` it, once each."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        http_port: int | None = None,
+        http_host: str = "127.0.0.1",
+        files: Files | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.node_id = max(0, settings.broker_id)
+        self._given = settings
+        self.settings = settings.with_broker_id(self.node_id)
+        self.files: Files = files or PosixFiles()
+        self.clock: Clock = clock or SystemClock()
+        self.random: Random = random or SystemRandom()
+        self.served: dict[int, Served] = SERVED
+        self.metrics = BrokerMetrics(SystemProcess())
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, 120_000, self.random)
+        self.is_ready = False
+        self.http_port = http_port
+        self._http_host = http_host
+        self._started_ms = self.clock.monotonic_ms()
+        self._figures: dict[str, TopicFigures] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._status: str = "starting"
+
+    # --- life
+
+    async def start(self) -> None:
+        """Come up; returns when clients are served. Whatever it raises, nothing is left running or locked."""
+        self.loop = asyncio.get_running_loop()
+        self.call_later: Callable[[float, Callable[[], None]], Timer] = self.loop.call_later
+        self._closers: list[Callable[[], Any]] = []
+        try:
+            await self._start()
+        except BaseException:
+            await self._close_all()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        workers = ThreadWorkers(self.loop, _WORKER_THREADS)
+        self._closers.append(workers.close)
+        self.server = SocketServer(self.loop, Router(self), _limits(settings), self.clock)
+        self._closers.append(lambda: self.server.close(_STOP_TIMEOUT_MS))
+        ports = {each.name: self.server.listen(each.host, each.port)[1] for each in settings.listeners}
+        self.advertised = with_bound_ports(settings.advertised_listeners, ports)
+        if self.http_port is not None:
+            await self._start_http()
+        tree = open_embedded_tree(self.files, f"{settings.log_dirs[0]}/{METADATA_FOLDER}", workers, self.random)
+        self._closers.append(tree.close)
+        await self._start_cluster(tree)
+        self._start_logs(workers)
+        self._start_groups()
+        self._start_upkeep()
+        self.is_ready = True
+        self._status = "ok"
+        where = ", ".join(str(each) for each in self.advertised)
+        logger.info("broker %d serves %s, cluster %s", self.node_id, where, self.cluster.image.cluster_id)
+
+    async def _start_cluster(self, tree: EmbeddedTree) -> None:
+        settings = self.settings
+        self.cluster = ClusterMetadata(
+            tree,
+            self.clock,
+            self.random,
+            SettingsRules(),
+            broker_id=self.node_id,
+            defaults=TopicDefaults(settings.num_partitions, settings.default_replication_factor),
+        )
+        endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in self.advertised)
+        await self.cluster.start(BrokerRegistration(self.node_id, endpoints, settings.broker_rack, self.clock.now_ms()))
+        self._closers.append(self.cluster.close)
+        self._apply_broker_configs(self.cluster.image)
+
+    def _start_logs(self, workers: ThreadWorkers) -> None:
+        commits = GroupCommit(workers)
+        logs = LogManager.open(
+            self.files,
+            self.settings.log_dirs,
+            node_id=self.node_id,
+            cluster_id=self.cluster.image.cluster_id,
+            random=self.random,
+            workers=workers,
+            commits=commits,
+        )
+        self._closers.append(logs.close)
+        logs.load(self.log_settings_of, self.clock.now_ms())
+        self.replicas = Replicas(logs, commits)
+        cleaner_workers = ThreadWorkers(self.loop, 1)
+        self._closers.append(cleaner_workers.close)
+        self.cleaner = LogCleaner(
+            logs, cleaner_workers, self.clock, map_bytes=self.settings.log_cleaner_dedupe_buffer_size
+        )
+        self._closers.append(self.cleaner.close)
+
+    def _start_groups(self) -> None:
+        settings = self.settings
+        self.groups = GroupService(
+            self.replicas,
+            GroupSettings(
+                min_session_timeout_ms=settings.group_min_session_timeout_ms,
+                max_session_timeout_ms=settings.group_max_session_timeout_ms,
+                initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+                max_size=settings.group_max_size,
+                offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+                offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+                offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+            ),
+            self.random,
+            self.clock,
+            self.call_later,
+        )
+        for topic in self.cluster.image.topics.values():
+            self._lead(topic, 0, is_new=False)
+        self._closers.append(self.groups.close)
+        self._closers.append(self.cluster.listen(self._on_image))
+
+    def _start_upkeep(self) -> None:
+        settings, logs = self.settings, self.replicas.logs
+        upkeep = Upkeep(self.call_later)
+        self._closers.append(upkeep.close)
+        now_ms = self.clock.now_ms
+        upkeep.every(
+            "retention",
+            settings.log_retention_check_interval_ms,
+            lambda: logs.retention_tick(now_ms(), self.cleaner.is_cleaning),
+        )
+        upkeep.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
+        upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
+        upkeep.every(
+            "producer expiry",
+            settings.producer_id_expiration_check_interval_ms,
+            lambda: logs.producer_expiry_tick(now_ms()),
+        )
+        if settings.log_cleaner_enable:
+            upkeep.every("cleaner", settings.log_cleaner_backoff_ms, lambda: self.cleaner.tick(now_ms()))
+
+    async def _start_http(self) -> None:
+        self.metrics.read_logs_from(self._log_figures)
+        self.metrics.read_network_from(self._network_figures)
+        http = HttpServer(
+            {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
+        )
+        self.http_port = await http.listen(self._http_host, self.http_port or 0)
+        self._closers.append(http.close)
+
+    async def stop(self) -> None:
+        """Answer what is owed, make everything durable, and leave the mark of a clean stop."""
+        self._status = "stopping"
+        self.is_ready = False
+        for task in tuple(self._tasks):
+            task.cancel()
+        await self._close_all()
+        logger.info("broker %d stopped", self.node_id)
+
+    async def _close_all(self) -> None:
+        # Sockets first, whatever was started after them: nobody may ask while the rest goes away.
+        closers = list(reversed(self._closers))
+        self._closers = []
+        if hasattr(self, "server"):
+            await self.server.close(_STOP_TIMEOUT_MS)
+        for close in closers:
+            try:
+                outcome = close()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+            except Exception:
+                logger.exception("broker %d: a part did not stop cleanly", self.node_id)
+
+    # --- what handlers use
+
+    def live_brokers(self) -> list[Node]:
+        return [
+            Node(broker.broker_id, broker.endpoints[0].host, broker.endpoints[0].port, broker.rack)
+            for broker in self.cluster.image.brokers.values()
+        ]
+
+    def topic_figures(self, topic: str) -> TopicFigures:
+        """The counters of a topic that exists."""
+        figures = self._figures.get(topic)
+        if figures is None:
+            figures = self._figures[topic] = TopicFigures(self.metrics.topic(topic))
+        return figures
+
+    def observe(self, api_key: int, seconds: float) -> None:
+        """A request was answered."""
+        api = self.metrics.api(ApiKey(api_key))
+        api.requests.add()
+        api.duration_seconds.observe(seconds)
+
+    def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+        """Run what must wait for the metadata beside the handlers; `on_error` answers whoever asked if it fails."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                logger.exception("a request could not be served")
+                on_error(error)
+
+        task = self.loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def create_automatically(self, names: list[str]) -> None:
+        wanted = []
+        for name in names:
+            if name == OFFSETS_TOPIC:
+                await self.create_offsets_topic()
+            else:
+                wanted.append(NewTopic(name))
+        if wanted:
+            await self.cluster.create_topics(wanted)
+
+    async def create_offsets_topic(self) -> None:
+        """The topic of committed offsets, made when the first group is looked for."""
+        settings = self.settings
+        configs = {"cleanup.policy": "compact", "segment.bytes": str(settings.offsets_topic_segment_bytes)}
+        factor = min(settings.offsets_topic_replication_factor, len(self.cluster.image.brokers))
+        topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
+        outcome = (await self.cluster.create_topics([topic]))[0]
+        if outcome.refusal is not None and OFFSETS_TOPIC not in self.cluster.image.topics:
+            raise outcome.refusal
+
+    def health(self) -> Health:
+        reasons: tuple[str, ...] = ()
+        status: Any = self._status
+        if self.is_ready:
+            offline = self.replicas.logs.offline
+            reasons = tuple(f"data folder {path} is offline: {error.reason}" for path, error in offline.items())
+            status = "degraded" if reasons else "ok"
+        uptime_s = (self.clock.monotonic_ms() - self._started_ms) / 1000
+        return Health(status, self.node_id, __version__, round(uptime_s, 1), reasons)
+
+    # --- following the image
+
+    def topic_settings_of(self, topic: str) -> TopicSettings:
+        return topic_settings(self.settings, self.cluster.image.topic_config(topic))
+
+    def log_settings_of(self, topic: str) -> LogSettings:
+        return self.topic_settings_of(topic).log
+
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        change = diff(old, new)
+        for name in change.topics_removed:
+            self.replicas.drop(name, self.clock.now_ms())
+            self.metrics.drop_topic(name)
+            self._figures.pop(name, None)
+        if change.topics_removed:
+            self.groups.forget_topics(change.topics_removed)
+        for topic in change.topics_added.values():
+            self._lead(topic, 0, is_new=True)
+        for before, after in change.topics_changed.values():
+            if len(after.partitions) > len(before.partitions):
+                self._lead(after, len(before.partitions), is_new=True)
+        changed = set(change.topic_configs_changed)
+        if change.broker_configs_changed:
+            self._apply_broker_configs(new)
+            changed |= set(new.topics)  # what a topic does not set for itself comes from the broker
+        for name in changed:
+            if name in new.topics:
+                settings = topic_settings(self.settings, new.topic_config(name))
+                self.replicas.update_settings(name, settings.log, settings.min_insync_replicas)
+
+    def _apply_broker_configs(self, image: ClusterImage) -> None:
+        """The settings given at the start, and over them those changed since: for all brokers, then for this one."""
+        settings = self._given
+        for name, cluster_wide in (("<default>", True), (str(self.node_id), False)):
+            changes = image.broker_config(name)
+            if not changes:
+                continue
+            try:
+                settings = settings.with_changes(dict(changes), cluster_wide=cluster_wide)
+            except InvalidSettings as error:
+                logger.error("stored settings of broker %s are not in force: %s", name, error)
+        self.settings = settings.with_broker_id(self.node_id)
+
+    def _lead(self, topic: TopicImage, first: int, *, is_new: bool) -> None:
+        settings = topic_settings(self.settings, self.cluster.image.topic_config(topic.name))
+        for index in range(first, len(topic.partitions)):
+            image = topic.partitions[index]
+            if image.leader != self.node_id:
+                continue
+            try:
+                partition = self.replicas.lead(
+                    topic.name,
+                    index,
+                    topic.topic_id,
+                    settings.log,
+                    leader_epoch=image.leader_epoch,
+                    min_insync_replicas=settings.min_insync_replicas,
+                    now_ms=self.clock.now_ms(),
+                    is_new=is_new,
+                )
+            except LogError as error:
+                logger.error("%s-%d cannot be served: %s", topic.name, index, error)
+                continue
+            if topic.name == OFFSETS_TOPIC:
+                self.groups.lead(partition, len(topic.partitions))
+
+    # --- figures
+
+    def _log_figures(self) -> Iterator[LogFigures]:
+        if not self.is_ready:
+            return
+        for hosted in self.replicas.logs.logs():
+            log = hosted.log
+            yield LogFigures(
+                hosted.topic, hosted.partition, log.size, log.segment_count, log.log_start_offset, log.log_end_offset
+            )
+
+    def _network_figures(self) -> NetworkFigures:
+        counters = self.server.counters
+        return NetworkFigures(
+            counters.connections, counters.accepted, counters.rejected, counters.bytes_in, counters.bytes_out
+        )
+
+
+def _limits(settings: BrokerSettings) -> Limits:
+    return Limits(
+        max_frame_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        max_connections_per_address=settings.max_connections_per_ip,
+        idle_ms=max(0, settings.connections_max_idle_ms),
+        backlog=settings.socket_listen_backlog_size,
+    )

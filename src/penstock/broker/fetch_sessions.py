@@ -1,0 +1,239 @@
+"""Fetch sessions: a client says once what it reads, and from then on both sides speak of changes only (KIP-227).
+
+A request names a session and an epoch, and from the two follows what it is:
+
+| epoch | session | meaning |
+|---|---|---|
+| -1 | 0 | a full fetch without a session |
+| -1 | id | the same, and the end of session `id` |
+| 0 | 0 | a full fetch that would like a session |
+| 0 | id | the same, and the end of session `id` |
+| other | id | incremental: `topics` are added or changed, `forgotten_topics_data` removed, the rest is as before |
+
+A full fetch is answered with every partition; an incremental one with those that have records, an error, another high
+watermark or another log start than the client was told. The epoch counts the requests of a session: if it is not the
+one expected, a request was lost or repeated, the two sides may disagree, and the client starts again with a full fetch.
+
+Between `begin` and `answer` a fetch may wait for records; what happens to the session meanwhile is noticed in `answer`.
+A client that gets session id 0 has no session, and asks again for one with its next fetch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from penstock.broker.fetch_session_cache import Asked, FetchSession, FetchSessionCache, Key, asked_by
+from penstock.runtime.randomness import Random
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+NO_SESSION: Final = 0
+NEW_SESSION_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+FIRST_VERSION_WITH_SESSIONS: Final = 7
+LAST_VERSION_WITH_NAMES: Final = 12
+DEFAULT_MAX_PARTITIONS: Final = 1_000_000
+
+
+class AnswerMismatch(ValueError):
+    """An answer whose partitions are not those that were to be read."""
+
+
+class FetchContext(ABC):
+    """One fetch, from what is to be read to its response. `error` is of the fetch as a whole: then nothing is read."""
+
+    error: ErrorCode = ErrorCode.NONE
+
+    @property
+    @abstractmethod
+    def partitions(self) -> Sequence[Asked]:
+        """Topic and partition to read, in the order in which to read them."""
+
+    @abstractmethod
+    def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
+        """The response. A full fetch needs a result for every partition; an incremental one, for those not `unchanged`.
+
+        AnswerMismatch if a result is missing, or is for a partition that was not asked for.
+        """
+
+    def throttled(self, throttle_time_ms: int) -> FetchResponse:
+        """The empty response to a client that has to wait: the session stays as if nothing had been read."""
+        return FetchResponse(throttle_time_ms=throttle_time_ms, error_code=self.error)
+
+    def unchanged(self, topic: str, partition: int, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether a partition with these offsets, without records or error, may be left out of the results.
+
+        It makes an idle poll of a wide session cheap: for most partitions no result need be built.
+        """
+        return False
+
+
+class FetchSessions:
+    """All fetch sessions of a broker. `evictions` counts the sessions that had to give way to others."""
+
+    def __init__(
+        self, slots: int, eviction_ms: int, random: Random, *, max_partitions: int = DEFAULT_MAX_PARTITIONS
+    ) -> None:
+        self._cache = FetchSessionCache(slots, eviction_ms, max_partitions, random)
+
+    @property
+    def count(self) -> int:
+        return len(self._cache)
+
+    @property
+    def partitions_cached(self) -> int:
+        return self._cache.partitions
+
+    @property
+    def evictions(self) -> int:
+        return self._cache.evictions
+
+    def begin(self, request: FetchRequest, version: int, now_ms: int, *, privileged: bool = False) -> FetchContext:
+        """What this request asks to be read. `privileged` is for followers: their sessions outrank consumers'."""
+        if version > LAST_VERSION_WITH_NAMES:
+            return _Refused(ErrorCode.UNSUPPORTED_VERSION)
+        if version < FIRST_VERSION_WITH_SESSIONS:
+            return _Sessionless(asked_by(request.topics))
+        session = self._of(request.session_id, privileged)
+        if request.session_epoch not in (NEW_SESSION_EPOCH, FINAL_EPOCH):
+            return self._continue(session, request, now_ms)
+        if session is not None:
+            self._cache.remove(session)
+        asked = asked_by(request.topics)
+        if request.session_epoch == FINAL_EPOCH:
+            return _Sessionless(asked)
+        return _Opening(self._cache, asked, privileged, now_ms)
+
+    def close_session(self, session_id: int) -> bool:
+        """Forget a session; False if there was none."""
+        session = self._cache.get(session_id)
+        if session is None:
+            return False
+        self._cache.remove(session)
+        return True
+
+    def _of(self, session_id: int, privileged: bool) -> FetchSession | None:
+        session = self._cache.get(session_id)
+        # A consumer that hits upon the id of a follower's session must neither move nor end it.
+        return session if session is not None and session.privileged == privileged else None
+
+    def _continue(self, session: FetchSession | None, request: FetchRequest, now_ms: int) -> FetchContext:
+        if session is None:
+            return _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return _Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if (request.topics or request.forgotten_topics_data) and not self._cache.change(
+            session, asked_by(request.topics), request.forgotten_topics_data
+        ):
+            # Nothing left to ask for ends the session; if it grew too large, the client has to say all of it again.
+            return _Sessionless({}) if session.size == 0 else _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._cache.touch(session, now_ms)
+        return _Incremental(session)
+
+
+class _Refused(FetchContext):
+    """A fetch that fails as a whole."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.error = error
+
+    @property
+    def partitions(self) -> Sequence[Asked]:
+        return ()
+
+    def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
+        if any(True for _ in results):
+            raise AnswerMismatch(f"results for a fetch that was refused with {self.error.name}")
+        return FetchResponse(error_code=self.error)
+
+
+class _Sessionless(FetchContext):
+    """A full fetch after which nothing is remembered."""
+
+    def __init__(self, asked: dict[Key, Asked]) -> None:
+        self._asked = asked
+
+    @property
+    def partitions(self) -> Sequence[Asked]:
+        return tuple(self._asked.values())
+
+    def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
+        answered = list(results)
+        keys = {(topic, data.partition_index) for topic, data in answered}
+        if len(answered) != len(keys) or keys != self._asked.keys():
+            raise AnswerMismatch(_difference(self._asked.keys(), keys, len(answered)))
+        return FetchResponse(session_id=self._open(answered), responses=_by_topic(answered))
+
+    def _open(self, answered: list[tuple[str, PartitionData]]) -> int:
+        return NO_SESSION
+
+
+class _Opening(_Sessionless):
+    """A full fetch that becomes a session with its answer, if there is a slot for it."""
+
+    def __init__(self, cache: FetchSessionCache, asked: dict[Key, Asked], privileged: bool, now_ms: int) -> None:
+        super().__init__(asked)
+        self._cache = cache
+        self._privileged = privileged
+        self._now_ms = now_ms
+
+    def _open(self, answered: list[tuple[str, PartitionData]]) -> int:
+        session = self._cache.create(self._asked, privileged=self._privileged, now_ms=self._now_ms)
+        if session is None:
+            return NO_SESSION
+        for topic, data in answered:
+            session.answer((topic, data.partition_index), data)
+        return session.id
+
+
+class _Incremental(FetchContext):
+    """A fetch of all that a session asks for, answered with what is new."""
+
+    def __init__(self, session: FetchSession) -> None:
+        self._session = session
+        self._epoch = session.epoch
+        self._partitions = session.partitions
+
+    @property
+    def partitions(self) -> Sequence[Asked]:
+        return self._partitions
+
+    def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
+        session = self._session
+        if self._is_overtaken():
+            return self.throttled(0)
+        try:
+            news = [(topic, data) for topic, data in results if session.answer((topic, data.partition_index), data)]
+        except KeyError as error:
+            raise AnswerMismatch(f"{error.args[0]} is not in fetch session {session.id}") from error
+        return FetchResponse(session_id=session.id, responses=_by_topic(news))
+
+    def throttled(self, throttle_time_ms: int) -> FetchResponse:
+        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH if self._is_overtaken() else ErrorCode.NONE
+        return FetchResponse(throttle_time_ms=throttle_time_ms, error_code=error, session_id=self._session.id)
+
+    def unchanged(self, topic: str, partition: int, high_watermark: int, log_start_offset: int) -> bool:
+        return self._session.knows((topic, partition), high_watermark, log_start_offset)
+
+    def _is_overtaken(self) -> bool:
+        """Whether a later request of the same session, a repetition perhaps, came while this one waited."""
+        return self._session.epoch != self._epoch
+
+
+def _by_topic(results: Iterable[tuple[str, PartitionData]]) -> list[FetchableTopicResponse]:
+    """Each topic once, in order of first appearance."""
+    topics: dict[str, FetchableTopicResponse] = {}
+    for name, data in results:
+        topic = topics.get(name)
+        if topic is None:
+            topics[name] = topic = FetchableTopicResponse(topic=name)
+        topic.partitions.append(data)
+    return list(topics.values())
+
+
+def _difference(asked: Collection[Key], answered: Collection[Key], count: int) -> str:
+    missing = next(iter(sorted(set(asked) - set(answered))), None)
+    extra = next(iter(sorted(set(answered) - set(asked))), None)
+    return f"{count} results for {len(asked)} partitions: {missing=}, {extra=}"

@@ -1,0 +1,1 @@
+"""A file an API: each takes a decoded request and answers it, now or later."""

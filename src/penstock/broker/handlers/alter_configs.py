@@ -1,0 +1,53 @@
+"""AlterConfigs: all settings of a topic or broker are replaced at once: what is not named goes back to its default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.config_changes import Asked, Explained, Resource, change_configs
+from penstock.broker.refusals import repeated
+from penstock.broker.request import Answer, Request
+from penstock.cluster.configs import ResourceKind
+from penstock.cluster.errors import InvalidRequest
+from penstock.cluster.service import ConfigChange
+from penstock.wire.schemas.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: AlterConfigsRequest = request.message
+
+    def done(explained: Explained) -> None:
+        answer(
+            AlterConfigsResponse(
+                responses=[
+                    AlterConfigsResourceResponse(
+                        error_code=reason.code,
+                        error_message=reason.text,
+                        resource_type=resource.type,
+                        resource_name=resource.name,
+                    )
+                    for resource, reason in explained.items()
+                ]
+            )
+        )
+
+    change_configs(broker, [_asked(item) for item in message.resources], done, validate_only=message.validate_only)
+
+
+def _asked(item: AlterConfigsResource) -> Asked:
+    def change(kind: ResourceKind) -> ConfigChange:
+        if repeated(config.name for config in item.configs):
+            raise InvalidRequest("a setting is changed twice in one request")
+        return ConfigChange(
+            kind, item.resource_name, replacement={config.name: config.value for config in item.configs}
+        )
+
+    return Asked(Resource(item.resource_type, item.resource_name), change)

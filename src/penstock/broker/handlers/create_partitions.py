@@ -1,0 +1,47 @@
+"""CreatePartitions: topics get more partitions, placed by the cluster or by explicit replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.refusals import Explanation, explain
+from penstock.broker.request import Answer, Request
+from penstock.cluster.service import NewPartitions
+from penstock.wire.schemas.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: CreatePartitionsRequest = request.message
+
+    def respond(reasons: dict[str, Explanation]) -> None:
+        answer(
+            CreatePartitionsResponse(
+                results=[
+                    CreatePartitionsTopicResult(name=name, error_code=reason.code, error_message=reason.text)
+                    for name, reason in reasons.items()
+                ]
+            )
+        )
+
+    async def create() -> None:
+        wanted = [_new_partitions(topic) for topic in message.topics]
+        outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
+        # A name that comes twice is refused each time, and answered once.
+        respond({outcome.name: explain(outcome.refusal) for outcome in outcomes})
+
+    broker.spawn(
+        create(), lambda error: respond(dict.fromkeys((topic.name for topic in message.topics), explain(error)))
+    )
+
+
+def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
+    assignments = None if topic.assignments is None else [item.broker_ids for item in topic.assignments]
+    return NewPartitions(topic.name, topic.count, assignments)

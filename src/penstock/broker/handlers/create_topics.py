@@ -1,0 +1,136 @@
+"""CreateTopics: new topics, by numbers or by explicit replicas, or only a look at what would come of it.
+
+Rule: each name is answered once, whether there is a topic then or a reason why not. A topic that the operator's file
+has something to say about starts out with that, where the client says nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.refusals import NAMED_TWICE, Explanation, explain, repeated
+from penstock.broker.request import Answer, Request
+from penstock.broker.settings import BrokerSettings, check_topic_settings, describe_topic
+from penstock.cluster.errors import InvalidConfig, InvalidReplicaAssignment, InvalidRequest, Refusal
+from penstock.cluster.image import TopicImage
+from penstock.cluster.topic_names import check_topic_name
+from penstock.cluster.topics import BY_DEFAULT, NewTopic
+from penstock.wire.schemas.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.wire.types import NO_UUID
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_SHOWS_TOPIC: Final = 5
+# Descriptions cost a fraction of a millisecond each, and others wait meanwhile.
+_AT_ONCE: Final = 20
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: CreateTopicsRequest = request.message
+    results = {topic.name: CreatableTopicResult(name=topic.name, error_message=None) for topic in message.topics}
+    response = CreateTopicsResponse(topics=list(results.values()))
+
+    async def create() -> None:
+        new = _judge(broker, message.topics, results)
+        outcomes = await broker.cluster.create_topics(list(new.values()), validate_only=message.validate_only)
+        for number, outcome in enumerate(outcomes):
+            result = results[outcome.name]
+            if outcome.topic is None:
+                _refuse(result, explain(outcome.refusal))
+                continue
+            if not message.validate_only:
+                result.topic_id = outcome.topic.topic_id
+            if request.version >= _SHOWS_TOPIC:
+                _show(broker.settings, outcome.topic, new[outcome.name], result)
+                if number % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)
+        answer(response)
+
+    def fail(error: BaseException) -> None:
+        reason = explain(error)
+        for result in response.topics:
+            # Whatever was found out before, nothing more is known of it now.
+            result.topic_id = NO_UUID
+            _refuse(result, reason)
+        answer(response)
+
+    broker.spawn(create(), fail)
+
+
+def with_preset(settings: BrokerSettings, topic: NewTopic) -> NewTopic:
+    """The topic with what the operator laid down for its name, where it leaves that open."""
+    preset = settings.preset(topic.name)
+    partitions = topic.partitions
+    if partitions == BY_DEFAULT and preset.partitions is not None and not topic.assignments:
+        partitions = preset.partitions
+    return replace(topic, partitions=partitions, configs={**preset.settings, **topic.configs})
+
+
+def _judge(
+    broker: Broker, topics: list[CreatableTopic], results: dict[str, CreatableTopicResult]
+) -> dict[str, NewTopic]:
+    """The topics that make sense by themselves; the results of the others say why not."""
+    twice = repeated(topic.name for topic in topics)
+    new: dict[str, NewTopic] = {}
+    for topic in topics:
+        if topic.name in twice:
+            _refuse(results[topic.name], NAMED_TWICE)
+            continue
+        try:
+            new[topic.name] = _new_topic(broker, topic)
+        except Refusal as refusal:
+            _refuse(results[topic.name], explain(refusal))
+    return new
+
+
+def _new_topic(broker: Broker, wanted: CreatableTopic) -> NewTopic:
+    if repeated(config.name for config in wanted.configs):
+        raise InvalidRequest("a setting is given twice")
+    if repeated(assignment.partition_index for assignment in wanted.assignments):
+        raise InvalidReplicaAssignment("a partition is given replicas twice")
+    topic = NewTopic(
+        wanted.name,
+        wanted.num_partitions,
+        wanted.replication_factor,
+        {assignment.partition_index: assignment.broker_ids for assignment in wanted.assignments},
+        {config.name: config.value for config in wanted.configs},
+    )
+    # That a name is taken or cannot be one is of more interest, and is found out later.
+    if check_topic_name(topic.name) is not None or topic.name in broker.cluster.image.topics:
+        return topic
+    topic = with_preset(broker.settings, topic)
+    reasons = check_topic_settings(broker.settings, topic.configs)
+    if reasons:
+        raise InvalidConfig("\n".join(reasons))
+    return topic
+
+
+def _refuse(result: CreatableTopicResult, reason: Explanation) -> None:
+    result.error_code, result.error_message = reason
+    result.num_partitions = result.replication_factor = -1
+    result.configs = []
+
+
+def _show(settings: BrokerSettings, topic: TopicImage, wanted: NewTopic, result: CreatableTopicResult) -> None:
+    result.num_partitions = len(topic.partitions)
+    result.replication_factor = topic.replication_factor
+    own = {name: value for name, value in wanted.configs.items() if value is not None}
+    result.configs = [
+        CreatableTopicConfigs(
+            name=row.name,
+            value=row.value,
+            read_only=row.read_only,
+            config_source=row.source,
+            is_sensitive=row.is_sensitive,
+        )
+        for row in describe_topic(settings, own)
+    ]

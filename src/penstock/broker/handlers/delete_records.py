@@ -1,0 +1,44 @@
+"""DeleteRecords: moving the start of a partition forward, durably, before it is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.request import Answer, Request
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+HIGH_WATERMARK: Final = -1
+_NONE = -1
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: DeleteRecordsRequest = request.message
+    response = DeleteRecordsResponse()
+    for topic in message.topics:
+        results = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(results)
+        for wanted in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
+            results.partitions.append(result)
+            partition = broker.replicas.get(topic.name, wanted.partition_index)
+            if partition is None:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            offset = partition.log.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
+            try:
+                broker.replicas.logs.advance_start(topic.name, wanted.partition_index, offset)
+            except EXPECTED as error:
+                result.error_code = error_code_of(error)
+                continue
+            result.low_watermark = partition.log.log_start_offset
+    answer(response)

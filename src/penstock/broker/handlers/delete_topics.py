@@ -1,0 +1,79 @@
+"""DeleteTopics: topics go by name, from version 6 by name or id.
+
+Rule: a topic that is named twice is deleted and answered once. What the operator forbids (delete.topic.enable) is
+refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.refusals import Explanation, explain
+from penstock.broker.request import Answer, Request
+from penstock.cluster.service import TopicOutcome
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from penstock.wire.types import NO_UUID
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_BY_ID: Final = 6
+_KNOWS_DISABLED: Final = 3
+_NEITHER: Final = Explanation(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of them and not both")
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: DeleteTopicsRequest = request.message
+    unclear = []
+    wanted: dict[str | bytes, None]
+    if request.version < _BY_ID:
+        wanted = dict.fromkeys(message.topic_names)
+    else:
+        unclear = [_refused(topic.name, topic.topic_id, _NEITHER) for topic in message.topics if not _is_clear(topic)]
+        wanted = dict.fromkeys(_key(topic) for topic in message.topics if _is_clear(topic))
+
+    def respond(result: Callable[[str | bytes], DeletableTopicResult]) -> None:
+        answer(DeleteTopicsResponse(responses=[*unclear, *map(result, wanted)]))
+
+    def refuse_all(reason: Explanation) -> None:
+        respond(lambda key: _refused(*_name_and_id(key), reason))
+
+    if not broker.settings.delete_topic_enable:
+        code = ErrorCode.INVALID_REQUEST if request.version < _KNOWS_DISABLED else ErrorCode.TOPIC_DELETION_DISABLED
+        refuse_all(Explanation(code, "this broker does not delete topics: delete.topic.enable is false"))
+        return
+
+    async def delete() -> None:
+        outcomes = dict(zip(wanted, await broker.cluster.delete_topics(list(wanted)), strict=True))
+        respond(lambda key: _result(key, outcomes[key]))
+
+    broker.spawn(delete(), lambda error: refuse_all(explain(error)))
+
+
+def _is_clear(topic: DeleteTopicState) -> bool:
+    return (topic.name is None) != (topic.topic_id == NO_UUID)
+
+
+def _key(topic: DeleteTopicState) -> str | bytes:
+    return topic.topic_id if topic.name is None else topic.name
+
+
+def _name_and_id(key: str | bytes) -> tuple[str | None, bytes]:
+    return (key, NO_UUID) if isinstance(key, str) else (None, key)
+
+
+def _refused(name: str | None, topic_id: bytes, reason: Explanation) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=reason.code, error_message=reason.text)
+
+
+def _result(key: str | bytes, outcome: TopicOutcome) -> DeletableTopicResult:
+    if outcome.topic is None:
+        return _refused(*_name_and_id(key), explain(outcome.refusal))
+    return DeletableTopicResult(name=outcome.topic.name, topic_id=outcome.topic.topic_id)

@@ -1,0 +1,25 @@
+"""DescribeGroups: members, state and assignment of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.handlers.group_routing import ask_each
+from penstock.broker.request import Answer, Request
+from penstock.coordination.shard import GroupCoordinatorShard
+from penstock.wire.schemas.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: DescribeGroupsRequest = request.message
+    asked = [(name, DescribeGroupsRequest(groups=[name])) for name in message.groups]
+    ask_each(
+        broker,
+        request,
+        asked,
+        GroupCoordinatorShard.handle_describe_groups,
+        lambda parts: answer(DescribeGroupsResponse(groups=[group for part in parts for group in part.groups])),
+    )

@@ -1,0 +1,177 @@
+"""Fetch: reading record batches, at once or when there are enough.
+
+Records leave as regions of files. A reader that asked for more bytes than there are waits, up to its limit, and is
+woken by appends; the wait costs nothing but a timer. The first partition with data gives at least one whole batch,
+however small the limits, so every reader makes progress. Readers of committed records see nothing at or above the last
+stable offset and are told which transactions were aborted. Clients from before magic 2 get converted copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.fetch_sessions import FetchContext
+from penstock.broker.request import Answer, Request
+from penstock.log.segment import Region
+from penstock.records import Buffer, Codec, UnsupportedCodec, scan
+from penstock.records.conversion import downconvert
+from penstock.replication.partition import Partition
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.headers import chunk_size
+from penstock.wire.schemas.fetch import AbortedTransaction, FetchPartition, FetchRequest, PartitionData
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+READ_COMMITTED: Final = 1
+_ZSTD_VERSION = 10
+_CONVERSION_LIMIT = 64 * 1024 * 1024
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: FetchRequest = request.message
+    context = broker.sessions.begin(message, request.version, request.now_ms)
+    if context.error:
+        answer(context.answer([]))
+        return
+    read = _read_all(broker, context, request)
+    if read.size >= message.min_bytes or read.failed or message.max_wait_ms <= 0 or not context.partitions:
+        _finish(broker, context, read, answer)
+        return
+    _Waiter(broker, context, request, answer, read).wait()
+
+
+class _Read:
+    """What one pass over the partitions found."""
+
+    __slots__ = ("failed", "rows", "size")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, PartitionData]] = []
+        self.size = 0
+        self.failed = False
+
+
+def _read_all(broker: Broker, context: FetchContext, request: Request) -> _Read:
+    message: FetchRequest = request.message
+    read = _Read()
+    left = min(message.max_bytes, broker.settings.fetch_max_bytes)
+    for topic, wanted in context.partitions:
+        partition = broker.replicas.get(topic, wanted.partition)
+        data = PartitionData(partition_index=wanted.partition, high_watermark=-1)
+        read.rows.append((topic, data))
+        if partition is None:
+            data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            data.records = b""
+            read.failed = True
+            continue
+        try:
+            size = _read_one(partition, wanted, data, request, left, at_least_one=read.size == 0)
+        except EXPECTED as error:
+            data.error_code = error_code_of(error)
+            data.records = b""
+            read.failed = True
+            continue
+        read.size += size
+        left = max(0, left - size)
+    return read
+
+
+def _read_one(
+    partition: Partition,
+    wanted: FetchPartition,
+    data: PartitionData,
+    request: Request,
+    left: int,
+    *,
+    at_least_one: bool,
+) -> int:
+    """Fill in a partition's part of the answer; how many bytes of records it has."""
+    log = partition.log
+    epoch = wanted.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        fenced = epoch < partition.leader_epoch
+        data.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+        data.records = b""
+        return 0
+    committed_only = request.message.isolation_level == READ_COMMITTED
+    upper = log.last_stable_offset if committed_only else log.high_watermark
+    data.high_watermark = log.high_watermark
+    data.last_stable_offset = log.last_stable_offset
+    data.log_start_offset = log.log_start_offset
+    data.aborted_transactions = [] if committed_only else None
+    limit = min(left, wanted.partition_max_bytes)
+    region = log.read(wanted.fetch_offset, limit, upper_offset=upper) if limit > 0 or at_least_one else None
+    if region is None or (region.size > limit and not at_least_one):
+        data.records = b""
+        return 0
+    if committed_only:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+            for entry in log.aborted_between(wanted.fetch_offset, upper)
+        ]
+    if request.version < _ZSTD_VERSION:
+        records = _for_old_clients(region, request.version, wanted.fetch_offset)
+        data.records = records
+        return len(records)
+    data.records = region
+    return region.size
+
+
+def _for_old_clients(region: Region, version: int, offset: int) -> Buffer:
+    """The bytes as a version below 10 may see them: magic 0 and 1 for the oldest, and never zstd."""
+    plain = region.read()
+    if version < 4:
+        return downconvert(plain, 0 if version < 2 else 1, limit=_CONVERSION_LIMIT, from_offset=offset)
+    for header in scan(plain, verify=False).headers:
+        if header.codec == Codec.ZSTD:
+            if header.position == 0:
+                raise UnsupportedCodec("zstd needs Fetch version 10 or higher")
+            return plain[: header.position]
+    return plain
+
+
+def _finish(broker: Broker, context: FetchContext, read: _Read, answer: Answer) -> None:
+    for topic, data in read.rows:
+        records = data.records
+        if records:
+            broker.topic_figures(topic).fetched(chunk_size(records))
+    answer(context.answer(read.rows))
+
+
+class _Waiter:
+    """A fetch that waits until enough bytes were appended, its time is over, or a partition goes away."""
+
+    __slots__ = ("_answer", "_available", "_broker", "_context", "_partitions", "_request", "_timer")
+
+    def __init__(self, broker: Broker, context: FetchContext, request: Request, answer: Answer, read: _Read) -> None:
+        self._broker = broker
+        self._context = context
+        self._request = request
+        self._answer = answer
+        self._available = read.size
+        self._partitions: list[Partition] = []
+
+    def wait(self) -> None:
+        for topic, wanted in self._context.partitions:
+            partition = self._broker.replicas.get(topic, wanted.partition)
+            if partition is not None:
+                partition.watch(self)
+                self._partitions.append(partition)
+        self._timer = self._broker.call_later(self._request.message.max_wait_ms / 1000, self._finish)
+
+    def grown(self, partition: Partition, size: int) -> None:
+        self._available += size
+        if self._available >= self._request.message.min_bytes:
+            self._finish()
+
+    def gone(self, partition: Partition) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.unwatch(self)
+        read = _read_all(self._broker, self._context, self._request)
+        _finish(self._broker, self._context, read, self._answer)

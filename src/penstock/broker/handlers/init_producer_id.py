@@ -1,0 +1,36 @@
+"""InitProducerId: an id for an idempotent producer, never given twice.
+
+Transactions are not served yet, so a transactional id is refused; an idempotent producer that comes back with its id
+and epoch gets the next epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.request import Answer, Request
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_LAST_EPOCH: Final = 2**15 - 2
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: InitProducerIdRequest = request.message
+    if message.transactional_id:
+        answer(InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        return
+    if message.producer_id >= 0 and 0 <= message.producer_epoch < _LAST_EPOCH:
+        answer(InitProducerIdResponse(producer_id=message.producer_id, producer_epoch=message.producer_epoch + 1))
+        return
+
+    async def allocate() -> None:
+        producer_id = await broker.cluster.allocate_producer_id()
+        answer(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+
+    broker.spawn(
+        allocate(), lambda error: answer(InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    )

@@ -1,0 +1,98 @@
+"""ListOffsets: where a partition begins and ends, and what offset a time has.
+
+Version 0 answers with a list of offsets, newest first, as the oldest clients want it; later ones with one offset and
+its timestamp. Readers of committed records are told the last stable offset as the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.request import Answer, Request
+from penstock.log.lookup import latest_timestamp, offset_for_time
+from penstock.log.partition_log import PartitionLog
+from penstock.replication.partition import Partition
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+_READ_COMMITTED = 1
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: ListOffsetsRequest = request.message
+    response = ListOffsetsResponse()
+    for topic in message.topics:
+        outcomes = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(outcomes)
+        for wanted in topic.partitions:
+            outcome = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+            outcomes.partitions.append(outcome)
+            partition = broker.replicas.get(topic.name, wanted.partition_index)
+            if partition is None:
+                outcome.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            try:
+                _look_up(partition, wanted, outcome, request)
+            except EXPECTED as error:
+                outcome.error_code = error_code_of(error)
+    answer(response)
+
+
+def _look_up(
+    partition: Partition, wanted: ListOffsetsPartition, outcome: ListOffsetsPartitionResponse, request: Request
+) -> None:
+    epoch = wanted.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        fenced = epoch < partition.leader_epoch
+        outcome.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return
+    log = partition.log
+    committed_only = request.message.isolation_level == _READ_COMMITTED
+    end = log.last_stable_offset if committed_only else log.high_watermark
+    if request.version == 0:
+        outcome.old_style_offsets = _old_style(log, wanted.timestamp, max(0, wanted.max_num_offsets), end)
+        return
+    timestamp, offset = _offset_at(log, wanted.timestamp, end)
+    outcome.timestamp, outcome.offset = timestamp, offset
+    if offset >= 0 and request.version >= 4:
+        outcome.leader_epoch = log.epochs.epoch_for_offset(offset)
+
+
+def _offset_at(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
+    """(timestamp, offset); both -1 if no record below `end` is that young."""
+    if timestamp == LATEST:
+        return -1, end
+    if timestamp == EARLIEST:
+        return -1, log.log_start_offset
+    found = latest_timestamp(log) if timestamp == MAX_TIMESTAMP else offset_for_time(log, timestamp)
+    if found is None or found.offset >= end:
+        return -1, -1
+    return found.timestamp, found.offset
+
+
+def _old_style(log: PartitionLog, timestamp: int, most: int, end: int) -> list[int]:
+    """Where segments begin that were there before a time, newest first; the end of the log counts as one."""
+    if timestamp == EARLIEST:
+        return [log.log_start_offset][:most]
+    bases = [*log.stamped_table().bases, log.active.base_offset]
+    offsets = [max(base, log.log_start_offset) for base in bases if base <= end]
+    if timestamp != LATEST:
+        found = offset_for_time(log, timestamp)
+        limit = end if found is None else found.offset
+        offsets = [offset for offset in offsets if offset <= limit]
+    elif log.active.size:
+        offsets.append(end)
+    return sorted(set(offsets), reverse=True)[:most]

@@ -1,0 +1,104 @@
+"""Metadata: brokers, topics, partitions and their leaders.
+
+A topic that is asked for by name and missing is created first, where both the client and the broker allow it; the
+answer then waits for that, so that a client need not come back to find it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.request import Answer, Request
+from penstock.cluster.image import TopicImage
+from penstock.cluster.topic_names import check_topic_name
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.wire.types import NO_UUID
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: MetadataRequest = request.message
+    wanted = message.topics
+    if wanted is None or (not wanted and request.version == 0):
+        answer(_response(broker, [_known(topic) for topic in broker.cluster.image.topics.values()]))
+        return
+    missing = [topic.name for topic in wanted if topic.name and _may_create(broker, message, topic.name)]
+    if not missing:
+        answer(_response(broker, [_look_up(broker, topic) for topic in wanted]))
+        return
+
+    async def create() -> None:
+        await broker.create_automatically(missing)
+        answer(_response(broker, [_look_up(broker, topic) for topic in wanted]))
+
+    broker.spawn(create(), lambda error: answer(_response(broker, [_look_up(broker, topic) for topic in wanted])))
+
+
+def _may_create(broker: Broker, message: MetadataRequest, name: str) -> bool:
+    return (
+        message.allow_auto_topic_creation
+        and broker.settings.auto_create_topics_enable
+        and name not in broker.cluster.image.topics
+        and check_topic_name(name) is None
+    )
+
+
+def _response(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    image = broker.cluster.image
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.live_brokers()
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+    )
+
+
+def _look_up(broker: Broker, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    image = broker.cluster.image
+    if not wanted.name:
+        found = image.topic_by_id(wanted.topic_id) if wanted.topic_id != NO_UUID else None
+        if found is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=wanted.name, topic_id=wanted.topic_id
+            )
+        return _known(found)
+    found = image.topics.get(wanted.name)
+    if found is not None:
+        return _known(found)
+    bad = check_topic_name(wanted.name)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if bad is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataResponseTopic(error_code=code, name=wanted.name, is_internal=wanted.name in INTERNAL_TOPICS)
+
+
+def _known(topic: TopicImage) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+            )
+            for index, partition in enumerate(topic.partitions)
+        ],
+    )

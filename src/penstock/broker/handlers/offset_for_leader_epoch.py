@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch: where an epoch ended in this log, so that a reader sees whether it read what was truncated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.request import Answer, Request
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: OffsetForLeaderEpochRequest = request.message
+    response = OffsetForLeaderEpochResponse()
+    for topic in message.topics:
+        results = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(results)
+        for wanted in topic.partitions:
+            result = EpochEndOffset(partition=wanted.partition)
+            results.partitions.append(result)
+            partition = broker.replicas.get(topic.topic, wanted.partition)
+            if partition is None:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            current = wanted.current_leader_epoch
+            if 0 <= current != partition.leader_epoch:
+                fenced = current < partition.leader_epoch
+                result.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+                continue
+            end = partition.log.epochs.end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
+            result.leader_epoch, result.end_offset = end.epoch, end.end_offset
+    answer(response)

@@ -1,0 +1,143 @@
+"""Produce: appending record batches to partitions.
+
+Each partition succeeds or fails by itself. With acks=0 nothing is answered, with 1 as soon as the records are in the
+leader's log, with all when they are durable on as many replicas as the topic demands; then the answer waits for the
+slowest partition, and the connection goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.request import Answer, Request
+from penstock.log.errors import LogError
+from penstock.log.partition_log import Appended
+from penstock.records import Buffer, Codec, UnsupportedCodec
+from penstock.records.conversion import upconvert
+from penstock.replication.partition import Partition
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+ALL: Final = -1
+_MAGIC_POSITION = 16
+_ATTRIBUTES_POSITION = 22
+
+
+class NotEnoughReplicas(LogError):
+    """The topic demands more replicas in sync than there are."""
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: ProduceRequest = request.message
+    acks = message.acks
+    response = ProduceResponse()
+    waiting = _Waiting(response, answer)
+    for topic in message.topic_data:
+        outcomes = TopicProduceResponse(name=topic.name)
+        response.responses.append(outcomes)
+        for data in topic.partition_data:
+            outcome = PartitionProduceResponse(index=data.index)
+            outcomes.partition_responses.append(outcome)
+            if acks not in (0, 1, ALL):
+                _refuse(outcome, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not 0, 1 or -1 (all)")
+                continue
+            partition = broker.replicas.get(topic.name, data.index)
+            if partition is None:
+                _refuse(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+                continue
+            try:
+                appended, size = _append(partition, data, acks, request)
+            except EXPECTED as error:
+                code = ErrorCode.NOT_ENOUGH_REPLICAS if isinstance(error, NotEnoughReplicas) else error_code_of(error)
+                _refuse(outcome, code, str(error))
+                continue
+            if not appended.is_duplicate:
+                records = appended.last_offset - appended.base_offset + 1
+                broker.topic_figures(topic.name).produced(size, records)
+            outcome.base_offset = appended.base_offset
+            outcome.log_append_time_ms = appended.append_time_ms
+            outcome.log_start_offset = partition.log.log_start_offset
+            if acks == ALL:
+                waiting.add(outcome)
+                broker.replicas.when_durable(partition, appended.last_offset + 1, waiting.durable(outcome))
+    if acks == 0:
+        answer(None)
+    else:
+        waiting.release()
+
+
+def _append(partition: Partition, data: PartitionProduceData, acks: int, request: Request) -> tuple[Appended, int]:
+    if acks == ALL and partition.insync_replicas < partition.min_insync_replicas:
+        raise NotEnoughReplicas(
+            f"min.insync.replicas={partition.min_insync_replicas}, in sync: {partition.insync_replicas}"
+        )
+    records = _as_batches(data, partition, request.version)
+    return partition.append(records, request.now_ms), len(records)
+
+
+def _as_batches(data: PartitionProduceData, partition: Partition, version: int) -> Buffer:
+    """The records as magic 2: as they came, but for those of old clients."""
+    records = data.records
+    if records is None or not isinstance(records, (bytes, bytearray, memoryview)):
+        return b""
+    if len(records) > _ATTRIBUTES_POSITION:
+        if records[_MAGIC_POSITION] < 2:
+            # What it grows to is bounded by what the log would take.
+            limit = max(partition.log.settings.max_message_bytes, len(records)) * 16
+            return bytearray(upconvert(records, limit=limit))
+        if version < 7 and records[_ATTRIBUTES_POSITION] & 7 == Codec.ZSTD:
+            raise UnsupportedCodec("zstd needs Produce version 7 or higher")
+    return records
+
+
+def _refuse(outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
+    outcome.error_code = code
+    outcome.base_offset = -1
+    outcome.error_message = reason
+
+
+class _Waiting:
+    """An answer that leaves when every partition is durable or has failed."""
+
+    __slots__ = ("_answer", "_left", "_response")
+
+    def __init__(self, response: ProduceResponse, answer: Answer) -> None:
+        self._response = response
+        self._answer = answer
+        self._left = 1  # the handler itself, until all partitions are appended
+
+    def add(self, outcome: PartitionProduceResponse) -> None:
+        self._left += 1
+
+    def durable(self, outcome: PartitionProduceResponse) -> _Durable:
+        return _Durable(self, outcome)
+
+    def release(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._answer(self._response)
+
+
+class _Durable:
+    """One partition's part in the waiting."""
+
+    __slots__ = ("_outcome", "_waiting")
+
+    def __init__(self, waiting: _Waiting, outcome: PartitionProduceResponse) -> None:
+        self._waiting = waiting
+        self._outcome = outcome
+
+    def __call__(self, error: LogError | None) -> None:
+        if error is not None:
+            _refuse(self._outcome, error_code_of(error), str(error))
+        self._waiting.release()

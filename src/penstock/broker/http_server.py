@@ -1,0 +1,327 @@
+"""A small HTTP/1.1 server for whoever watches a broker: metrics, health.
+
+Noun: a route, a path and the handler that makes a `Reply` from a `Request`. Only GET and HEAD are served.
+
+Rule: whatever a peer does costs a bounded amount and stays with its own connection. A head has a maximum of bytes and
+of time, an answer a maximum of time; bodies of requests are not read, the connection ends instead; connections are
+counted, and when there is no room, the one that has kept us waiting for a request longest makes it. Nothing is raised
+into the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import socket
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+from penstock.broker.http_request import Refused, Request, parse_request
+from penstock.broker.instruments import CONTENT_TYPE as METRICS_TYPE
+from penstock.runtime.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+_TEXT = "text/plain; charset=utf-8"
+_GZIP_MIN_BYTES = 1024
+_GZIP_LEVEL = 1  # Metrics shrink to a tenth already; more would cost the loop more than it saves the network.
+_GZIP_WBITS = 31
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
+
+
+class HttpServerError(Exception):
+    """The server cannot be what it was asked to be."""
+
+
+class CannotListen(HttpServerError):
+    """An address that cannot be listened on; the text says why, and what to do."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"HTTP (metrics, health) cannot listen on {host or '*'}:{port}: {reason}; "
+            "choose another port with --http-port, or turn HTTP off with --http-port 0"
+        )
+        self.host = host
+        self.port = port
+
+
+class AddressInUse(CannotListen):
+    """Somebody else listens there."""
+
+
+class Reply(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes | AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler = Callable[[Request], Awaitable[Reply]]
+_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    head_bytes: int = 8 * 1024
+    connections: int = 64
+    idle_s: float = 60.0
+    head_s: float = 10.0
+    answer_s: float = 30.0
+
+
+class HttpServer:
+    """Serves `routes` on the running event loop."""
+
+    def __init__(
+        self, routes: Mapping[str, Handler], *, limits: HttpLimits | None = None, clock: Clock | None = None
+    ) -> None:
+        self._routes = dict(routes)
+        self._limits = limits or HttpLimits()
+        self._clock = clock or SystemClock()
+        self._servers: list[asyncio.Server] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the longest waiting one first
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._serving)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on every address of `host` ("" is all of the machine's); returns the port, chosen freely for 0."""
+        bound, failure = port, "it has no address"
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
+                try:
+                    # One by one, so that a port chosen for the first address is that of the others too.
+                    server = await asyncio.start_server(self._connected, address, bound, limit=self._limits.head_bytes)
+                except OSError as error:
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    failure = f"{address} is not an address of this machine"
+                    continue
+                self._servers.append(server)
+                bound = server.sockets[0].getsockname()[1]
+        except (OSError, OverflowError, UnicodeError) as error:
+            self._stop_listening()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, bound, "another process listens there") from error
+            raise CannotListen(host, port, getattr(error, "strerror", None) or str(error)) from error
+        if not self._servers:
+            raise CannotListen(host, port, failure)
+        return bound
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Accept nothing more, end idle connections, and others when answered or when the grace is over."""
+        self._closing = True
+        self._stop_listening()
+        for writer in self._waiting:
+            writer.transport.abort()
+        open_tasks = self._serving | self._refusing
+        if open_tasks:
+            _, late = await asyncio.wait(open_tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    def _stop_listening(self) -> None:
+        while self._servers:
+            self._servers.pop().close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        full = len(self._serving) >= self._limits.connections
+        if full and self._waiting:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+            full = False
+        if self._closing or (full and len(self._refusing) >= self._limits.connections):
+            writer.transport.abort()
+            return
+        tasks, talk = (self._refusing, self._refuse) if full else (self._serving, self._serve)
+        # What is written is then held by the system, not here: a drain waits until all of it has gone.
+        writer.transport.set_write_buffer_limits(high=0)
+        task = asyncio.get_running_loop().create_task(self._guarded(talk, reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _guarded(self, talk: _Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+            await _end(reader, writer)
+        except (OSError, TimeoutError):
+            pass  # The peer has gone, or is too slow to be waited for.
+        except Exception:
+            logger.exception("an HTTP connection ended by an error")
+
+    async def _refuse(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later")
+        async with asyncio.timeout(self._limits.answer_s):
+            await self._send(writer, None, reply._replace(headers=(("Retry-After", "1"),)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        goes_on = True
+        while goes_on and not self._closing:
+            try:
+                head = await self._read_head(reader, writer)
+                if not head:
+                    return
+                request = parse_request(head)
+            except Refused as refused:
+                async with asyncio.timeout(self._limits.answer_s):
+                    await self._send(writer, None, _text_reply(refused.status, refused.text))
+                return
+            async with asyncio.timeout(self._limits.answer_s):
+                goes_on = await self._send(writer, request, await self._reply(request))
+
+    async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """The next head; nothing, if the peer has ended or stays idle."""
+        self._waiting[writer] = None
+        try:
+            try:
+                async with asyncio.timeout(self._limits.idle_s):
+                    first = await reader.read(1)
+            except TimeoutError:
+                return b""
+            return first and await self._finish_head(reader, first)
+        finally:
+            self._waiting.pop(writer, None)
+
+    async def _finish_head(self, reader: asyncio.StreamReader, first: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(self._limits.head_s):
+                if first == b"\r":  # An empty line before a request: old clients end a body with one.
+                    first = (await reader.readexactly(2))[1:]
+                return first + await reader.readuntil(b"\r\n\r\n")
+        except TimeoutError:
+            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive") from None
+        except asyncio.LimitOverrunError:
+            text = f"the head of a request has {self._limits.head_bytes} bytes at most"
+            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
+        except asyncio.IncompleteReadError:
+            raise Refused(HTTPStatus.BAD_REQUEST, "the request ends in its middle") from None
+
+    async def _reply(self, request: Request) -> Reply:
+        handler = self._routes.get(request.path)
+        if handler is None:
+            return _text_reply(HTTPStatus.NOT_FOUND, "nothing is here; there is " + ", ".join(sorted(self._routes)))
+        if request.method not in ("GET", "HEAD"):
+            reply = _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are served")
+            return reply._replace(headers=(("Allow", "GET, HEAD"),))
+        try:
+            return await handler(request)
+        except Exception:
+            logger.exception("no answer for %s", request.path)
+            return _text_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the broker's log says why")
+
+    async def _send(self, writer: asyncio.StreamWriter, request: Request | None, reply: Reply) -> bool:
+        """Returns whether the connection goes on; not after a request that was refused (None)."""
+        goes_on = request is not None and request.keeps_alive and not self._closing
+        body = reply.body
+        squeezed = request is not None and request.accepts_gzip
+        headers = [("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)), ("Content-Type", reply.content_type)]
+        chunked = False
+        if isinstance(body, bytes):
+            squeezed = squeezed and len(body) >= _GZIP_MIN_BYTES
+            body = zlib.compress(body, _GZIP_LEVEL, _GZIP_WBITS) if squeezed else body
+            headers.append(("Content-Length", str(len(body))))
+        elif request is not None and request.minor_version >= 1:
+            chunked = True
+            headers.append(("Transfer-Encoding", "chunked"))
+        else:
+            goes_on = False  # The end of the connection is the end of the body.
+        if squeezed:
+            headers.append(("Content-Encoding", "gzip"))
+        headers += [("Vary", "Accept-Encoding"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
+        headers += [*reply.headers, ("Connection", "keep-alive" if goes_on else "close")]
+        lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", *(f"{k}: {v}" for k, v in headers)]
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        wanted = request is None or request.method != "HEAD"
+        if isinstance(body, bytes):
+            writer.write(head + body if wanted else head)
+        else:
+            writer.write(head)
+            await _stream(writer, body, wanted=wanted, chunked=chunked, squeezed=squeezed)
+        await writer.drain()
+        return goes_on
+
+
+async def _stream(
+    writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, wanted: bool, chunked: bool, squeezed: bool
+) -> None:
+    squeezer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if squeezed else None
+
+    async def write(data: bytes) -> None:
+        if data:  # An empty chunk would be the end.
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            await writer.drain()
+
+    try:
+        if wanted:
+            async for piece in body:
+                await write(squeezer.compress(piece) if squeezer else piece)
+            await write(squeezer.flush() if squeezer else b"")
+            writer.write(b"0\r\n\r\n" if chunked else b"")
+    finally:
+        if isinstance(body, AsyncGenerator):
+            await body.aclose()
+
+
+async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close so that the peer can still read the answer: over unread bytes, closing would reset the connection."""
+    async with asyncio.timeout(_LINGER_S):
+        writer.write_eof()
+        unread = _LINGER_BYTES
+        while unread > 0 and (data := await reader.read(64 * 1024)):
+            unread -= len(data)
+
+
+def _text_reply(status: HTTPStatus, text: str) -> Reply:
+    return Reply(status, _TEXT, f"{text}\n".encode())
+
+
+class Health(NamedTuple):
+    """How a broker is. One that is degraded serves, though not all that it should; the reasons say what is amiss."""
+
+    status: Literal["ok", "degraded", "starting", "stopping"]
+    broker_id: int
+    version: str
+    uptime_s: float
+    reasons: tuple[str, ...] = ()
+
+
+def health_route(read: Callable[[], Health]) -> Handler:
+    """`/health`: 200 while the broker serves, 503 while it does not yet or no more."""
+
+    async def handle(_: Request) -> Reply:
+        health = read()
+        status = HTTPStatus.OK if health.status in ("ok", "degraded") else HTTPStatus.SERVICE_UNAVAILABLE
+        return Reply(status, "application/json", json.dumps(health._asdict()).encode() + b"\n")
+
+    return handle
+
+
+def metrics_route(render: Callable[[], Iterator[bytes]]) -> Handler:
+    """`/metrics`: `render` gives the text in pieces, and between them the loop serves others."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in render():
+            yield piece
+            await asyncio.sleep(0)
+
+    async def handle(_: Request) -> Reply:
+        return Reply(HTTPStatus.OK, METRICS_TYPE, pieces())
+
+    return handle

@@ -1,0 +1,60 @@
+"""Settings of brokers and topics, by Kafka's names.
+
+    loaded = load_settings("server.properties", ["num.partitions=8"])
+    loaded.settings.num_partitions                    8
+    loaded.settings.where("num.partitions")           "--set"
+    log_settings(loaded.settings, {"retention.ms": "60000"})
+
+The tables (`network_table`, `log_table`, `cluster_table`, `topic_table`) say what there is; `layers` who said what;
+`broker_settings` and `topic_settings` are what the rest of the broker uses.
+"""
+
+from penstock.broker.settings.broker_settings import BrokerSettings, check_changeable
+from penstock.broker.settings.definitions import ConfigType
+from penstock.broker.settings.describing import Row, Synonym, describe_all_brokers, describe_broker, describe_topic
+from penstock.broker.settings.errors import InvalidSettings, Notice, Problem, SettingsError, UnreadableFile
+from penstock.broker.settings.layers import Source
+from penstock.broker.settings.listeners import Listener, unreachable_hosts, with_bound_ports
+from penstock.broker.settings.loading import LoadedSettings, load_settings, settings_from
+from penstock.broker.settings.old_names import TopicPreset
+from penstock.broker.settings.parsing import list_with, list_without
+from penstock.broker.settings.topic_settings import (
+    TopicSettings,
+    check_topic_setting,
+    check_topic_settings,
+    log_settings,
+    sound_overrides,
+    topic_settings,
+)
+
+__all__ = [
+    "BrokerSettings",
+    "ConfigType",
+    "InvalidSettings",
+    "Listener",
+    "LoadedSettings",
+    "Notice",
+    "Problem",
+    "Row",
+    "SettingsError",
+    "Source",
+    "Synonym",
+    "TopicPreset",
+    "TopicSettings",
+    "UnreadableFile",
+    "check_changeable",
+    "check_topic_setting",
+    "check_topic_settings",
+    "describe_all_brokers",
+    "describe_broker",
+    "describe_topic",
+    "list_with",
+    "list_without",
+    "load_settings",
+    "log_settings",
+    "settings_from",
+    "sound_overrides",
+    "topic_settings",
+    "unreachable_hosts",
+    "with_bound_ports",
+]

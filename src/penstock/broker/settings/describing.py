@@ -1,0 +1,120 @@
+"""Settings as DescribeConfigs shows them: a row each, with where the value comes from and what it would be otherwise.
+
+Rule: the synonyms of a row are all values that are there, the one that counts first: a topic's own, changes of this
+broker, of all brokers, the file's or command line's, the default. The source of a row is that of its first synonym. A
+secret has no value in any row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.broker.settings.broker_settings import BrokerSettings
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, family_of
+from penstock.broker.settings.definitions import ConfigType, Definition, Value
+from penstock.broker.settings.layers import Source
+from penstock.broker.settings.parsing import format_value
+from penstock.broker.settings.topic_settings import effective_value, own_names
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting of a broker or topic."""
+
+    name: str
+    value: str | None
+    source: Source
+    read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    type: ConfigType
+    documentation: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is Source.DEFAULT
+
+
+def describe_topic(
+    broker: BrokerSettings, overrides: Mapping[str, str], names: Collection[str] | None = None
+) -> list[Row]:
+    """All settings of a topic that has these of its own, or those of the `names` that exist. InvalidSettings."""
+    rows = []
+    for definition in _wanted(TOPIC_DEFINITIONS, names):
+        value = effective_value(broker, overrides, definition.name)
+        own = [name for name in own_names(definition.name) if name in overrides]
+        synonyms = [
+            Synonym(name, format_value(TOPIC_DEFINITIONS[name], effective_value(broker, overrides, name)), Source.TOPIC)
+            for name in own
+        ]
+        if definition.broker_name is None:
+            synonyms.append(Synonym(definition.name, format_value(definition, definition.default), Source.DEFAULT))
+        else:
+            synonyms.extend(_broker_synonyms(broker, definition.broker_name))
+        rows.append(_row(definition, value, synonyms, read_only=False))
+    return rows
+
+
+def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None) -> list[Row]:
+    """All settings of a broker, or those of the `names` that exist."""
+    rows = []
+    for definition in _wanted(BROKER_DEFINITIONS, names):
+        given = next(broker.layers.given(definition.name), None)
+        value = definition.default if given is None else given.value
+        if definition.name in ("broker.id", "node.id"):
+            value = broker.broker_id
+        synonyms = list(_broker_synonyms(broker, definition.name))
+        rows.append(_row(definition, value, synonyms, read_only=not definition.dynamic))
+    return rows
+
+
+def describe_all_brokers(broker: BrokerSettings, names: Collection[str] | None = None) -> list[Row]:
+    """The changes that were made for all brokers: what the resource without a name shows."""
+    rows = []
+    for definition in _wanted(BROKER_DEFINITIONS, names):
+        given = broker.layers.dynamic_default.get(definition.name)
+        if given is not None:
+            synonym = Synonym(definition.name, format_value(definition, given.value), given.source)
+            rows.append(_row(definition, given.value, [synonym], read_only=False))
+    return rows
+
+
+def _wanted(definitions: Mapping[str, Definition], names: Collection[str] | None) -> Iterator[Definition]:
+    wanted = None if names is None else set(names)
+    return (each for each in definitions.values() if wanted is None or each.name in wanted)
+
+
+def _broker_synonyms(broker: BrokerSettings, name: str) -> Iterator[Synonym]:
+    """What was given to a setting or its family, the strongest first, then the defaults."""
+    family = [member for member, _ in family_of(name)]
+    for layer in broker.layers.strongest_first():
+        for member in family:
+            if member in layer:
+                given = layer[member]
+                yield Synonym(member, format_value(BROKER_DEFINITIONS[member], given.value), given.source)
+    for member in family:
+        definition = BROKER_DEFINITIONS[member]
+        if definition.default is not None:
+            yield Synonym(member, format_value(definition, definition.default), Source.DEFAULT)
+
+
+def _row(definition: Definition, value: Value, synonyms: Iterable[Synonym], *, read_only: bool) -> Row:
+    listed = tuple(synonyms)
+    return Row(
+        name=definition.name,
+        value=format_value(definition, value),
+        source=listed[0].source if listed else Source.DEFAULT,
+        read_only=read_only,
+        is_sensitive=definition.is_sensitive,
+        synonyms=listed,
+        type=definition.type,
+        documentation=definition.documentation,
+    )

@@ -1,0 +1,188 @@
+"""Listeners: where a broker accepts connections, and what it tells clients to connect to.
+
+    PLAINTEXT://0.0.0.0:9092     name://host:port
+
+Rule: the bound address is the broker's affair, the advertised one the clients'. Clients connect to the address of the
+metadata, not to the one they first used: an advertised address that they cannot reach is the commonest reason why "it
+connects, but nothing works". So one that nobody can reach is refused, with what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.broker.settings.errors import SettingsError, shown
+from penstock.broker.settings.parsing import parse_list
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# A protocol that is not served is refused: a listener must not speak in the clear where encryption was asked for.
+SERVED_PROTOCOLS: Final = frozenset({"PLAINTEXT"})
+DEFAULT_PORT: Final = 9092
+
+_LISTENER = re.compile(
+    r"([^:/]*)://(\[[^\]]*\]|[^:/\[\]]*|(?:[0-9a-fA-F.]*:){2,}[0-9a-zA-Z.%]*):([+-]?[0-9]{1,20})", re.ASCII
+)
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._:%-]{0,255}", re.ASCII)
+_WILDCARDS: Final = frozenset({"", "0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
+
+
+class InvalidListeners(SettingsError):
+    """Listeners that cannot be bound or advertised; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """`host` is empty for all addresses of the machine, `port` 0 for any that is free."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.host in _WILDCARDS
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """{"CLIENTS": "SSL"} for "CLIENTS:SSL"; the names are in capitals."""
+    protocols: dict[str, str] = {}
+    for part in parse_list(text):
+        name, colon, protocol = part.partition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not colon or not _NAME.fullmatch(name):
+            raise InvalidListeners(f"{shown(part)!r} is not NAME:PROTOCOL")
+        if protocol not in PROTOCOLS:
+            raise InvalidListeners(f"{shown(part)!r}: the protocol is one of {', '.join(PROTOCOLS)}")
+        if name in protocols:
+            raise InvalidListeners(f"{name} occurs twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(text: str, protocols: Mapping[str, str], *, left_out: Collection[str] = ()) -> tuple[Listener, ...]:
+    """The listeners of a setting, without those whose names are `left_out`. InvalidListeners."""
+    listeners: list[Listener] = []
+    for part in parse_list(text):
+        listener = _parse_one(part, protocols, left_out)
+        if listener is None:
+            continue
+        if any(listener.name == other.name for other in listeners):
+            raise InvalidListeners(f"there are two listeners {listener.name}; give each a name of its own")
+        listeners.append(listener)
+    if not listeners:
+        raise InvalidListeners("there is no listener; write for example PLAINTEXT://0.0.0.0:9092")
+    return tuple(listeners)
+
+
+def _parse_one(part: str, protocols: Mapping[str, str], left_out: Collection[str]) -> Listener | None:
+    match = _LISTENER.fullmatch(part)
+    if match is None:
+        raise InvalidListeners(
+            f"{shown(part)!r} is no listener; write NAME://host:port, for example PLAINTEXT://0.0.0.0:9092"
+        )
+    name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
+    if not _NAME.fullmatch(name):
+        raise InvalidListeners(f"{shown(part)!r}: a listener's name is made of letters, digits, '.', '_' and '-'")
+    if name in left_out:
+        return None
+    if not _HOST.fullmatch(host):
+        raise InvalidListeners(f"{shown(part)!r}: {shown(host)!r} is no host")
+    if not 0 <= port <= 65535:
+        raise InvalidListeners(f"{shown(part)!r}: a port is 0 to 65535")
+    if name not in protocols:
+        raise InvalidListeners(
+            f"{shown(part)!r}: no protocol is known for {name}; add {name}:PLAINTEXT to listener.security.protocol.map"
+        )
+    if protocols[name] not in SERVED_PROTOCOLS:
+        raise InvalidListeners(
+            f"{shown(part)!r} asks for {protocols[name]}, which this broker does not serve; "
+            f"it serves {', '.join(sorted(SERVED_PROTOCOLS))}"
+        )
+    return Listener(name, protocols[name], host, port)
+
+
+def check_bindable(listeners: Iterable[Listener]) -> None:
+    """InvalidListeners if two of them cannot be bound at once."""
+    taken: dict[int, Listener] = {}
+    for listener in listeners:
+        if listener.port == 0:
+            continue
+        other = taken.setdefault(listener.port, listener)
+        if other is not listener and not _apart(listener, other):
+            raise InvalidListeners(f"{other} and {listener} have the same port; give each a port of its own")
+
+
+def _apart(one: Listener, other: Listener) -> bool:
+    """Whether two listeners may share a port: different addresses, none of them all addresses."""
+    return one.host != other.host and not one.is_wildcard and not other.is_wildcard
+
+
+def advertised_from(
+    listeners: Iterable[Listener], written: Iterable[Listener] | None, host_name: Callable[[], str]
+) -> tuple[Listener, ...]:
+    """What to tell clients: what was written, or else the listeners, with the machine's name for all addresses.
+
+    What is left out of what was written, a host or (0) a port, is that of the listener. A port stays 0 where the
+    listener's is: only who has bound it knows.
+    """
+    bound = {listener.name: listener for listener in listeners}
+    if written is None:
+        return tuple(
+            replace(listener, host=host_name()) if listener.is_wildcard else listener for listener in bound.values()
+        )
+    advertised = []
+    for listener in written:
+        if listener.name not in bound:
+            names = ", ".join(bound)
+            raise InvalidListeners(f"{listener} is advertised, but listeners has no {listener.name}, only {names}")
+        if listener.host and listener.is_wildcard:
+            raise InvalidListeners(
+                f"{listener} cannot be advertised: {listener.host} means all addresses of a machine, and clients would "
+                f"look for the broker on their own; write a host name or an address at which they reach this machine"
+            )
+        here = bound[listener.name]
+        host = listener.host or (host_name() if here.is_wildcard else here.host)
+        advertised.append(replace(listener, host=host, port=listener.port or here.port))
+    return tuple(advertised)
+
+
+def with_bound_ports(advertised: Iterable[Listener], ports: Mapping[str, int]) -> tuple[Listener, ...]:
+    """The advertised listeners, with the ports that were given out (by listener's name) in place of 0."""
+    return tuple(replace(each, port=ports.get(each.name, 0)) if each.port == 0 else each for each in advertised)
+
+
+def between_brokers(advertised: tuple[Listener, ...], wanted: str | None) -> Listener:
+    """The listener by which brokers reach each other."""
+    if wanted is not None:
+        for listener in advertised:
+            if listener.name == wanted.upper():
+                return listener
+        names = ", ".join(listener.name for listener in advertised)
+        raise InvalidListeners(f"{shown(wanted)!r} is not advertised; it must be one of {names}")
+    return next((listener for listener in advertised if listener.name == "PLAINTEXT"), advertised[0])
+
+
+def unreachable_hosts(advertised: Iterable[Listener], resolve: Callable[[str, int], object]) -> list[str]:
+    """A sentence for each advertised host that has no address here; `resolve` raises OSError then.
+
+    A doubt, not an error: a name may be known to the clients alone.
+    """
+    doubts = []
+    for listener in advertised:
+        try:
+            resolve(listener.host, listener.port)
+        except (OSError, UnicodeError) as error:
+            doubts.append(
+                f"clients will be told to connect to {listener.host}, which has no address on this machine ({error}); "
+                f"if they cannot reach it either, set advertised.listeners to a name or address that they can"
+            )
+    return doubts

@@ -1,0 +1,158 @@
+"""`penstock server`: a broker as a service.
+
+Rule: options here become settings by Kafka's names, which override those of the file. The broker itself is imported
+when it runs, so that help does not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.log_lines import LEVELS, log_to_stderr
+from penstock.cli.output import CommandError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.settings import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class DataFolder(click.Path):
+    """A folder that need not exist yet."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = os.path.abspath(os.fsdecode(super().convert(value, param, ctx)))
+        if "," in path:
+            self.fail(f"{path!r}: a comma parts the folders of log.dirs, so there can be none in a name.", param, ctx)
+        return path
+
+
+def _check_address(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """HOST:PORT, [IPv6]:PORT or :PORT."""
+    if value is None:
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, as 127.0.0.1:9092, or :9092 for all addresses.")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise click.BadParameter(f"{value!r}: write an IPv6 address in brackets, as [::1]:9092.")
+    return value
+
+
+@click.group()
+def server() -> None:
+    """Run a broker as a service."""
+
+
+@server.command(short_help="Run a broker in the foreground until SIGTERM or Ctrl-C.")
+@click.option(
+    "--data-dir", "data_dirs", type=DataFolder(), multiple=True, metavar="FOLDER",
+    help="Where the data is kept, as log.dirs; once for each disk.  [default: penstock-data]",
+)  # fmt: skip
+@click.option(
+    "--listen", callback=_check_address, metavar="HOST:PORT",
+    help="Where clients connect, as listeners; port 0 is any free one.  [default: :9092, all addresses]",
+)  # fmt: skip
+@click.option("--config", metavar="FILE", help="Settings, in the form of Kafka's server.properties.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="One setting more; overrides the file.")
+@click.option(
+    "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
+    help="Port of /metrics and /health; 0 turns them off.",
+)  # fmt: skip
+@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of /metrics and /health.")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+    help="What is logged, on standard error.",
+)  # fmt: skip
+def start(
+    data_dirs: tuple[str, ...],
+    listen: str | None,
+    config: str | None,
+    assignments: tuple[str, ...],
+    http_port: int,
+    http_host: str,
+    log_level: str,
+) -> None:
+    """Run a broker in the foreground.
+
+    The first SIGTERM or Ctrl-C stops it cleanly, a second one at once; after either, and after a crash, it starts again
+    with all that it had acknowledged.
+
+    \b
+    Exit code: 0  stopped cleanly
+               1  could not start; the message says what to do
+               2  the options or settings are wrong; all that is wrong with them is told
+    """
+    from penstock.cli.foreground import run_broker, warn_of_unreachable
+
+    log_to_stderr(log_level)
+    settings = _settings(config, _with_options(assignments, data_dirs, listen))
+    if settings.zookeeper_connect:
+        logger.warning("zookeeper.connect is set, but this broker stands alone and keeps the metadata itself")
+    warn_of_unreachable(settings.advertised_listeners)
+    run_broker(
+        settings,
+        http_host=http_host,
+        http_port=http_port or None,
+        on_started=lambda broker: _log_where(broker, http_host),
+        on_stopping=lambda: None,
+        advise_on_port=_advise_on_port,
+    )
+
+
+def _with_options(assignments: Sequence[str], data_dirs: Sequence[str], listen: str | None) -> list[str]:
+    """The options as settings, added to those of --set, which must not contradict them."""
+    given = {text.partition("=")[0].strip() for text in assignments}
+    options = (
+        ("--data-dir", "log.dirs", ",".join(data_dirs)),
+        ("--listen", "listeners", f"PLAINTEXT://{listen}" if listen else ""),
+    )
+    wanted = list(assignments)
+    for option, name, value in options:
+        if not value:
+            continue
+        if name in given:
+            raise CommandError(f"{option} and --set {name} are both given.", "Leave one of them out.")
+        wanted.append(f"{name}={value}")
+    return wanted
+
+
+def _settings(config: str | None, assignments: Sequence[str]) -> BrokerSettings:
+    from penstock.broker.settings import InvalidSettings, UnreadableFile, load_settings
+    from penstock.cli.foreground import SettingsRefused
+
+    try:
+        loaded = load_settings(config, assignments)
+    except UnreadableFile as error:
+        raise CommandError(f"{error}.", "Give a file in the form of Kafka's server.properties with --config.") from None
+    except InvalidSettings as error:
+        raise SettingsRefused(error) from None
+    for notice in loaded.notices:
+        logger.warning("%s", notice)
+    return loaded.settings
+
+
+def _log_where(broker: Broker, http_host: str) -> None:
+    from penstock.cli.foreground import http_url
+
+    logger.info("data in %s", ", ".join(broker.settings.log_dirs))
+    if broker.http_port is not None:
+        url = http_url(http_host, broker.http_port)
+        logger.info("metrics at %s/metrics, health at %s/health", url, url)
+
+
+def _advise_on_port(port: int) -> str:
+    from penstock.cli.foreground import free_port_after
+
+    free = free_port_after(port)
+    example = f", for example --listen 127.0.0.1:{free}" if free else ""
+    return f"Stop that process (`ss -ltnp` names it), or listen elsewhere{example}."

@@ -1,0 +1,1 @@
+"""The metadata tree, the immutable cluster image, and the decisions about topics that change them."""

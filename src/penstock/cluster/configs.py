@@ -1,0 +1,141 @@
+"""Changing the settings of topics and brokers. Pure.
+
+Rule: what is stored is what somebody set, nothing else; defaults are looked up when a setting is used. A change is
+checked whole before any of it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from penstock.cluster import paths
+from penstock.cluster.decision import Decision
+from penstock.cluster.errors import InvalidConfig, InvalidRequest, UnknownTopic
+from penstock.cluster.image import ClusterImage, Settings
+from penstock.cluster.layout import encode_config
+from penstock.cluster.tree import Create, Operation, Set
+
+
+class ResourceKind(IntEnum):
+    """What has settings, by its number in the protocol."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class EditKind(IntEnum):
+    """What is done to a setting, by its number in the protocol; the last two are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigEdit(NamedTuple):
+    name: str
+    kind: EditKind
+    value: str | None = None
+
+
+class ConfigRules(Protocol):
+    """Which settings there are."""
+
+    def problem(self, kind: ResourceKind, name: str, value: str) -> str | None:
+        """Why a setting may not be given this value, None if it may."""
+
+    def list_default(self, kind: ResourceKind, name: str) -> str | None:
+        """What a setting that is a list holds unless it is set; None if it is no list."""
+
+
+def edit_config(
+    image: ClusterImage, kind: ResourceKind, name: str, edits: Sequence[ConfigEdit], rules: ConfigRules
+) -> Decision:
+    """Change some settings and leave the others. A broker's name is its id, "" for all brokers. Refusal."""
+    if len({edit.name for edit in edits}) < len(edits):
+        raise InvalidRequest("a setting is changed twice in one request")
+    settings = dict(_current(image, kind, name))
+    for edit in edits:
+        value = _edited(kind, edit, settings, rules)
+        if value is None:
+            settings.pop(edit.name, None)
+        else:
+            settings[edit.name] = value
+    return _stored(image, kind, name, settings)
+
+
+def replace_config(
+    image: ClusterImage, kind: ResourceKind, name: str, wanted: Mapping[str, str | None], rules: ConfigRules
+) -> Decision:
+    """Set these and unset all others. Refusal."""
+    _current(image, kind, name)
+    settings = {setting: _present(setting, value) for setting, value in wanted.items()}
+    check_settings(kind, settings, rules)
+    return _stored(image, kind, name, settings)
+
+
+def check_settings(kind: ResourceKind, settings: Settings, rules: ConfigRules) -> None:
+    for setting, value in settings.items():
+        problem = rules.problem(kind, setting, value)
+        if problem is not None:
+            raise InvalidConfig(problem)
+
+
+def _edited(kind: ResourceKind, edit: ConfigEdit, settings: Settings, rules: ConfigRules) -> str | None:
+    if edit.kind is EditKind.DELETE:
+        return None
+    value = _present(edit.name, edit.value)
+    if edit.kind is not EditKind.SET:
+        default = rules.list_default(kind, edit.name)
+        if default is None:
+            raise InvalidConfig(f"{edit.name} is no list, so nothing can be added to it or taken from it")
+        before = _items(settings.get(edit.name, default))
+        given = _items(value)
+        if edit.kind is EditKind.APPEND:
+            after = [*before, *(item for item in given if item not in before)]
+        else:
+            after = [item for item in before if item not in given]
+        value = ",".join(after)
+    problem = rules.problem(kind, edit.name, value)
+    if problem is not None:
+        raise InvalidConfig(problem)
+    return value
+
+
+def _items(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _present(name: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequest(f"{name} is set to nothing; delete it to go back to its default")
+    return value
+
+
+def _current(image: ClusterImage, kind: ResourceKind, name: str) -> Settings:
+    if kind is ResourceKind.TOPIC:
+        if name not in image.topics:
+            raise UnknownTopic(f"there is no topic {name[:300]!r}")
+        return image.topic_config(name)
+    if name and not (name.isascii() and name.isdigit() and len(name) <= 10):
+        raise InvalidRequest(f"{name[:60]!r} is no broker's id")
+    return image.broker_config(_broker_node(name))
+
+
+def _broker_node(name: str) -> str:
+    return str(int(name)) if name else paths.DEFAULT_BROKER
+
+
+def _stored(image: ClusterImage, kind: ResourceKind, name: str, settings: Settings) -> Decision:
+    if kind is ResourceKind.TOPIC:
+        path, known = paths.topic_config(name), name in image.topic_configs
+        after = image.with_topic_config(name, settings)
+    else:
+        node = _broker_node(name)
+        path, known = paths.broker_config(node), node in image.broker_configs
+        after = image.with_broker_config(node, settings)
+    data = encode_config(settings)
+    operation: Operation = Set(path, data) if known else Create(path, data)
+    return Decision((operation,), after)

@@ -1,0 +1,208 @@
+"""What the metadata tree refuses, what can happen to it, and what a cluster refuses to do to its topics."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.wire.error_codes import ErrorCode
+
+
+class ClusterError(Exception):
+    """Base of everything that the cluster layer raises of its own."""
+
+
+# --- the tree
+
+
+class TreeError(ClusterError):
+    """An operation on the metadata tree that did not happen, or of which it is not known whether it did."""
+
+
+class NodeExists(TreeError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is a node {path} already")
+        self.path = path
+
+
+class NoNode(TreeError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is no node {path}")
+        self.path = path
+
+
+class BadVersion(TreeError):
+    """Somebody else changed the node first."""
+
+    def __init__(self, path: str, expected: int, found: int) -> None:
+        super().__init__(f"node {path} is at version {found}, not {expected}")
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+class NotEmpty(TreeError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"node {path} has children")
+        self.path = path
+
+
+class EphemeralParent(TreeError):
+    """A child for a node that vanishes with its session."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"node {path} is ephemeral and can have no children")
+        self.path = path
+
+
+class InvalidPath(TreeError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path[:200]!r} is no path of a node: {reason}")
+        self.path = path
+
+
+class DataTooLarge(TreeError):
+    def __init__(self, path: str, size: int, limit: int) -> None:
+        super().__init__(f"{size} bytes for {path} exceed the limit of {limit}")
+        self.path = path
+        self.size = size
+        self.limit = limit
+
+
+class ConnectionLost(TreeError):
+    """The connection broke before an answer arrived: the operation may or may not have happened."""
+
+
+class SessionExpired(TreeError):
+    """The session is over, and its ephemeral nodes are gone."""
+
+
+class TreeBusy(TreeError):
+    """As many operations wait as may; nothing happened."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} operations on the metadata tree are waiting already")
+        self.waiting = waiting
+
+
+class TreeDiskFull(TreeError):
+    """No room for a change; everything is as before, and it may be tried again."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"no space left on the disk of {path}")
+        self.path = path
+
+
+class TreeFailed(TreeError):
+    """The disk under an embedded tree failed: what it holds is unknown until it is opened again."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the metadata in {path} is offline: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class TreeInUse(TreeError):
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(f"the metadata in {path} is in use ({holder}); stop that process or choose another folder")
+        self.path = path
+        self.holder = holder
+
+
+class DamagedTree(TreeError):
+    """Bytes of an embedded tree that are not what was written."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {position}: {reason}; restore it from a backup")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+# --- documents
+
+
+class LayoutError(ClusterError):
+    """A document in the tree that is not what belongs at its path."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the document at {path} cannot be used: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+# --- what a cluster refuses
+
+
+class BrokerIdInUse(ClusterError):
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(f"a broker with broker.id={broker_id} is running already; give this one another id")
+        self.broker_id = broker_id
+
+
+class ClusterIdMismatch(ClusterError):
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"the data folders belong to cluster {expected}, the metadata to cluster {found}")
+        self.expected = expected
+        self.found = found
+
+
+class NotStarted(ClusterError):
+    def __init__(self) -> None:
+        super().__init__("the cluster's metadata is not loaded")
+
+
+class ProducerIdsExhausted(ClusterError):
+    def __init__(self) -> None:
+        super().__init__("every producer id has been given away")
+
+
+class Refusal(ClusterError):
+    """A change that will not be made; `code` is what a client is told, the text is why."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class InvalidTopicName(Refusal):
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class TopicExists(Refusal):
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class UnknownTopic(Refusal):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownTopicId(Refusal):
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class InvalidPartitions(Refusal):
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(Refusal):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignment(Refusal):
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class ReassignmentInProgress(Refusal):
+    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+class InvalidConfig(Refusal):
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidRequest(Refusal):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class MetadataUnavailable(Refusal):
+    """The tree could not take the change; `__cause__` says why."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR

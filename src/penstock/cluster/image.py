@@ -1,0 +1,249 @@
+"""The cluster as it is known at one moment: brokers, topics, partitions, settings. Pure, immutable.
+
+Noun: a `ClusterImage`. Whoever answers a request takes the image once and sees one moment; whoever follows the cluster
+is given the image before and after, and their `diff`.
+
+Rule: an image never changes; `with_...` gives a new one that shares all that is the same, so that a comparison by
+identity tells what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from penstock.cluster.layout import NO_LEADER, BrokerRegistration, Endpoint, Replicas
+
+NO_ID: Final = bytes(16)
+NO_CONTROLLER: Final = -1
+NO_STATE: Final = -1
+
+Settings = Mapping[str, str]
+
+_NOTHING: Final[Settings] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition. `state_version` is that of its state's node, NO_STATE as long as it has none."""
+
+    replicas: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    isr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    controller_epoch: int = 0
+    recovering: bool = False
+    state_version: int = NO_STATE
+
+    @property
+    def assignment(self) -> Replicas:
+        return Replicas(self.replicas, self.adding, self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A topic; `topic_id` is NO_ID for one that was made before there were ids."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionImage, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        """That of partition 0, as everybody tells it; a topic without partitions has 0."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+    def partition(self, index: int) -> PartitionImage | None:
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+    def with_partition(self, index: int, partition: PartitionImage) -> TopicImage:
+        return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
+
+    def with_partitions(self, more: Iterable[PartitionImage]) -> TopicImage:
+        """With these after those that it has."""
+        return replace(self, partitions=(*self.partitions, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything that is known of a cluster. `brokers` are the live ones."""
+
+    cluster_id: str = ""
+    controller_id: int = NO_CONTROLLER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_configs: Mapping[str, Settings] = field(default_factory=dict)  # of topics that have a node for them
+    broker_configs: Mapping[str, Settings] = field(default_factory=dict)  # by broker id as text, or "<default>"
+    names_by_id: Mapping[bytes, str] = field(default_factory=dict)
+    names_by_metric: Mapping[str, str] = field(default_factory=dict)  # by the name with "_" for "."
+
+    # Lookups.
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        name = self.names_by_id.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, index: int) -> PartitionImage | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.partition(index)
+
+    def topic_config(self, name: str) -> Settings:
+        """What the topic sets for itself."""
+        return self.topic_configs.get(name, _NOTHING)
+
+    def broker_config(self, name: str) -> Settings:
+        return self.broker_configs.get(name, _NOTHING)
+
+    def colliding_topic(self, name: str) -> str | None:
+        """A topic whose name differs from `name` only in "." and "_", which metrics cannot tell apart."""
+        found = self.names_by_metric.get(metric_name(name))
+        return None if found == name else found
+
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self.brokers
+
+    def live_leader(self, partition: PartitionImage) -> int:
+        """The leader if it is alive, else NO_LEADER."""
+        return partition.leader if partition.leader in self.brokers else NO_LEADER
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """The replicas whose brokers are not there."""
+        return tuple(broker_id for broker_id in partition.replicas if broker_id not in self.brokers)
+
+    def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
+        """Where a broker is reached by clients that came by a listener of this name."""
+        broker = self.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return next((endpoint for endpoint in broker.endpoints if endpoint.listener == listener), None)
+
+    # Changes.
+
+    def with_topic(self, topic: TopicImage) -> ClusterImage:
+        """With this topic, new or in the place of the one of its name."""
+        return self.with_topics((topic,))
+
+    def with_topics(self, topics: Iterable[TopicImage]) -> ClusterImage:
+        all_topics, by_id, by_metric = dict(self.topics), dict(self.names_by_id), dict(self.names_by_metric)
+        for topic in topics:
+            before = all_topics.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                by_id.pop(before.topic_id, None)
+            all_topics[topic.name] = topic
+            by_metric[metric_name(topic.name)] = topic.name
+            if topic.topic_id != NO_ID:
+                by_id[topic.topic_id] = topic.name
+        return replace(self, topics=all_topics, names_by_id=by_id, names_by_metric=by_metric)
+
+    def without_topic(self, name: str) -> ClusterImage:
+        """Without the topic and its settings; the same if there is none."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return self
+        configs = _without(self.topic_configs, name) if name in self.topic_configs else self.topic_configs
+        key = metric_name(name)
+        return replace(
+            self,
+            topics=_without(self.topics, name),
+            topic_configs=configs,
+            names_by_id=_without(self.names_by_id, topic.topic_id),
+            names_by_metric=_without(self.names_by_metric, key)
+            if self.names_by_metric.get(key) == name
+            else self.names_by_metric,
+        )
+
+    def with_topic_config(self, name: str, settings: Settings) -> ClusterImage:
+        return replace(self, topic_configs={**self.topic_configs, name: dict(settings)})
+
+    def with_broker_config(self, name: str, settings: Settings) -> ClusterImage:
+        return replace(self, broker_configs={**self.broker_configs, name: dict(settings)})
+
+    def with_broker(self, broker: BrokerRegistration) -> ClusterImage:
+        return replace(self, brokers={**self.brokers, broker.broker_id: broker})
+
+    def without_broker(self, broker_id: int) -> ClusterImage:
+        return replace(self, brokers=_without(self.brokers, broker_id))
+
+    def with_controller(self, controller_id: int, epoch: int) -> ClusterImage:
+        return replace(self, controller_id=controller_id, controller_epoch=epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDiff:
+    """What is different; a topic that was deleted and made again is both removed and added."""
+
+    topics_added: Mapping[str, TopicImage]
+    topics_removed: Mapping[str, TopicImage]
+    topics_changed: Mapping[str, tuple[TopicImage, TopicImage]]
+    topic_configs_changed: frozenset[str]  # by name: set, changed, or gone with the topic
+    broker_configs_changed: frozenset[str]
+    brokers_added: frozenset[int]
+    brokers_removed: frozenset[int]
+    brokers_changed: frozenset[int]
+    controller_changed: bool
+
+    def __bool__(self) -> bool:
+        return self != NO_DIFFERENCE
+
+
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+_NO_BROKERS: Final[frozenset[int]] = frozenset()
+
+NO_DIFFERENCE: Final = ImageDiff(
+    {}, {}, {}, _NO_NAMES, _NO_NAMES, _NO_BROKERS, _NO_BROKERS, _NO_BROKERS, controller_changed=False
+)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
+    """What is different in `new`. Costs nothing for the parts that the two share."""
+    added: dict[str, TopicImage] = {}
+    removed: dict[str, TopicImage] = {}
+    changed: dict[str, tuple[TopicImage, TopicImage]] = {}
+    for name in _different(old.topics, new.topics):
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is not None and after is not None and before.topic_id == after.topic_id:
+            changed[name] = (before, after)
+            continue
+        if before is not None:
+            removed[name] = before
+        if after is not None:
+            added[name] = after
+    brokers = _different(old.brokers, new.brokers)
+    return ImageDiff(
+        added,
+        removed,
+        changed,
+        frozenset(_different(old.topic_configs, new.topic_configs)),
+        frozenset(_different(old.broker_configs, new.broker_configs)),
+        frozenset(broker for broker in brokers if broker not in old.brokers),
+        frozenset(broker for broker in brokers if broker not in new.brokers),
+        frozenset(broker for broker in brokers if broker in old.brokers and broker in new.brokers),
+        (old.controller_id, old.controller_epoch) != (new.controller_id, new.controller_epoch),
+    )
+
+
+def metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def _different(old: Mapping[Key, Value], new: Mapping[Key, Value]) -> list[Key]:
+    """The keys under which the two differ, in the order of their appearance."""
+    if old is new:
+        return []
+    found = [key for key, value in old.items() if (other := new.get(key)) is not value and other != value]
+    found += [key for key in new if key not in old]
+    return found
+
+
+def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
+    return {item: value for item, value in mapping.items() if item != key}

@@ -1,0 +1,259 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka writes them.
+
+A key begins with its version as an int16, which is also what tells the kinds apart: 0 and 1 are committed offsets, 2
+is a group. A value begins with the version of its own layout; no value is a tombstone. Versions that are not known
+(the newer group protocols have keys from 3) are an answer, not an error: `UnknownRecord`.
+
+Rule: what a version cannot carry is not in the value that is replayed either, so that memory and log say the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
+
+from penstock.coordination.errors import BadGroupRecord
+from penstock.wire.compiler import codec_for
+from penstock.wire.errors import WireError
+from penstock.wire.types import EMPTY, Buffer, Int32, Int64, M, Message, Schema, ignorable, nullable, versions
+
+NO_EPOCH: Final = -1
+NO_TIME: Final = -1
+
+_VERSION: Final = struct.Struct(">h")
+_OFFSET_KEY: Final = 1
+_GROUP_KEY: Final = 2
+# The versions that Kafka writes. Only 1 can carry a time of expiry, only 3 and above a leader epoch; 4 is read, but
+# older brokers could not, so that it is never written.
+_OFFSET_VALUE: Final = 3
+_OFFSET_VALUE_EXPIRING: Final = 1
+_GROUP_VALUE: Final = 3
+
+
+class OffsetCommitKey(Message):
+    SCHEMA: ClassVar[Schema] = Schema("0-1")
+
+    group: str = ""
+    topic: str = ""
+    partition: Int32 = 0
+
+
+class OffsetCommitValue(Message):
+    SCHEMA: ClassVar[Schema] = Schema("0-4", flexible="4+")
+
+    offset: Int64 = 0
+    leader_epoch: Annotated[Int32, versions("3+"), ignorable] = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp: Int64 = 0
+    expire_timestamp: Annotated[Int64, versions("1"), ignorable] = NO_TIME
+
+
+class GroupMetadataKey(Message):
+    SCHEMA: ClassVar[Schema] = Schema("2")
+
+    group: str = ""
+
+
+class MemberMetadata(Message):
+    member_id: str = ""
+    group_instance_id: Annotated[str | None, versions("3+"), nullable("3+"), ignorable] = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout: Annotated[Int32, versions("1+"), ignorable] = -1
+    session_timeout: Int32 = 0
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+class GroupMetadataValue(Message):
+    SCHEMA: ClassVar[Schema] = Schema("0-4", flexible="4+")
+
+    protocol_type: str = ""
+    generation: Int32 = 0
+    protocol: str | None = None
+    leader: str | None = None
+    current_state_timestamp: Annotated[Int64, versions("2+"), ignorable] = NO_TIME
+    members: list[MemberMetadata] = EMPTY
+
+
+class CommittedOffset(NamedTuple):
+    """How far a group has read one partition. With a time of expiry of its own there is no leader epoch."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIME
+
+
+class SavedMember(NamedTuple):
+    """A member of a generation as it outlives its coordinator."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class SavedGroup(NamedTuple):
+    """A generation as it outlives its coordinator. `since_ms` is when it came to be, NO_TIME in old records."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    since_ms: int
+    members: tuple[SavedMember, ...]
+
+
+class OffsetRecord(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+    value: CommittedOffset | None
+
+
+class GroupRecord(NamedTuple):
+    group_id: str
+    value: SavedGroup | None
+
+
+class UnknownRecord(NamedTuple):
+    """A record of a version that is not known: of the key, or of the value under a known key."""
+
+    key_version: int
+    value_version: int | None
+
+
+Record: TypeAlias = OffsetRecord | GroupRecord
+
+
+class KeyValue(NamedTuple):
+    """A record as the log takes it; no value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+def encode_record(record: Record) -> KeyValue:
+    if isinstance(record, OffsetRecord):
+        key: Message = OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
+        committed = record.value
+        return KeyValue(_written(key, _OFFSET_KEY), None if committed is None else _offset_value(committed))
+    key = GroupMetadataKey(group=record.group_id)
+    return KeyValue(_written(key, _GROUP_KEY), None if record.value is None else _group_value(record.value))
+
+
+def decode_record(key: Buffer | None, value: Buffer | None) -> Record | UnknownRecord:
+    """What a record says; raises BadGroupRecord where bytes contradict their version."""
+    if key is None:
+        raise BadGroupRecord("a record without a key")
+    key_version = _version(key)
+    value_version = None if value is None else _version(value)
+    if key_version in OffsetCommitKey.SCHEMA.versions:
+        if value_version is not None and value_version not in OffsetCommitValue.SCHEMA.versions:
+            return UnknownRecord(key_version, value_version)
+        place = _read(OffsetCommitKey, key)
+        committed = None if value is None else _committed(_read(OffsetCommitValue, value))
+        return OffsetRecord(place.group, place.topic, place.partition, committed)
+    if key_version in GroupMetadataKey.SCHEMA.versions:
+        if value_version is not None and value_version not in GroupMetadataValue.SCHEMA.versions:
+            return UnknownRecord(key_version, value_version)
+        group_id = _read(GroupMetadataKey, key).group
+        return GroupRecord(group_id, None if value is None else _saved(_read(GroupMetadataValue, value)))
+    return UnknownRecord(key_version, value_version)
+
+
+def _written(message: Message, version: int) -> bytes:
+    return _VERSION.pack(version) + codec_for(type(message), version).encode(message)
+
+
+def _offset_value(committed: CommittedOffset) -> bytes:
+    expires = committed.expire_timestamp_ms != NO_TIME
+    message = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+    )
+    return _written(message, _OFFSET_VALUE_EXPIRING if expires else _OFFSET_VALUE)
+
+
+def _group_value(saved: SavedGroup) -> bytes:
+    members = [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.subscription,
+            assignment=member.assignment,
+        )
+        for member in saved.members
+    ]
+    message = GroupMetadataValue(
+        protocol_type=saved.protocol_type,
+        generation=saved.generation,
+        protocol=saved.protocol,
+        leader=saved.leader,
+        current_state_timestamp=saved.since_ms,
+        members=members,
+    )
+    return _written(message, _GROUP_VALUE)
+
+
+def _version(data: Buffer) -> int:
+    if len(data) < _VERSION.size:
+        raise BadGroupRecord(f"{len(data)} bytes cannot hold the version of a record")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def _read(message: type[M], data: Buffer) -> M:
+    version = _version(data)
+    try:
+        return codec_for(message, version).decode(data, _VERSION.size)[0]
+    except WireError as error:
+        raise BadGroupRecord(f"{message.__name__} version {version}: {error}") from error
+
+
+def _committed(message: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
+        message.offset,
+        message.leader_epoch,
+        message.metadata,
+        message.commit_timestamp,
+        message.expire_timestamp,
+    )
+
+
+def _saved(message: GroupMetadataValue) -> SavedGroup:
+    members = tuple(
+        SavedMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            # Before version 1 the session's timeout was the only one.
+            member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
+            member.session_timeout,
+            member.subscription,
+            member.assignment,
+        )
+        for member in message.members
+    )
+    return SavedGroup(
+        message.protocol_type,
+        message.generation,
+        message.protocol,
+        message.leader,
+        message.current_state_timestamp,
+        members,
+    )

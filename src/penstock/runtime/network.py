@@ -1,0 +1,170 @@
+"""What a server needs of a network: connections that bring frames and take answers.
+
+Noun: a connection, a stream of frames (four bytes of length, then as many bytes), each answered in its turn.
+
+Rule: for each frame the handler reserves one `Reply`. Replies are completed in any order, at once or later, and leave
+in the order in which they were reserved. Everything happens on the event loop's thread. A connection that closes
+takes its answers with it: completing a reply then is harmless, and whoever wants to know is told by `Handler.closed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol, TypeAlias
+
+from penstock.runtime.files import Buffer, File
+
+UNLIMITED: Final = 2**31 - 1
+SYSTEM_DEFAULT: Final = -1
+
+
+class NetworkError(Exception):
+    """The network, or who uses it, broke a rule."""
+
+
+class ReplyAnswered(NetworkError):
+    """A reply was completed a second time."""
+
+
+class ServerClosed(NetworkError):
+    """A closed server was asked to listen."""
+
+
+class CannotListen(NetworkError):
+    """An address cannot be listened on."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot listen on {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class AddressInUse(CannotListen):
+    """Somebody listens there already."""
+
+
+class FileRegion(Protocol):
+    """Bytes of a file, sent without passing through this process. Whoever holds it keeps the file readable."""
+
+    @property
+    def file(self) -> File: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Chunk: TypeAlias = Buffer | FileRegion
+
+
+class Reply(Protocol):
+    """The place of one answer in the order of answers. Complete it exactly once; ReplyAnswered otherwise."""
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Answer with these bytes, the length prefix among them; they must not change any more."""
+
+    def skip(self) -> None:
+        """Give the place up: the peer expects no answer."""
+
+
+class Connection(Protocol):
+    """One peer, for as long as it stays."""
+
+    state: Any
+    """For the user of the connection: a session, a principal. None at first."""
+
+    @property
+    def id(self) -> int:
+        """Unique in its server, never used again."""
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from: "127.0.0.1:5123", "[::1]:5123"."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def reply(self) -> Reply:
+        """Reserve the next place in the order of answers: once for each frame, before `Handler.frame` returns."""
+
+    def close(self, reason: str) -> None:
+        """Close, having tried once to send the answers that are ready. Again is harmless."""
+
+
+class Handler(Protocol):
+    """Who uses the connections of a server. An exception from `connected` or `frame` closes the connection."""
+
+    def connected(self, connection: Connection) -> None: ...
+
+    def frame(self, connection: Connection, frame: bytearray) -> None:
+        """A frame, without its length. It belongs to the handler, which may change and keep it."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """The end of a connection: called once for each that was `connected`, never from within another call."""
+
+
+class Server(Protocol):
+    """Listens, and brings connections to its handler."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Take connections at an address; answers with the address itself, port 0 having become a free one.
+
+        An empty host is every address of the machine. CannotListen if it cannot be had.
+        """
+
+    async def close(self, timeout_ms: int) -> None:
+        """Take no more connections and frames, let the answers that are owed leave, then close everything.
+
+        What is not answered and sent when `timeout_ms` have passed is lost.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server grants its peers."""
+
+    max_frame_bytes: int = 100 * 1024 * 1024
+    max_pending_replies: int = 100
+    """Frames of a connection that may be unanswered; at this many no more are taken, until half are answered."""
+    max_output_bytes: int = 8 * 1024 * 1024
+    """Bytes of answers that may wait for a peer to read them; beyond, no more frames are taken from it."""
+    max_connections: int = UNLIMITED
+    max_connections_per_address: int = UNLIMITED
+    idle_ms: int = 600_000
+    """A connection on which nothing moved, and to which nothing is owed, for so long is closed; 0 is never."""
+    backlog: int = 1024
+    send_buffer_bytes: int = SYSTEM_DEFAULT
+    receive_buffer_bytes: int = SYSTEM_DEFAULT
+
+    def __post_init__(self) -> None:
+        least = {
+            "idle_ms": 0,
+            "max_connections": 0,
+            "max_connections_per_address": 0,
+            "send_buffer_bytes": SYSTEM_DEFAULT,
+            "receive_buffer_bytes": SYSTEM_DEFAULT,
+        }
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < least.get(field.name, 1):
+                raise ValueError(f"{field.name} is {value}: at least {least.get(field.name, 1)} is needed")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a server has done since it was made."""
+
+    connections: int = 0
+    """Open now."""
+    accepted: int = 0
+    rejected: int = 0
+    idle_closed: int = 0
+    frames: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0

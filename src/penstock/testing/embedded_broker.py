@@ -1,0 +1,106 @@
+"""A real broker inside the process that tests with it, on a thread and an event loop of its own.
+
+    with EmbeddedBroker() as broker:
+        producer = AnyKafkaClient(broker.address)
+
+Rule: nothing of it is simulated but its address: it listens on a free port of the loopback, and keeps its data in a
+temporary folder unless it is given one. Leaving the block stops it cleanly and removes what it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+
+from penstock.broker.broker import Broker
+from penstock.broker.settings import settings_from
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+
+
+class EmbeddedBroker:
+    """A broker for tests; `settings` are Kafka's names, as in server.properties."""
+
+    def __init__(
+        self,
+        data_dir: str | None = None,
+        *,
+        port: int = 0,
+        http_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = data_dir or tempfile.mkdtemp(prefix="penstock-")
+        self._is_temporary = data_dir is None
+        self._http_port = http_port
+        self._settings = {
+            "group.initial.rebalance.delay.ms": "0",
+            **(settings or {}),
+            "log.dirs": (settings or {}).get("log.dirs", self.data_dir),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        }
+        self._failure: BaseException | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
+
+    def start(self) -> EmbeddedBroker:
+        self._thread.start()
+        if not self._started.wait(_START_TIMEOUT_S):
+            raise TimeoutError("the broker did not start in time")
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return self.broker.advertised[0].port
+
+    @property
+    def http_port(self) -> int | None:
+        return self.broker.http_port
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever started the thread
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self.broker = Broker(settings_from(self._settings), http_port=self._http_port)
+        await self.broker.start()
+        self._started.set()
+        await self._stopping.wait()
+        await self.broker.stop()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_STOP_TIMEOUT_S)
+            if self._thread.is_alive():
+                raise TimeoutError("the broker did not stop in time")
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._is_temporary:
+                shutil.rmtree(self.data_dir, ignore_errors=True)
