@@ -221,4 +221,6 @@ def _advice_on_listening(error: CannotListen) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    # A sentence may begin with a path, which is written as it is.
+    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
+    return f"{begin}{text[1:].rstrip('.')}."
