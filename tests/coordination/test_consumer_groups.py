@@ -8,7 +8,8 @@ from tests.coordination.group_stories import REBALANCE_MS, SESSION_MS, Story, pr
 from penstock.coordination.settings import GroupSettings
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
-from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
+from penstock.wire.schemas.describe_groups import DescribeGroupsRequest
+from penstock.wire.schemas.join_group import JoinGroupResponse
 from penstock.wire.schemas.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.wire.schemas.sync_group import SyncGroupRequest
 
@@ -162,126 +163,6 @@ def test_a_first_rebalance_ends_when_nobody_else_comes() -> None:
     assert token not in story.replies
     story.pass_ms(1)
     assert story.joined(token).generation_id == 1
-
-
-def test_a_new_member_is_given_an_id_to_come_back_with() -> None:
-    story = Story()
-    request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=protocols()
-    )
-    answer = story.ask(ApiKey.JOIN_GROUP, request, 4)
-    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert answer.member_id
-    story.pass_ms(SESSION_MS)
-    request.member_id = answer.member_id
-    assert story.ask(ApiKey.JOIN_GROUP, request, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.state() == "Dead"
-    assert story.log == []
-
-
-def test_an_old_client_joins_without_the_detour() -> None:
-    for version in range(4):
-        story = Story()
-        assert story.joined(story.join(version=version)).generation_id == 1
-
-
-def test_a_rebalance_waits_for_members_that_only_have_an_id() -> None:
-    story = Story()
-    (one,) = story.stable()
-    request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=protocols()
-    )
-    promised = story.ask(ApiKey.JOIN_GROUP, request).member_id
-    again = story.join(one.member_id)
-    assert again not in story.replies
-    second = story.join(promised)
-    assert len(story.joined(again).members) == 2
-    assert story.joined(second).generation_id == 2
-
-
-def test_a_promised_id_that_is_never_used_holds_nobody_up() -> None:
-    story = Story()
-    (one,) = story.stable()
-    request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=protocols()
-    )
-    story.ask(ApiKey.JOIN_GROUP, request)
-    again = story.join(one.member_id)
-    story.pass_ms(SESSION_MS)
-    assert story.joined(again).generation_id == 2
-
-
-def test_the_protocol_with_the_most_votes_of_those_all_know_wins() -> None:
-    story = Story(GroupSettings(initial_rebalance_delay_ms=1_000))
-    tokens = [
-        story.join(offers=protocols("sticky", "range", "roundrobin")),
-        story.join(offers=protocols("roundrobin", "range")),
-        story.join(offers=protocols("private", "roundrobin", "range")),
-    ]
-    story.pass_ms(5_000)
-    assert {story.joined(token).protocol_name for token in tokens} == {"roundrobin"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"), [("connect", ("range",)), ("consumer", ("other",)), ("consumer", ("other", "another"))]
-)
-def test_a_member_that_shares_no_protocol_is_refused(kind: str, names: tuple[str, ...]) -> None:
-    story = Story()
-    story.stable()
-    token = story.join(kind=kind, offers=protocols(*names))
-    assert story.replies[token].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert story.state() == "Stable"
-
-
-@pytest.mark.parametrize(("kind", "names"), [("", ("range",)), ("consumer", None)])
-def test_a_first_member_must_offer_something(kind: str, names: tuple[str, ...] | None) -> None:
-    story = Story()
-    token = story.join(kind=kind, offers=[] if names is None else protocols(*names))
-    assert story.replies[token].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert story.state() == "Dead"
-
-
-@pytest.mark.parametrize("session_ms", [5_999, 30 * 60_000 + 1, -1])
-def test_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
-    story = Story()
-    assert story.replies[story.join(session_ms=session_ms)].error_code == ErrorCode.INVALID_SESSION_TIMEOUT
-
-
-def test_a_group_needs_a_name() -> None:
-    story = Story()
-    nameless = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
-    assert story.replies[story.join(group="")].error_code == ErrorCode.INVALID_GROUP_ID
-    assert story.replies[story.sync(nameless, group="")].error_code == ErrorCode.INVALID_GROUP_ID
-    assert story.heartbeat(nameless, group="") is ErrorCode.INVALID_GROUP_ID
-    answer = story.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="", members=[]))
-    assert answer.error_code == ErrorCode.INVALID_GROUP_ID
-
-
-def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
-    story = Story()
-    stranger = JoinGroupResponse(member_id="x", generation_id=1, protocol_type="consumer", protocol_name="range")
-    assert story.replies[story.join("x")].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.replies[story.sync(stranger)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.heartbeat(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert story.leave(("x", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
-
-
-def test_a_full_group_takes_no_more() -> None:
-    story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
-    one, two = story.stable(2)
-    assert story.replies[story.join()].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert story.heartbeat(one) is story.heartbeat(two) is ErrorCode.NONE
-
-
-def test_a_limit_that_was_lowered_turns_the_last_to_come_away() -> None:
-    story = Story()
-    one, two, three = story.stable(3)
-    story = story.restart(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
-    assert story.state() == "PreparingRebalance"
-    tokens = [story.join(member.member_id) for member in (one, two)]
-    last = story.join(three.member_id)
-    assert story.replies[last].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert len(story.joined(tokens[0]).members) == 2
 
 
 def test_a_lost_answer_is_given_again() -> None:
@@ -446,16 +327,33 @@ def test_a_client_id_of_any_length_gives_an_id_that_fits() -> None:
 
 def test_timeouts_of_zero_do_not_keep_the_coordinator_busy() -> None:
     story = Story()
-    one = story.joined(story.join(instance="away", rebalance_ms=0))
-    story.sync(one, {}, instance="away")
-    second = story.join(rebalance_ms=0)
-    # Nobody but the static member is left, which does not join, so that the rebalance cannot end.
-    story.pass_ms(0)
-    story.leave((story.joined(second).member_id, None))
+    away = story.joined(story.join(instance="away", rebalance_ms=0))
+    story.sync(away, {}, instance="away")
+    # Another joins and goes: a rebalance has begun that only the static member's session can end.
+    second = story.join(rebalance_ms=0, version=3)
+    story.leave((_dynamic_member(story), None))
+    assert story.replies[second].error_code == ErrorCode.UNKNOWN_MEMBER_ID
     ticks = 0
-    end_ms = story.now_ms + SESSION_MS - 1
-    while story.shard.next_deadline_ms <= end_ms:
+    while story.shard.next_deadline_ms < story.now_ms + SESSION_MS and story.state() != "Empty":
         story.now_ms = max(story.now_ms, story.shard.next_deadline_ms)
         story.take(story.shard.tick(story.now_ms))
         ticks += 1
         assert ticks < 100
+    assert story.state() == "Empty"
+
+
+def test_a_group_that_empties_for_the_first_time_is_not_forgotten_before_that_is_written() -> None:
+    story = Story()
+    one = story.joined(story.join())
+    story.hold_writes = True
+    story.send(ApiKey.LEAVE_GROUP, LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=one.member_id)]))
+    story.write_next()
+    assert story.shard.saved_groups["g"].generation == 2
+    assert story.joined(story.join()).generation_id == 3
+
+
+def _dynamic_member(story: Story) -> str:
+    described = story.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"])).groups[0]
+    (member_id,) = [member.member_id for member in described.members if member.group_instance_id is None]
+    assert isinstance(member_id, str)
+    return member_id

@@ -16,6 +16,11 @@ from penstock.wire.schemas.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from penstock.wire.schemas.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 SETTINGS = GroupSettings(
     initial_rebalance_delay_ms=0, offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000
@@ -154,17 +159,19 @@ def test_many_offsets_expire_a_bounded_number_at_a_time() -> None:
 
 
 def test_an_expiry_that_cannot_be_written_waits_for_the_next_check() -> None:
-    story = Story(SETTINGS)
-    story.commit({CLICKS: 1})
+    story = Story(
+        GroupSettings(offsets_retention_ms=HOUR_MS, offsets_retention_check_interval_ms=60_000, expiry_batch_records=1)
+    )
+    story.commit({CLICKS: 1, ("clicks", 1): 1})
     story.hold_writes = True
     story.pass_ms(HOUR_MS)
     story.fail_next(ErrorCode.NOT_ENOUGH_REPLICAS)
-    story.pass_ms(0)
+    story.pass_ms(CHECK_MS - 1)
     assert not story.held
     assert story.fetched() == 1
     story.hold_writes = False
-    story.pass_ms(CHECK_MS)
-    assert story.fetched() == -1
+    story.pass_ms(1)
+    assert story.fetched() == story.fetched("clicks", 1) == -1
 
 
 def test_a_commit_on_its_way_keeps_its_offset_from_expiring() -> None:
@@ -191,6 +198,21 @@ def test_an_empty_group_is_deleted_with_its_offsets() -> None:
         assert each.state() == "Dead"
         assert each.shard.saved_groups == {}
     assert delete_group(story, "g") == [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+def test_a_group_is_deleted_with_the_offsets_of_open_transactions() -> None:
+    story = Story()
+    request = TxnOffsetCommitRequest(
+        group_id="g",
+        producer_id=77,
+        topics=[TxnOffsetCommitRequestTopic(name="clicks", partitions=[TxnOffsetCommitRequestPartition()])],
+    )
+    story.ask(ApiKey.TXN_OFFSET_COMMIT, request, 3)
+    assert delete_group(story, "g") == [ErrorCode.NONE]
+    for each in (story, story.restart()):
+        each.shard.end_transaction(77, committed=True)
+        assert each.fetched() == -1
+        assert each.state() == "Dead"
 
 
 def test_a_member_that_joins_while_its_group_is_being_deleted_stays() -> None:

@@ -218,28 +218,33 @@ class Broker:
         self.http_port = await http.listen(self._http_host, self.http_port or 0)
         self._closers.append(http.close)
 
-    async def stop(self) -> None:
-        """Answer what is owed, make everything durable, and leave the mark of a clean stop."""
+    async def stop(self) -> bool:
+        """Answer what is owed, make everything durable, leave the mark of a clean stop; whether that was possible."""
         self._status = "stopping"
         self.is_ready = False
         for task in tuple(self._tasks):
             task.cancel()
-        await self._close_all()
-        logger.info("broker %d stopped", self.node_id)
+        clean = await self._close_all()
+        logger.info("broker %d stopped%s", self.node_id, "" if clean else ", but not cleanly")
+        return clean
 
-    async def _close_all(self) -> None:
+    async def _close_all(self) -> bool:
         # Sockets first, whatever was started after them: nobody may ask while the rest goes away.
         closers = list(reversed(self._closers))
         self._closers = []
         if hasattr(self, "server"):
             await self.server.close(_STOP_TIMEOUT_MS)
+        clean = True
         for close in closers:
             try:
                 outcome = close()
                 if asyncio.iscoroutine(outcome):
                     await outcome
+                clean = clean and outcome is not False  # the data folders say whether they could leave their mark
             except Exception:
                 logger.exception("broker %d: a part did not stop cleanly", self.node_id)
+                clean = False
+        return clean
 
     # --- what handlers use
 
@@ -320,7 +325,9 @@ class Broker:
             self.replicas.drop(name, self.clock.now_ms())
             self.metrics.drop_topic(name)
             self._figures.pop(name, None)
-        if change.topics_removed:
+        if OFFSETS_TOPIC in change.topics_removed:
+            self.groups.close()  # until somebody looks for a coordinator, and the topic is made again
+        elif change.topics_removed:
             self.groups.forget_topics(change.topics_removed)
         for topic in change.topics_added.values():
             self._lead(topic, 0, is_new=True)

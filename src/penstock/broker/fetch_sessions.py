@@ -154,10 +154,11 @@ class _Sessionless(FetchContext):
 
     def __init__(self, asked: dict[Key, Asked]) -> None:
         self._asked = asked
+        self._partitions = tuple(asked.values())
 
     @property
     def partitions(self) -> Sequence[Asked]:
-        return tuple(self._asked.values())
+        return self._partitions
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         answered = list(results)

@@ -16,6 +16,31 @@ from penstock.wire.types import Message
 Answer = Callable[[Message | None], None]
 
 
+class EndConnection(Exception):
+    """Raised by a handler whose peer expects no answer and must learn all the same that something went wrong."""
+
+
+class Departure:
+    """The end of a connection, for those who would wait for something that only its peer cares about."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: set[Callable[[], None]] = set()
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` when the connection ends."""
+        self._waiting.add(gone)
+
+    def unwatch(self, gone: Callable[[], None]) -> None:
+        self._waiting.discard(gone)
+
+    def happen(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for gone in waiting:
+            gone()
+
+
 class Request(NamedTuple):
     """A decoded request."""
 
@@ -25,3 +50,4 @@ class Request(NamedTuple):
     peer: str
     message: Any
     now_ms: int
+    departure: Departure | None = None

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from penstock.broker.handlers import api_versions
-from penstock.broker.request import Request
+from penstock.broker.request import Departure, EndConnection, Request
 from penstock.runtime.network import Chunk, Connection, Reply
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.errors import UnknownVersion, WireError
@@ -35,10 +35,11 @@ class Router:
         self._broker = broker
 
     def connected(self, connection: Connection) -> None:
-        """Nothing is known of a connection until it asks."""
+        connection.state = Departure()
 
     def closed(self, connection: Connection, reason: str) -> None:
         logger.debug("connection %s closed: %s", connection.peer, reason)
+        connection.state.happen()
 
     def frame(self, connection: Connection, frame: bytearray) -> None:
         reply = connection.reply()
@@ -46,6 +47,9 @@ class Router:
             self._route(connection, frame, reply)
         except WireError as error:
             logger.warning("connection %s: %s: closed", connection.peer, error)
+            connection.close(str(error))
+        except EndConnection as error:
+            logger.info("connection %s: %s: closed", connection.peer, error)
             connection.close(str(error))
         except Exception:
             logger.exception("connection %s: a request failed in a way nobody foresaw: closed", connection.peer)
@@ -72,7 +76,9 @@ class Router:
                 return
             raise WireError(f"{header.api.name} version {version} is not served here")
         message, _ = request_codec(key, version).decode(frame, position)
-        request = Request(key, version, header.client_id, connection.peer, message, broker.clock.now_ms())
+        request = Request(
+            key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state
+        )
         served.handle(broker, request, _Answer(self, connection, reply, key, version, header.correlation_id))
 
 

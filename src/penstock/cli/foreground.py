@@ -41,7 +41,7 @@ _PORTS_TRIED = 100
 
 
 class BrokerError(CommandError):
-    """A broker that cannot start: what is wrong, and what to do."""
+    """A broker that cannot start, or could not stop as it should: what is wrong, and what to do."""
 
     exit_code = 1
 
@@ -95,7 +95,12 @@ async def _live(
         logger.info("%s: stopping; a second one ends the process at once", stop.signal_name)
         on_stopping()
     finally:
-        await broker.stop()
+        clean = await broker.stop()
+    if not clean:
+        raise BrokerError(
+            "The broker did not stop cleanly: see the log above.",
+            "Nothing that was acknowledged with acks=all is lost; the next start checks what was not marked as closed.",
+        )
 
 
 class StopRequest:

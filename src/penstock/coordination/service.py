@@ -3,8 +3,9 @@
 Noun: the shards of `__consumer_offsets` that this broker leads, each with its partition and one timer.
 
 Rule: a shard decides and this carries out, in order: replies leave, records are appended as one batch and made durable,
-the shard is told, and what it then decides is carried out the same way. Nothing a shard promised is forgotten: a batch
-that cannot be written is reported as failed.
+the shard is told, and what it then decides is carried out the same way. A batch that cannot be written is reported as
+failed. One of which nobody knows whether it is on the disk ends the shard: whoever waits is told to look elsewhere, and
+the next start reads what is there.
 """
 
 from __future__ import annotations
@@ -57,13 +58,19 @@ class GroupService:
         self._clock = clock
         self._call_later = call_later
         self._shards: dict[int, _Shard] = {}
+        self._latest_ms = 0
         self.partitions = 0
+
+    def now_ms(self) -> int:
+        """The wall clock, but never going back: a session must not end because somebody set the time."""
+        self._latest_ms = max(self._latest_ms, self._clock.now_ms())
+        return self._latest_ms
 
     def lead(self, partition: Partition, partitions: int) -> None:
         """Take on a partition of the offsets topic: replay what it holds, then serve."""
         self.partitions = partitions
         shard = _Shard(self, partition, GroupCoordinatorShard(self._settings, self._random))
-        shard.load(self._clock.now_ms())
+        shard.load(self.now_ms())
         self._shards[partition.index] = shard
 
     @property
@@ -83,7 +90,13 @@ class GroupService:
     def forget_topics(self, topics: Iterable[str]) -> None:
         gone = list(topics)
         for shard in self._shards.values():
-            shard.carry_out(shard.machine.forget_topics(gone, self._clock.now_ms()))
+            shard.carry_out(shard.machine.forget_topics(gone, self.now_ms()))
+
+    def give_up(self, partition: int) -> None:
+        """The log of a shard failed: its groups have no coordinator until the next start."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close()
 
     def close(self) -> None:
         """Answer whoever waits, and stop."""
@@ -125,7 +138,7 @@ class _Shard:
             logger.error("%s-%d offset %d: %s: skipped", OFFSETS_TOPIC, self._partition.index, offset, error)
 
     def handle(self, context: RequestContext, handle: Handle) -> None:
-        self.carry_out(handle(self.machine, context, self._service._clock.now_ms()))
+        self.carry_out(handle(self.machine, context, self._service.now_ms()))
 
     def carry_out(self, outcome: Outcome) -> None:
         for reply in outcome.replies:
@@ -137,7 +150,7 @@ class _Shard:
             self._schedule()
 
     def _write(self, outcome: Outcome, write_id: int) -> None:
-        now_ms = self._service._clock.now_ms()
+        now_ms = self._service.now_ms()
         batch = encode_batch([(now_ms, record.key, record.value, ()) for record in outcome.records])
         try:
             appended = self._partition.append(batch, now_ms, from_client=False)
@@ -150,12 +163,11 @@ class _Shard:
         )
 
     def _written(self, write_id: int, error: LogError | None) -> None:
-        now_ms = self._service._clock.now_ms()
         if error is None:
-            self.carry_out(self.machine.appended(write_id, now_ms))
+            self.carry_out(self.machine.appended(write_id, self._service.now_ms()))
             return
         logger.error("%s-%d: groups cannot be stored: %s", OFFSETS_TOPIC, self._partition.index, error)
-        self.carry_out(self.machine.append_failed(write_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, now_ms))
+        self._service.give_up(self._partition.index)
 
     def _schedule(self) -> None:
         due_ms = self.machine.next_deadline_ms
@@ -163,14 +175,14 @@ class _Shard:
             if self._timer_due_ms <= due_ms:
                 return  # it comes early, looks again, and goes on
             self._timer.cancel()
-        wait_ms = min(max(0, due_ms - self._service._clock.now_ms()), _LONGEST_SLEEP_MS)
+        wait_ms = min(max(0, due_ms - self._service.now_ms()), _LONGEST_SLEEP_MS)
         self._timer_due_ms = due_ms
         self._timer = self._service._call_later(wait_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         if not self._closed:
-            self.carry_out(self.machine.tick(self._service._clock.now_ms()))
+            self.carry_out(self.machine.tick(self._service.now_ms()))
 
     def close(self) -> None:
         self._closed = True

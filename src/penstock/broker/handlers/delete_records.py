@@ -34,6 +34,9 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             if partition is None:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
+            if wanted.offset < HIGH_WATERMARK:
+                result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+                continue
             offset = partition.log.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
             try:
                 broker.replicas.logs.advance_start(topic.name, wanted.partition_index, offset)

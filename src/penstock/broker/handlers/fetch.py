@@ -74,6 +74,7 @@ def _read_all(broker: Broker, context: FetchContext, request: Request) -> _Read:
             read.failed = True
             continue
         read.size += size
+        read.failed |= data.error_code != ErrorCode.NONE
         left = max(0, left - size)
     return read
 
@@ -141,7 +142,7 @@ def _finish(broker: Broker, context: FetchContext, read: _Read, answer: Answer) 
 
 
 class _Waiter:
-    """A fetch that waits until enough bytes were appended, its time is over, or a partition goes away."""
+    """A fetch that waits until enough bytes were appended, its time is over, or a partition or the reader goes away."""
 
     __slots__ = ("_answer", "_available", "_broker", "_context", "_partitions", "_request", "_timer")
 
@@ -160,6 +161,8 @@ class _Waiter:
                 partition.watch(self)
                 self._partitions.append(partition)
         self._timer = self._broker.call_later(self._request.message.max_wait_ms / 1000, self._finish)
+        if self._request.departure is not None:
+            self._request.departure.watch(self._give_up)
 
     def grown(self, partition: Partition, size: int) -> None:
         self._available += size
@@ -169,9 +172,14 @@ class _Waiter:
     def gone(self, partition: Partition) -> None:
         self._finish()
 
-    def _finish(self) -> None:
+    def _give_up(self) -> None:
         self._timer.cancel()
         for partition in self._partitions:
             partition.unwatch(self)
+
+    def _finish(self) -> None:
+        self._give_up()
+        if self._request.departure is not None:
+            self._request.departure.unwatch(self._give_up)
         read = _read_all(self._broker, self._context, self._request)
         _finish(self._broker, self._context, read, self._answer)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+_NAMELESS_VERSION = 12
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
@@ -34,16 +35,20 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     if wanted is None or (not wanted and request.version == 0):
         answer(_response(broker, [_known(topic) for topic in broker.cluster.image.topics.values()]))
         return
+
+    def look_up() -> list[MetadataResponseTopic]:
+        return [_look_up(broker, topic, request.version) for topic in wanted]
+
     missing = [topic.name for topic in wanted if topic.name and _may_create(broker, message, topic.name)]
     if not missing:
-        answer(_response(broker, [_look_up(broker, topic) for topic in wanted]))
+        answer(_response(broker, look_up()))
         return
 
     async def create() -> None:
         await broker.create_automatically(missing)
-        answer(_response(broker, [_look_up(broker, topic) for topic in wanted]))
+        answer(_response(broker, look_up()))
 
-    broker.spawn(create(), lambda error: answer(_response(broker, [_look_up(broker, topic) for topic in wanted])))
+    broker.spawn(create(), lambda error: answer(_response(broker, look_up())))
 
 
 def _may_create(broker: Broker, message: MetadataRequest, name: str) -> bool:
@@ -68,14 +73,14 @@ def _response(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataRe
     )
 
 
-def _look_up(broker: Broker, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+def _look_up(broker: Broker, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
     image = broker.cluster.image
     if not wanted.name:
         found = image.topic_by_id(wanted.topic_id) if wanted.topic_id != NO_UUID else None
         if found is None:
-            return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=wanted.name, topic_id=wanted.topic_id
-            )
+            # Below version 12 a name may be missing in a request, but not in an answer.
+            name = wanted.name if version >= _NAMELESS_VERSION else ""
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
         return _known(found)
     found = image.topics.get(wanted.name)
     if found is not None:

@@ -1,8 +1,8 @@
 """Produce: appending record batches to partitions.
 
-Each partition succeeds or fails by itself. With acks=0 nothing is answered, with 1 as soon as the records are in the
-leader's log, with all when they are durable on as many replicas as the topic demands; then the answer waits for the
-slowest partition, and the connection goes on meanwhile.
+Each partition succeeds or fails by itself. With acks=0 nothing is answered (the connection ends if records are
+refused), with 1 as soon as the records are in the leader's log, with all when they are durable on as many replicas as
+the topic demands; then the answer waits for the slowest partition, and the connection goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, EndConnection, Request
 from penstock.log.errors import LogError
 from penstock.log.partition_log import Appended
 from penstock.records import Buffer, Codec, UnsupportedCodec
@@ -71,9 +71,19 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
                 waiting.add(outcome)
                 broker.replicas.when_durable(partition, appended.last_offset + 1, waiting.durable(outcome))
     if acks == 0:
+        _end_if_refused(response)
         answer(None)
     else:
         waiting.release()
+
+
+def _end_if_refused(response: ProduceResponse) -> None:
+    """Who wants no answer notices only this way that its records go nowhere, and asks again who leads."""
+    for topic in response.responses:
+        for outcome in topic.partition_responses:
+            if outcome.error_code != ErrorCode.NONE:
+                where = f"{topic.name}-{outcome.index}"
+                raise EndConnection(f"records for {where} with acks=0 refused: {outcome.error_message or 'unknown'}")
 
 
 def _append(partition: Partition, data: PartitionProduceData, acks: int, request: Request) -> tuple[Appended, int]:
