@@ -16,6 +16,8 @@ BENCHMARKS = {
     "log_append": "appends beside a bare os.write",
     "log_lookup": "open and lookup with 1, 100 and 10,000 segments",
     "log_recovery": "recovery after an unclean stop",
+    "network_echo": "the socket server beside asyncio streams",
+    "peers": "our broker beside Apache Kafka 4.3; some minutes",
 }
 
 

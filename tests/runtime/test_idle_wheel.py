@@ -37,7 +37,8 @@ def test_after_a_standstill_of_the_process_nobody_is_due_who_had_no_chance() -> 
     sleeper = Sleeper()
     wheel.add(sleeper)
     clock.advance(1_000_000)
-    assert wheel.turn() == []
+    for _ in range(100):
+        assert wheel.turn() == []
     for _ in range(15):
         clock.advance(100)
         assert wheel.turn() == []

@@ -17,6 +17,7 @@ from penstock.runtime.network import (
     Connection,
     Limits,
     ReplyAnswered,
+    Server,
     ServerClosed,
 )
 from penstock.runtime.socket_server import SocketServer
@@ -249,6 +250,24 @@ def test_an_answer_sent_just_before_closing_still_arrives() -> None:
     play(story)
 
 
+def test_what_came_behind_the_last_frame_does_not_cost_the_peer_its_answer() -> None:
+    """A socket that is closed with bytes unread resets the connection, unless they are taken out first."""
+    answer = framed(b"x" * 300_000)
+
+    def answer_and_close(connection: Connection, frame: bytearray) -> None:
+        connection.reply().send([answer])
+        connection.close("enough")
+
+    async def story() -> None:
+        async with serving(Recorder(answer_and_close)) as scene:
+            peer = await scene.peer(receive_buffer_bytes=8192)
+            await peer.send(b"last", b"never seen" * 10_000)
+            assert await peer.receive_raw(len(answer)) == answer
+            assert await peer.ended()
+
+    play(story)
+
+
 def test_the_handler_is_never_told_of_an_end_from_within_its_own_calls() -> None:
     told_meanwhile: list[int] = []
 
@@ -399,7 +418,7 @@ def test_a_server_listens_at_several_addresses_ipv6_among_them() -> None:
 
 def test_a_name_is_listened_on_at_its_first_ipv4_address() -> None:
     async def story() -> None:
-        server = SocketServer(asyncio.get_running_loop(), Recorder(), Limits(), SystemClock())
+        server: Server = SocketServer(asyncio.get_running_loop(), Recorder(), Limits(), SystemClock())
         assert server.listen("localhost", 0)[0] == "127.0.0.1"
         await server.close(0)
 

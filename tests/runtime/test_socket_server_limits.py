@@ -244,8 +244,8 @@ def test_a_peer_that_waits_for_an_answer_is_not_idle_but_one_that_does_not_take_
         limits = Limits(idle_ms=16_000, send_buffer_bytes=4096)
         async with serving(handler, limits, clock) as scene:
             peer = await scene.peer(receive_buffer_bytes=4096)
-            await peer.send(b"?")
-            await until(lambda: len(handler.replies) == 1)
+            await peer.send(b"?", b"never answered")
+            await until(lambda: len(handler.replies) == 2)
             assert closed_within(scene.server, clock, seconds=100) == 0
             handler.replies[0].send([b"x" * 10_000_000])
             connection = scene.connection()
@@ -331,16 +331,18 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
             assert descriptors() == before
             witnesses = [weakref.ref(connection) for connection in handler.connections]
             handler.connections.clear()
-            for reply in handler.replies:
+            # Some replies come late and are kept, some never come: the connections go, even without a collector.
+            for reply in handler.replies[::2]:
                 reply.send([b"late"])
-            gc.disable()
-            try:
-                # The replies are kept, and still nothing else is, even without a collector.
-                assert [witness() for witness in witnesses if witness() is not None] == []
-            finally:
-                gc.enable()
+            handler.replies = handler.replies[::2]
+            assert [witness() for witness in witnesses if witness() is not None] == []
 
-    play(story)
+    gc.collect()
+    gc.disable()
+    try:
+        play(story)
+    finally:
+        gc.enable()
 
 
 def test_closing_waits_for_answers_that_are_owed_and_takes_no_more_frames() -> None:

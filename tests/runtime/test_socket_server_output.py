@@ -13,7 +13,6 @@ from tests.runtime.socket_stories import Later, Recorder, Region, framed, play, 
 from penstock.runtime.files import File
 from penstock.runtime.network import Chunk, Connection, Limits
 from penstock.runtime.posix_files import PosixFiles
-from penstock.runtime.socket_output import TURN_BYTES
 from penstock.testing.simulated_files import SimulatedFiles
 
 CONTENT = os.urandom(3 * 1024 * 1024)
@@ -98,11 +97,14 @@ def test_more_chunks_than_one_call_takes() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("size", [100, 1_000_000])
+@pytest.mark.parametrize(
+    ("size", "missing"), [(100, 10), (1_000_000, 10), (1_000_000, 100_000), (1_000_000, 2_000_000)]
+)
 def test_a_file_that_is_shorter_than_promised_ends_the_connection(
-    file: File, size: int, caplog: pytest.LogCaptureFixture
+    file: File, size: int, missing: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    region = Region(file, len(CONTENT) - size + 10, size)
+    region = Region(file, len(CONTENT) - size + missing, size)
+    absent = min(missing, size)
 
     async def story() -> None:
         handler = Recorder(lambda connection, frame: connection.reply().send([b"head", region, b"tail"]))
@@ -110,15 +112,15 @@ def test_a_file_that_is_shorter_than_promised_ends_the_connection(
             peer, other = await scene.peer(), await scene.peer()
             await peer.send(b"?")
             received = await peer.receive_raw(size + 8)
-            assert len(received) <= size - 10 + 4
+            assert len(received) <= size - absent + 4
             assert b"tail" not in received[-8:]
             await until(lambda: bool(handler.closings))
-            assert handler.closings == [f"{file.path} ends 10 bytes before the end of the region to send"]
+            assert handler.closings == [f"{file.path} ends {absent} bytes before the end of the region to send"]
             assert not scene.connection().closed
             other.close()
 
     play(story)
-    assert "ends 10 bytes before" in caplog.text
+    assert f"ends {absent} bytes before" in caplog.text
 
 
 def test_a_file_that_was_closed_ends_the_connection(file: File) -> None:
@@ -261,24 +263,27 @@ def test_replies_that_wait_for_an_earlier_one_count_as_output() -> None:
 
 
 def test_one_reader_of_much_leaves_turns_to_the_others(file: File) -> None:
-    """While a long answer leaves as fast as it is read, short ones are served between its steps."""
-    many: list[Chunk] = [Region(file, 0, len(CONTENT))] * 20
-
-    def answer(connection: Connection, frame: bytearray) -> None:
-        connection.reply().send(many if frame == b"much" else [framed(frame)])
+    """However much the socket takes, a connection sends a megabyte, and then others are served before it goes on."""
+    many: list[Chunk] = [Region(file, 0, len(CONTENT)), *[b"x" * 60_000] * 100] * 3
 
     async def story() -> None:
-        async with serving(Recorder(answer)) as scene:
+        handler = Later()
+        async with serving(handler) as scene:
             greedy, modest = await scene.peer(), await scene.peer()
             await greedy.send(b"much")
-            await until(lambda: scene.connection().unsent_bytes > 0)
-            connection = scene.connection()
-            reading = asyncio.create_task(greedy.receive_raw(20 * len(CONTENT)))
-            before = connection.unsent_bytes
+            await until(lambda: len(handler.replies) == 1)
+            reading = asyncio.create_task(greedy.receive_raw(len(expected(many))))
+            counters = scene.server.counters
+            handler.replies[0].send(many)
+            sent = counters.bytes_out
+            assert 0 < sent <= 1024 * 1024 + 60_000
             await modest.send(b"hi")
+            while len(handler.replies) == 1:
+                await asyncio.sleep(0)
+                assert counters.bytes_out - sent <= 1024 * 1024 + 60_000
+                sent = counters.bytes_out
+            handler.replies[1].send([framed(b"hi")])
             assert await modest.receive() == b"hi"
-            # A round trip takes a handful of turns.
-            assert before - connection.unsent_bytes <= 10 * TURN_BYTES
-            assert await reading == CONTENT * 20
+            assert await reading == expected(many)
 
     play(story)

@@ -55,6 +55,11 @@ class Partition:
                     watcher.grown(self, size)
         return appended
 
+    @property
+    def watchers(self) -> int:
+        """How many wait for more."""
+        return len(self._watchers)
+
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)
 

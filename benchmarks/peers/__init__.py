@@ -1,0 +1,20 @@
+"""Our broker beside Apache Kafka 4.3: same machine, same run, same clients, alternating rounds, one table.
+
+    python -m benchmarks.peers [--quick] [--ours-only]
+
+Rule: a figure of ours means something only as a ratio to Kafka's in the same run. All brokers run the whole time and
+each is loaded in its turn; the order turns from round to round, and the median round counts.
+
+    servers.py     a broker's process: its start, CPU and memory
+    ours.py        `penstock server start`, on uvloop and on asyncio's loop
+    kafka.py       Apache Kafka, KRaft, one node, from its jars
+    bulk.py        big batches out and in again, with confluent-kafka
+    requests.py    one-record requests on a bare socket, one at a time and 64 in flight
+    rounds.py      who is loaded when, and with how much
+    figures.py     the rows of the table, with their goals
+    chart.py       the same as a picture
+"""
+
+from benchmarks.peers.command import main
+
+__all__ = ["main"]

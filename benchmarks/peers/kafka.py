@@ -1,0 +1,80 @@
+"""Apache Kafka 4.3: one KRaft node that is broker and controller, with the JVM flags of its own start script.
+
+Rule: settings are as shipped but for addresses, folders, and what one node needs. "Synced" is a matter of the topic
+(flush.messages=1), so that one process serves for both.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from pathlib import Path
+
+from tests.peers.installing import Budget, NotToBeHad
+from tests.peers.jdk import Jdk
+from tests.peers.maven import Jars
+
+from benchmarks.peers.servers import HOST, Server, ServerFailed, free_ports
+
+NAME = "Kafka 4.3"
+_JARS = Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",))
+_JAVA = Jdk(oldest=17, debian_package="default-jdk-headless")
+_INSTALL_S = 240.0
+_FORMAT_S = 60
+_FLAGS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@{host}:{controller_port}
+log.dirs={data}
+group.initial.rebalance.delay.ms=0
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.segment.delete.delay.ms=1000
+"""
+
+
+class Kafka:
+    """Kafka's jars and a Java to run them, found or installed; raises NotToBeHad."""
+
+    def __init__(self) -> None:
+        budget = Budget(_INSTALL_S)
+        for provider in (_JAVA, _JARS):
+            if provider.find() is None:
+                provider.install(budget)
+        java, jars = _JAVA.find(), _JARS.find()
+        if java is None or jars is None:
+            raise NotToBeHad("its installation said that it succeeded, yet it is not there")
+        self._run = [str(java), *_FLAGS, "-cp", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))]
+
+    def start(self, folder: Path) -> Server:
+        folder.mkdir(parents=True)
+        port, controller_port = free_ports(2)
+        settings = folder / "server.properties"
+        settings.write_text(
+            _SETTINGS.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
+        )
+        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+        formatted = subprocess.run(
+            [*self._run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_S,
+        )
+        if formatted.returncode != 0:
+            raise ServerFailed(f"Kafka's folder could not be formatted: {formatted.stderr[-1000:]}")
+        return Server(NAME, [*self._run, "kafka.Kafka", str(settings)], port, folder, {"flush.messages": "1"})

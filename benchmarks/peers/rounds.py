@@ -1,0 +1,187 @@
+"""Rounds: who is loaded when, and with how much.
+
+Rule: within a round every broker does the same work right after the others, and the order turns by one from round to
+round, so that what the machine does besides falls on all alike. Before the first round each is warmed up: the JVM
+compiles what it runs often, and that is not what is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import bulk, figures
+from benchmarks.peers.figures import SIZES, Figures
+from benchmarks.peers.requests import ACKS_ALL, ACKS_LEADER, RawProducer
+from benchmarks.peers.servers import Server
+
+Starter = Callable[[Path], Server]
+Say = Callable[[str], None]
+
+_SETTLE_S = 2.0
+_BARE_BYTES, _BARE_SYNCS = 171, 51
+_PLAIN, _SYNCED = "single", "single-synced"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many rounds there are, and how much of each work a round has.
+
+    Rounds of requests are short and many: a disk that others use is slow by fits and starts.
+    """
+
+    starts: int
+    bulk_rounds: int
+    request_rounds: int
+    bulk_mb: dict[str, int]
+    trips: int
+    pipelined: int
+    synced_trips: int
+    synced_pipelined: int
+    warm_up_requests: int
+
+
+FULL = Load(
+    starts=3,
+    bulk_rounds=4,
+    request_rounds=10,
+    bulk_mb={"100 B": 120, "1 KB": 400, "10 KB": 600},
+    trips=3000,
+    pipelined=15_000,
+    synced_trips=400,
+    synced_pipelined=2000,
+    warm_up_requests=40_000,
+)
+QUICK = Load(
+    starts=1,
+    bulk_rounds=1,
+    request_rounds=3,
+    bulk_mb={"100 B": 40, "1 KB": 120, "10 KB": 200},
+    trips=1000,
+    pipelined=5000,
+    synced_trips=100,
+    synced_pipelined=500,
+    warm_up_requests=10_000,
+)
+
+
+class Run:
+    """One run of everything; the figures grow as it goes."""
+
+    def __init__(self, load: Load, starters: Sequence[Starter], folder: Path, say: Say) -> None:
+        self.figures = Figures()
+        self._load = load
+        self._starters = starters
+        self._folder = folder
+        self._say = say
+
+    def run(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=self._folder) as scratch, ExitStack() as stack:
+            for number in range(1, self._load.starts):
+                self._say(f"start {number} of {self._load.starts}")
+                for place, starter in enumerate(self._starters):
+                    with starter(Path(scratch, f"start-{number}-{place}")) as server:
+                        self.figures.add(figures.START, server.name, server.start_s)
+            self._say(f"start {self._load.starts} of {self._load.starts}, idle, warming up")
+            servers = []
+            for place, starter in enumerate(self._starters):
+                servers.append(stack.enter_context(starter(Path(scratch, f"server-{place}"))))
+                self.figures.add(figures.START, servers[-1].name, servers[-1].start_s)
+            time.sleep(_SETTLE_S)
+            for server in servers:
+                self.figures.add(figures.RSS_IDLE, server.name, server.rss_mb())
+            for server in servers:
+                self._warm_up(server)
+            self._rounds(servers)
+            for server in servers:
+                self.figures.add(figures.RSS_LOADED, server.name, server.peak_rss_mb())
+
+    def _warm_up(self, server: Server) -> None:
+        topics = bulk.Topics(server)
+        topics.make(_PLAIN)
+        topics.make(_SYNCED, server.synced_topic)
+        with RawProducer(server, _PLAIN, ACKS_LEADER) as producer:
+            producer.pipelined(self._load.warm_up_requests)
+            producer.round_trips(self._load.warm_up_requests // 4)
+        with RawProducer(server, _SYNCED, ACKS_ALL) as producer:
+            producer.pipelined(self._load.synced_pipelined)
+        for size, value_bytes in SIZES.items():
+            self._bulk(server, topics, f"warm-{value_bytes}", size, measured=False)
+
+    def _rounds(self, servers: Sequence[Server]) -> None:
+        for number in range(self._load.request_rounds):
+            self._say(f"requests, round {number + 1} of {self._load.request_rounds}")
+            for work in (self._single, self._single_synced):
+                for server in _turned(servers, number):
+                    work(server)
+        for number in range(self._load.bulk_rounds):
+            for size, value_bytes in SIZES.items():
+                self._say(f"bulk, {size}, round {number + 1} of {self._load.bulk_rounds}")
+                for server in _turned(servers, number):
+                    self._bulk(server, bulk.Topics(server), f"bulk-{number}-{value_bytes}", size)
+
+    def _single(self, server: Server) -> None:
+        with RawProducer(server, _PLAIN, ACKS_LEADER) as producer:
+            trips = producer.round_trips(self._load.trips)
+            pipelined = producer.pipelined(self._load.pipelined)
+        self.figures.add(figures.TRIP_P50, server.name, trips.p50_us)
+        self.figures.add(figures.TRIP_P99, server.name, trips.p99_us)
+        self.figures.add(figures.TRIP_CPU, server.name, trips.cpu_us)
+        self.figures.add(figures.PIPELINED, server.name, pipelined.per_s)
+        self.figures.add(figures.PIPELINED_CPU, server.name, pipelined.cpu_us)
+
+    def _single_synced(self, server: Server) -> None:
+        self.figures.add(figures.DISK, server.name, bare_sync_us(self._folder))
+        with RawProducer(server, _SYNCED, ACKS_ALL) as producer:
+            trips = producer.round_trips(self._load.synced_trips)
+            pipelined = producer.pipelined(self._load.synced_pipelined)
+        self.figures.add(figures.SYNCED_P50, server.name, trips.p50_us)
+        self.figures.add(figures.SYNCED_P99, server.name, trips.p99_us)
+        self.figures.add(figures.SYNCED_PIPELINED, server.name, pipelined.per_s)
+        if server.synced_topic:
+            # Where syncing is a matter of the topic, acks=all on another one is the broker as shipped.
+            with RawProducer(server, _PLAIN, ACKS_ALL) as producer:
+                trips = producer.round_trips(self._load.synced_trips)
+                pipelined = producer.pipelined(self._load.synced_pipelined)
+        self.figures.add(figures.SHIPPED_P50, server.name, trips.p50_us)
+        self.figures.add(figures.SHIPPED_PIPELINED, server.name, pipelined.per_s)
+
+    def _bulk(self, server: Server, topics: bulk.Topics, topic: str, size: str, measured: bool = True) -> None:
+        value_bytes = SIZES[size]
+        count = self._load.bulk_mb[size] * 1_000_000 // value_bytes
+        if not measured:
+            count //= 4
+        topics.make(topic)
+        produced = bulk.produce(server, topic, value_bytes, count)
+        consumed = bulk.consume(server, topic, value_bytes, count)
+        # Deleted at once, so that the machine does not write back to disk what nobody reads again.
+        topics.delete(topic)
+        if measured:
+            self.figures.add(figures.PRODUCE[size], server.name, produced.mb_per_s)
+            self.figures.add(figures.PRODUCE_CPU[size], server.name, produced.cpu_s_per_gb)
+            self.figures.add(figures.CONSUME[size], server.name, consumed.mb_per_s)
+            self.figures.add(figures.CONSUME_CPU[size], server.name, consumed.cpu_s_per_gb)
+
+
+def bare_sync_us(folder: Path) -> float:
+    """The median time of a small append and its sync with no broker around them."""
+    record = os.urandom(_BARE_BYTES)
+    times_s = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(_BARE_SYNCS):
+            began = time.perf_counter()
+            file.write(record)
+            os.fdatasync(file.fileno())
+            times_s.append(time.perf_counter() - began)
+    return statistics.median(times_s) * 1e6
+
+
+def _turned(servers: Sequence[Server], number: int) -> list[Server]:
+    turn = number % len(servers)
+    return [*servers[turn:], *servers[:turn]]
