@@ -139,6 +139,14 @@ def test_acks_0_is_not_answered_and_the_next_request_is(broker: Broker, client: 
     assert values_in(client.fetch(topic).records) == [b"silent", b"loud"]
 
 
+def test_acks_0_and_records_that_are_refused_end_the_connection(broker: Broker, client: WireClient) -> None:
+    topic = make_topic(broker)
+    mixed = {(topic, 0): batch_of(b"taken"), ("nowhere", 0): batch_of(b"refused")}
+    client.send(ApiKey.PRODUCE, produce_request(mixed, acks=0), 9)
+    assert client.is_ended()
+    assert log_of(broker, topic).log_end_offset == 1
+
+
 @pytest.mark.parametrize("version", range(12))
 def test_every_version_appends(broker: Broker, client: WireClient, version: int) -> None:
     topic = make_topic(broker)
@@ -229,7 +237,7 @@ def test_a_gap_in_the_sequence_is_out_of_order(broker: Broker, client: WireClien
     topic = make_topic(broker)
     client.produce(topic, batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=0))
     outcome = client.produce(topic, batch_of(b"c", producer_id=7, producer_epoch=0, base_sequence=2))
-    assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER == 45
+    assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log_of(broker, topic).log_end_offset == 1
 
 
