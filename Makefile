@@ -34,8 +34,8 @@ bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
 run: setup
-	@echo "make run: the main job (broker, activity site, Spark pipelines) is not built yet." >&2
-	@echo "          What works today: .venv/bin/penstock --help" >&2
+	@echo "make run: the main job (activity site and Spark pipelines) is not built yet." >&2
+	@echo "          What works today is a broker: .venv/bin/penstock up" >&2
 	@exit 1
 
 simulate: setup

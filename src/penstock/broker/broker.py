@@ -403,5 +403,6 @@ def _limits(settings: BrokerSettings) -> Limits:
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_ip,
         idle_ms=max(0, settings.connections_max_idle_ms),
-        backlog=settings.socket_listen_backlog_size,
+        # Kafka's default of 50 makes a crowd that comes at once wait for a second: a queue costs nothing.
+        backlog=max(settings.socket_listen_backlog_size, 1024),
     )
