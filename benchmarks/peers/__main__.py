@@ -1,3 +1,5 @@
+"""`python -m benchmarks.peers`."""
+
 import sys
 
 from benchmarks.peers.command import main

@@ -1,7 +1,7 @@
 """The ratios as a picture: a bar a row on a logarithmic axis, to the right of the middle where ours is better.
 
 Rule: "better" is one direction for every row, so a ratio that should be small is drawn as its inverse. The mark on a
-bar's line is its goal.
+bar's line is its goal; a bar is red that misses it or, where there is none, shows ours behind.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _bars(drawn: Sequence[tuple[Work, float]]) -> list[str]:
         y = _TOP + number * _LINE
         better = _as_better(work, ratio)
         start, end = sorted((_place(1), _place(better)))
-        colour = _BETTER if work.is_met(ratio) in (True, None) else _WORSE
+        is_good = better >= 1 if work.goal is None else work.is_met(ratio)
+        colour = _BETTER if is_good else _WORSE
         name = escape(work.name.strip())
         lines.append(f'<text x="{_LABELS - 10}" y="{y + 12}" text-anchor="end">{name}</text>')
         lines.append(f'<rect x="{start}" y="{y + 2}" width="{round(end - start, 1)}" height="12" fill="{colour}"/>')

@@ -26,7 +26,7 @@ _SAME_DISK = 1.5
 
 def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Our broker beside Apache Kafka.")
-    parser.add_argument("--quick", action="store_true", help="one short round: shows that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="short rounds: shows that it works, not how fast")
     parser.add_argument("--ours-only", action="store_true", help="without Kafka")
     parser.add_argument("--folder", type=Path, default=CACHE, help="where the brokers' data is put meanwhile")
     options = parser.parse_args(arguments)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _report(figures: Figures, also: Sequence[str], is_quick: bool) -> None:
-    how = "one short round; not to be quoted" if is_quick else "medians of alternating rounds"
+    how = "short rounds; not to be quoted" if is_quick else "medians of alternating rounds"
     lines = rows(figures, ours.NAME, also, kafka.NAME)
     table(f"Our broker beside Apache Kafka 4.3, same clients, same machine ({how})", lines)
     RESULTS.mkdir(exist_ok=True)
