@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 PARTITIONS: Final = 3
-SESSION_TIMEOUT_MS: Final = 1_000
+SESSION_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_MS: Final = 200
 BROKER_SETTINGS: Final = {
     "num.partitions": str(PARTITIONS),
@@ -69,7 +69,7 @@ class DoomedProcess:
 
     def __init__(self, program: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", program, *arguments], stdout=subprocess.PIPE
+            [sys.executable, "-W", "ignore", "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def __enter__(self) -> DoomedProcess:
@@ -81,6 +81,13 @@ class DoomedProcess:
         line: bytes = self._process.stdout.readline()
         return line.strip()
 
+    def go_on(self) -> None:
+        """Let a program that waits for a line have one."""
+        if self._process.stdin is None:
+            raise ValueError("the process has no input")
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -89,5 +96,6 @@ class DoomedProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.compatibility.client_stories import BROKER_SETTINGS, unique
 
 from penstock.testing.embedded_broker import EmbeddedBroker
-from tests.compatibility.client_stories import BROKER_SETTINGS, unique
 
 
 @pytest.fixture(scope="session")

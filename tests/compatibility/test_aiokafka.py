@@ -13,9 +13,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import InvalidPartitionsError, MessageSizeTooLargeError
 from aiokafka.structs import OffsetAndMetadata
-
-from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.error_codes import ErrorCode
 from tests.compatibility.client_stories import (
     BEGIN_MS,
     BROKER_SETTINGS,
@@ -29,6 +26,9 @@ from tests.compatibility.client_stories import (
     DoomedProcess,
     numbered,
 )
+
+from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.error_codes import ErrorCode
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
@@ -275,7 +275,7 @@ from aiokafka import AIOKafkaConsumer
 address, topic, group = sys.argv[1:]
 
 async def main():
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, session_timeout_ms=1000,
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, session_timeout_ms=2000,
                                 heartbeat_interval_ms=200)
     await consumer.start()
     while not consumer.assignment():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -19,8 +18,6 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafka.structs import OffsetAndMetadata
-
-from penstock.testing.embedded_broker import EmbeddedBroker
 from tests.compatibility.client_stories import (
     BEGIN_MS,
     BROKER_SETTINGS,
@@ -37,6 +34,10 @@ from tests.compatibility.client_stories import (
     until,
 )
 
+from penstock.testing.embedded_broker import EmbeddedBroker
+
+# This client loses an assignment that arrives when the poll that joined has run out of time: long polls for members.
+POLL_MS = 1_000
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -53,9 +54,14 @@ def consuming(address: str, *topics: str, **settings: Any) -> Iterator[Any]:
         consumer.close()
 
 
-def member(address: str, topic: str, group: str, **settings: Any) -> Any:
+@contextmanager
+def member(address: str, topic: str, group: str, **settings: Any) -> Iterator[Any]:
     quick = {"session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": HEARTBEAT_MS, **settings}
-    return consuming(address, topic, group_id=group, metadata_max_age_ms=500, **quick)
+    with consuming(address, group_id=group, metadata_max_age_ms=500, **quick) as consumer:
+        # A member that learns of the topic after it has joined must join again; see POLL_MS.
+        until(lambda: bool(consumer.partitions_for_topic(topic)), "the topic is known")
+        consumer.subscribe([topic])
+        yield consumer
 
 
 def administering(address: str) -> Any:
@@ -67,7 +73,7 @@ def take(consumer: Any, count: int) -> list[Any]:
     records: list[Any] = []
 
     def poll() -> bool:
-        for batch in consumer.poll(timeout_ms=200).values():
+        for batch in consumer.poll(timeout_ms=POLL_MS).values():
             records.extend(batch)
         return len(records) >= count
 
@@ -217,27 +223,32 @@ def test_commits_keep_their_metadata(address: str, topic: str, group: str) -> No
 def test_members_share_partitions_as_they_join_and_leave(address: str, topic: str, group: str) -> None:
     send_all(address, topic, numbered(1))
     with member(address, topic, group) as first:
-        until(lambda: first.poll(timeout_ms=100) is not None and len(first.assignment()) == PARTITIONS, "all for one")
+        until(
+            lambda: first.poll(timeout_ms=POLL_MS) is not None and len(first.assignment()) == PARTITIONS, "all for one"
+        )
         with member(address, topic, group) as second:
 
             def shared() -> bool:
-                first.poll(timeout_ms=100)
-                second.poll(timeout_ms=100)
+                first.poll(timeout_ms=POLL_MS)
+                second.poll(timeout_ms=POLL_MS)
                 mine, yours = first.assignment(), second.assignment()
                 return bool(mine and yours) and not mine & yours and len(mine | yours) == PARTITIONS
 
             until(shared, "both have some")
-        until(lambda: first.poll(timeout_ms=100) is not None and len(first.assignment()) == PARTITIONS, "all again")
+        until(lambda: first.poll(timeout_ms=POLL_MS) is not None and len(first.assignment()) == PARTITIONS, "all again")
 
 
 DYING = """
 import sys
 from kafka import KafkaConsumer
 address, topic, group = sys.argv[1:]
-consumer = KafkaConsumer(topic, bootstrap_servers=address, group_id=group, session_timeout_ms=1000,
+consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, session_timeout_ms=2000,
                          heartbeat_interval_ms=200)
+while not consumer.partitions_for_topic(topic):
+    pass
+consumer.subscribe([topic])
 while not consumer.assignment():
-    consumer.poll(timeout_ms=100)
+    consumer.poll(timeout_ms=1000)
 print(len(consumer.assignment()), flush=True)
 while True:
     consumer.poll(timeout_ms=100)
@@ -249,10 +260,10 @@ def test_the_partitions_of_a_member_that_dies_go_to_the_others(address: str, top
     with DoomedProcess(DYING, address, topic, group) as doomed:
         assert doomed.wait_for_its_line() == b"3"
         with member(address, topic, group) as survivor:
-            until(lambda: survivor.poll(timeout_ms=100) is not None and bool(survivor.assignment()), "a share")
+            until(lambda: survivor.poll(timeout_ms=POLL_MS) is not None and bool(survivor.assignment()), "a share")
             doomed.kill()
             until(
-                lambda: survivor.poll(timeout_ms=100) is not None and len(survivor.assignment()) == PARTITIONS,
+                lambda: survivor.poll(timeout_ms=POLL_MS) is not None and len(survivor.assignment()) == PARTITIONS,
                 "what the dead one had",
             )
 
@@ -267,25 +278,38 @@ def test_a_static_member_comes_back_to_its_partitions(address: str, topic: str, 
         assert [record.value for record in take(consumer, 1)] == [b"later"]
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_records_and_commits_outlive_a_restart_of_the_broker(tmp_path: Any, topic: str, group: str) -> None:
     with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
-        port = broker.port
-        producer = KafkaProducer(bootstrap_servers=broker.address, enable_idempotence=True)
-        for value in numbered(10):
-            producer.send(topic, value, partition=0).get(10)
+        send_all(broker.address, topic, numbered(10))
         with member(broker.address, topic, group, enable_auto_commit=False) as consumer:
             take(consumer, 10)
             consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(7, "", -1)})
-    with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) as broker:
-        with closing(producer):
-            assert producer.send(topic, b"after", partition=0).get(20).offset == 10
+    with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
+        send_all(broker.address, topic, [b"after"])
         with member(broker.address, topic, group) as consumer:
             assert [record.offset for record in take(consumer, 4)] == [7, 8, 9, 10]
-    # The client forgets the sockets with which it tried in vain meanwhile: they are to be found here, not in a test
-    # that has nothing to do with it.
-    del producer
-    gc.collect()
+
+
+# In a process of its own: the client forgets to close the sockets with which it tried while there was no broker.
+LASTING = """
+import sys
+from kafka import KafkaProducer
+address, topic = sys.argv[1:]
+producer = KafkaProducer(bootstrap_servers=address, enable_idempotence=True)
+while True:
+    print(producer.send(topic, b"v", partition=0).get(30).offset, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_producer_goes_on_through_a_restart_of_the_broker(tmp_path: Any, topic: str) -> None:
+    with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
+        address, port = broker.address, broker.port
+        lasting = DoomedProcess(LASTING, address, topic)
+        assert lasting.wait_for_its_line() == b"0"
+    with lasting, EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS):
+        lasting.go_on()
+        assert lasting.wait_for_its_line() == b"1"
 
 
 # --- administering
