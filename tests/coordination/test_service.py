@@ -173,3 +173,10 @@ def test_a_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> N
     assert coordinator.commit(2) == ErrorCode.NOT_COORDINATOR
     context = RequestContext(lambda message: None, 7)
     assert not coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
+
+
+def test_groups_are_counted_by_their_state() -> None:
+    coordinator = Coordinator(SimulatedFiles())
+    assert coordinator.service.count_by_state() == {}
+    coordinator.join()
+    assert coordinator.service.count_by_state() == {"Stable": 1}

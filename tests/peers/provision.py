@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tests.peers.debian import DebianProgram
+from tests.peers.golang import GoProgram
 from tests.peers.installing import CACHE, Budget, NotToBeHad
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
+from tests.peers.npm import NpmPackages
 
+GO_SOURCES = Path(__file__).with_name("compatibility") / "go"
 OUTCOME = CACHE / "outcome.json"
-BUDGET_S = 240.0
+BUDGET_S = 360.0
 
 
 class Provider(Protocol):
@@ -131,5 +135,28 @@ PEERS = Peers(
             Jars("kafka-4.3", "4.3.0", ("org.apache.kafka:kafka-storage:4.3.0",)),
             needs=("java",),
         ),
+        Peer("kcat", "librdkafka of an older year, from the command line", DebianProgram("kcat", "kcat", "-V")),
+        Peer(
+            "java-clients-4.3",
+            "the newest producer, consumer, admin client and command line tools of Apache Kafka",
+            Jars("java-clients-4.3", "4.3.0", ("org.apache.kafka:kafka-tools:4.3.0",)),
+            needs=("java",),
+        ),
+        Peer(
+            "java-clients-0.9",
+            "a producer and a consumer that know nothing of versions, timestamps or batches",
+            Jars(
+                "java-clients-0.9",
+                "0.9.0.1",
+                ("org.apache.kafka:kafka-clients:0.9.0.1", "com.fasterxml.jackson.core:jackson-databind:2.21.2"),
+            ),
+            needs=("java",),
+        ),
+        Peer(
+            "kafkajs",
+            "the producer, consumer and admin client of Node.js",
+            NpmPackages("kafkajs", "2.2.4", ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")),
+        ),
+        Peer("franz-go", "a producer, consumer and admin client in Go", GoProgram("franz-go", "1.22.2", GO_SOURCES)),
     ]
 )

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.peers.debian import DebianProgram
+from tests.peers.golang import GoProgram
 from tests.peers.installing import Budget, NotToBeHad, run_installer
 from tests.peers.maven import Jars
+from tests.peers.npm import NpmPackages
 from tests.peers.provision import PEERS, Found, Peer, Peers
 
 COORDINATES = ("group:thing:1.0",)
@@ -119,3 +122,55 @@ def test_every_peer_says_what_it_is_for_and_needs_only_peers_before_it() -> None
     for at, peer in enumerate(PEERS.table.values()):
         assert peer.purpose
         assert set(peer.needs) <= set(names[:at])
+
+
+NPM = """
+folder = pathlib.Path(sys.argv[sys.argv.index("--prefix") + 1], "node_modules")
+(folder / "@scope" / "thing").mkdir(parents=True)
+"""
+
+
+def test_npm_packages_are_there_once_installed_and_of_no_use_without_node(tmp_path: Path, bin_folder: Path) -> None:
+    program(bin_folder, "node", "")
+    program(bin_folder, "npm", NPM)
+    packages = NpmPackages("thing", "1.0", ("@scope/thing@1.0",), cache=tmp_path)
+    assert packages.find() is None
+    packages.install(Budget(60))
+    assert packages.find() == tmp_path / "thing"
+    assert NpmPackages("thing", "1.1", ("@scope/thing@1.1",), cache=tmp_path).find() is None
+    (bin_folder / "node").unlink()
+    assert packages.find() is None
+
+
+def test_npm_that_fails_leaves_nothing_that_would_be_used(tmp_path: Path, bin_folder: Path) -> None:
+    program(bin_folder, "node", "")
+    program(bin_folder, "npm", NPM + "sys.exit(1)")
+    packages = NpmPackages("thing", "1.0", ("@scope/thing@1.0",), cache=tmp_path)
+    with pytest.raises(NotToBeHad, match="npm failed"):
+        packages.install(Budget(60))
+    assert packages.find() is None
+
+
+def test_a_go_program_is_built_anew_when_its_sources_change(tmp_path: Path, bin_folder: Path) -> None:
+    program(bin_folder, "go", 'pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("built")')
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "main.go").write_text("package main")
+    built = GoProgram("thing", "1.0", sources, cache=tmp_path / "cache")
+    built.install(Budget(60))
+    assert built.find() is not None
+    (sources / "main.go").write_text("package main // changed")
+    assert built.find() is None
+
+
+def test_a_machine_without_go_says_so(tmp_path: Path, bin_folder: Path) -> None:
+    with pytest.raises(NotToBeHad, match="install Go yourself"):
+        GoProgram("thing", "1.0", tmp_path, cache=tmp_path / "cache").install(Budget(60))
+
+
+def test_a_program_of_the_machine_tells_its_version(bin_folder: Path) -> None:
+    kcat = DebianProgram("kcat", "kcat", "-V")
+    assert kcat.find() is None
+    program(bin_folder, "kcat", 'print("kcat - a tool\\nVersion 1.7.1 (JSON)")')
+    there = DebianProgram("kcat", "kcat", "-V")
+    assert (there.find(), there.version) == (bin_folder / "kcat", "1.7.1")

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 from zlib import crc32
 
 import pytest
-from tests.peers.java_process import JavaFailed, JavaProcess
+from tests.peers.conversation import ProgramFailed
+from tests.peers.java_process import JavaProcess
 
 from penstock.records import (
     CREATE_TIME,
@@ -257,7 +258,7 @@ def test_what_is_damage_to_kafka_is_damage_to_us(kafka: JavaProcess, codec: Code
     for _ in range(40):
         damaged = bytearray(whole)
         damaged[random.randrange(17, len(whole))] ^= 1 << random.randrange(8)
-        with pytest.raises(JavaFailed):
+        with pytest.raises(ProgramFailed):
             kafka.ask("read", hex=damaged.hex())
         with pytest.raises(CorruptBatch):
             decode_batch(damaged)
@@ -323,7 +324,7 @@ def test_a_wrapper_in_a_wrapper_is_refused_by_kafka_and_read_by_us(kafka: JavaPr
     assert kafka.ask("read", hex=once.hex())[0]["records"] == as_kafka_says([message])
     twice = wrapped(once, magic)
     assert decode_message_set(twice, limit=LIMIT) == [message]
-    with pytest.raises(JavaFailed, match="InvalidRecord"):
+    with pytest.raises(ProgramFailed, match="InvalidRecord"):
         kafka.ask("read", hex=twice.hex())
 
 

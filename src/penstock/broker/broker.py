@@ -212,6 +212,7 @@ class Broker:
     async def _start_http(self) -> None:
         self.metrics.read_logs_from(self._log_figures)
         self.metrics.read_network_from(self._network_figures)
+        self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
         http = HttpServer(
             {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
         )

@@ -11,6 +11,7 @@ the next start reads what is there.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
@@ -76,6 +77,10 @@ class GroupService:
     @property
     def shards(self) -> Iterable[GroupCoordinatorShard]:
         return [shard.machine for shard in self._shards.values()]
+
+    def count_by_state(self) -> dict[str, int]:
+        """How many groups are in which state."""
+        return dict(Counter(state for shard in self._shards.values() for state in shard.machine.states()))
 
     def handle(self, group_id: str, context: RequestContext, handle: Handle) -> bool:
         """Let the coordinator of a group handle a request; False if that is not here."""

@@ -83,6 +83,10 @@ class ShardCore:
     def offsets(self) -> CommittedOffsets:
         return self._offsets
 
+    def states(self) -> list[str]:
+        """The state of every group, for those who count."""
+        return [group.state.value for group in self._groups]
+
     @property
     def next_deadline_ms(self) -> int:
         """When `tick` is to be called; possibly somewhat early, never late. After a change it may have moved."""
