@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.log.partition_log import Appended, PartitionLog
 from penstock.records import Buffer
+from penstock.wire.error_codes import ErrorCode
 
 
 class Watcher(Protocol):
@@ -59,6 +60,15 @@ class Partition:
     def watchers(self) -> int:
         """How many wait for more."""
         return len(self._watchers)
+
+    def check_epoch(self, believed: int) -> ErrorCode:
+        """What to say to a reader who believes that this epoch leads; below 0 is one who does not know of epochs.
+
+        In epoch 5: 5 and -1 are right, 4 is fenced, 6 is not known here yet.
+        """
+        if believed < 0 or believed == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if believed < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)

@@ -90,10 +90,8 @@ def _read_one(
 ) -> int:
     """Fill in a partition's part of the answer; how many bytes of records it has."""
     log = partition.log
-    epoch = wanted.current_leader_epoch
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        fenced = epoch < partition.leader_epoch
-        data.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+    data.error_code = partition.check_epoch(wanted.current_leader_epoch)
+    if data.error_code:
         data.records = b""
         return 0
     committed_only = request.message.isolation_level == READ_COMMITTED

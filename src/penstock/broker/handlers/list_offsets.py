@@ -54,10 +54,8 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
 def _look_up(
     partition: Partition, wanted: ListOffsetsPartition, outcome: ListOffsetsPartitionResponse, request: Request
 ) -> None:
-    epoch = wanted.current_leader_epoch
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        fenced = epoch < partition.leader_epoch
-        outcome.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+    outcome.error_code = partition.check_epoch(wanted.current_leader_epoch)
+    if outcome.error_code:
         return
     log = partition.log
     committed_only = request.message.isolation_level == _READ_COMMITTED

@@ -30,10 +30,8 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             if partition is None:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            current = wanted.current_leader_epoch
-            if 0 <= current != partition.leader_epoch:
-                fenced = current < partition.leader_epoch
-                result.error_code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+            result.error_code = partition.check_epoch(wanted.current_leader_epoch)
+            if result.error_code:
                 continue
             end = partition.log.epochs.end_offset_for(wanted.leader_epoch, partition.log.log_end_offset)
             result.leader_epoch, result.end_offset = end.epoch, end.end_offset
