@@ -175,3 +175,10 @@ def test_a_topic_id_that_nobody_has_is_unknown(tmp_path: Path, version: int) -> 
         unknown, known = client.ask(ApiKey.METADATA, MetadataRequest(topics=wanted), version).topics
         assert (unknown.error_code, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, b"\x07" * 16)
         assert (known.error_code, known.name) == (ErrorCode.NONE, topic)
+
+
+def test_a_topic_that_makes_itself_has_what_the_operator_laid_down_for_its_name() -> None:
+    with EmbeddedBroker(settings={"topic.partition.count.map": "logs:7"}) as broker, WireClient(broker.port) as client:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="logs"), MetadataRequestTopic(name="others")])
+        answer = client.ask(ApiKey.METADATA, request, 4)
+        assert [len(topic.partitions) for topic in answer.topics] == [7, 1]

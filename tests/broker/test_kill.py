@@ -20,7 +20,7 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
-ROUNDS = 5
+ROUNDS = 20
 IN_FLIGHT = 12
 TOPIC = "ledger"
 GROUP = "readers"

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from penstock import __version__
 from penstock.broker.config_rules import SettingsRules
 from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
 from penstock.broker.metrics import BrokerMetrics, LogFigures, NetworkFigures
 from penstock.broker.router import Router
@@ -288,7 +289,7 @@ class Broker:
             if name == OFFSETS_TOPIC:
                 await self.create_offsets_topic()
             else:
-                wanted.append(NewTopic(name))
+                wanted.append(with_preset(self.settings, NewTopic(name)))
         if wanted:
             await self.cluster.create_topics(wanted)
 
