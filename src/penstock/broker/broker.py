@@ -20,7 +20,7 @@ from penstock.broker.config_rules import SettingsRules
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
-from penstock.broker.metrics import BrokerMetrics, LogFigures, NetworkFigures
+from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
 from penstock.broker.router import Router
 from penstock.broker.served import SERVED, Served
 from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
@@ -95,6 +95,7 @@ class Broker:
         self._http_host = http_host
         self._started_ms = self.clock.monotonic_ms()
         self._figures: dict[str, TopicFigures] = {}
+        self._apis: dict[int, ApiMetrics] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._status: str = "starting"
 
@@ -265,7 +266,9 @@ class Broker:
 
     def observe(self, api_key: int, seconds: float) -> None:
         """A request was answered."""
-        api = self.metrics.api(ApiKey(api_key))
+        api = self._apis.get(api_key)
+        if api is None:
+            api = self._apis[api_key] = self.metrics.api(ApiKey(api_key))
         api.requests.add()
         api.duration_seconds.observe(seconds)
 

@@ -34,7 +34,7 @@ from penstock.cluster.tree import (
     check_path,
 )
 from penstock.cluster.tree_state import Change, TreeState
-from penstock.log.checkpoints import parent_folder
+from penstock.log.checkpoints import make_durable_folder
 from penstock.runtime.files import Files, Lock
 from penstock.runtime.randomness import Random
 from penstock.runtime.workers import Outcome, Workers, WorkersError
@@ -63,7 +63,7 @@ def open_embedded_tree(
     folder = folder.rstrip("/") or "/"
     path = f"{folder}/{JOURNAL_FILE}"
     try:
-        _make_folder(files, folder)
+        make_durable_folder(files, folder)
         lock = _take_lock(files, folder)
         try:
             remove_unfinished(files, path)
@@ -78,18 +78,6 @@ def open_embedded_tree(
     except OSError as error:
         raise TreeFailed(folder, str(error)) from error
     return EmbeddedTree(files, path, workers, random, lock, journal, state, rewrite_bytes)
-
-
-def _make_folder(files: Files, folder: str) -> None:
-    """Make a folder and its parents, each name durable in the folder above."""
-    missing: list[str] = []
-    level = folder
-    while not files.exists(level) and parent_folder(level) != level:
-        missing.append(level)
-        level = parent_folder(level)
-    files.make_folder(folder)
-    for made in reversed(missing):
-        files.sync_folder(parent_folder(made))
 
 
 def _take_lock(files: Files, folder: str) -> Lock:

@@ -50,6 +50,18 @@ def parent_folder(path: str) -> str:
     return folder or slash or "."
 
 
+def make_durable_folder(files: Files, folder: str) -> None:
+    """Make a folder and its parents, each name durable in the folder above."""
+    missing: list[str] = []
+    level = folder
+    while not files.exists(level) and parent_folder(level) != level:
+        missing.append(level)
+        level = parent_folder(level)
+    files.make_folder(folder)
+    for made in reversed(missing):
+        files.sync_folder(parent_folder(made))
+
+
 def atomic_write(files: Files, path: str, data: Buffer, *, sync: bool = True) -> None:
     """Give `path` the content `data`: whoever opens it, now or after a crash, finds the old or the new whole.
 

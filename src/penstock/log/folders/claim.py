@@ -19,7 +19,7 @@ from penstock.log.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
-    parent_folder,
+    make_durable_folder,
 )
 from penstock.log.errors import FolderInUse
 from penstock.log.folders.errors import DirectoryOffline
@@ -69,7 +69,7 @@ def claim_directory(files: Files, path: str, *, node_id: int, cluster_id: str, r
     """
     path = path.rstrip("/") or "/"
     try:
-        _make_folder(files, path)
+        make_durable_folder(files, path)
         lock = _take_lock(files, path)
         try:
             meta = read_meta(files, path)
@@ -87,18 +87,6 @@ def claim_directory(files: Files, path: str, *, node_id: int, cluster_id: str, r
     except OSError as error:
         raise DirectoryOffline(path, str(error)) from error
     return Claim(path, lock, directory_id, was_clean, checkpoints, listing)
-
-
-def _make_folder(files: Files, path: str) -> None:
-    """Make a folder and its parents, each name durable in the folder above."""
-    missing: list[str] = []
-    level = path
-    while not files.exists(level) and parent_folder(level) != level:
-        missing.append(level)
-        level = parent_folder(level)
-    files.make_folder(path)
-    for made in reversed(missing):
-        files.sync_folder(parent_folder(made))
 
 
 def _take_lock(files: Files, path: str) -> Lock:
