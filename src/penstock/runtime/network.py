@@ -141,9 +141,12 @@ class Limits:
     backlog: int = 1024
     send_buffer_bytes: int = SYSTEM_DEFAULT
     receive_buffer_bytes: int = SYSTEM_DEFAULT
+    busy_poll_us: int = 0
+    """How long the loop may stay awake for the next of a row of small frames; 0 is never."""
 
     def __post_init__(self) -> None:
         least = {
+            "busy_poll_us": 0,
             "idle_ms": 0,
             "max_connections": 0,
             "max_connections_per_address": 0,

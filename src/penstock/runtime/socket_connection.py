@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from penstock.runtime.busy_poll import SMALL_BYTES, BusyPoll
 from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
 from penstock.runtime.socket_farewell import Farewell, discard_unread
@@ -33,7 +34,7 @@ IDLE: Final = "nothing moved for too long"
 class Shared:
     """What the connections of one server have in common."""
 
-    __slots__ = ("buffer", "complain", "counters", "forget", "handler", "limits", "loop", "wheel")
+    __slots__ = ("buffer", "complain", "counters", "forget", "handler", "limits", "loop", "poll", "wheel")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Shared:
         self.complain = complain
         self.forget = forget
         self.counters = Counters()
+        self.poll = BusyPoll(loop, limits.busy_poll_us)
 
 
 class SocketReply:
@@ -182,6 +184,10 @@ class SocketConnection:
         shared = self._shared
         shared.counters.bytes_in += count
         self.active_tick = shared.wheel.tick
+        if count <= SMALL_BYTES:
+            shared.poll.small()
+        else:
+            shared.poll.large()
         self._hand_out()
 
     def _hand_out(self) -> None:
@@ -328,6 +334,8 @@ class SocketConnection:
             shared.counters.bytes_out += sent
             self.active_tick = shared.wheel.tick
             self._unsent_bytes -= sent
+            if sent > SMALL_BYTES:
+                shared.poll.large()
         if output.queue:
             self._write_on()
         elif self._writing:
