@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -24,6 +25,7 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import PartitionLog
+from penstock.log.prompt_sync import FAST_IN_A_ROW, FAST_MS, PromptSync
 from penstock.log.trimming import enforce_retention, truncate_to
 from penstock.runtime.workers import InlineWorkers, ManualWorkers
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
@@ -397,3 +399,80 @@ def test_a_stop_flushes_what_is_left() -> None:
     assert log.flushed_offset == 10
     files.crash(LOSE_UNSYNCED)
     assert len(base_offsets(reopen(files, clean=False, recovery_point=10).log)) == 5
+
+
+# --- here and now
+
+
+class Turn:
+    """The end of a turn of the loop, when told."""
+
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        waiting, self.later = self.later, []
+        for each in waiting:
+            each()
+
+
+def prompt_commit(turn: Turn, workers: ManualWorkers, *, is_alone: bool = True) -> tuple[GroupCommit, PromptSync]:
+    prompt = PromptSync(InlineWorkers(), lambda: is_alone, turn.later.append)
+    for _ in range(FAST_IN_A_ROW):
+        prompt.took(FAST_MS / 2)
+    return GroupCommit(workers, prompt), prompt
+
+
+def test_a_lone_waiter_on_a_fast_disk_is_served_at_the_end_of_the_turn_without_a_thread() -> None:
+    files, turn, workers = durable_folder(), Turn(), ManualWorkers()
+    log = open_new(files, ROOMY)
+    commit, _ = prompt_commit(turn, workers)
+    put(log, 0)
+    waiter = waiting(commit, log, 2)[0]
+    assert waiter.answers == []
+    turn.end()
+    assert (waiter.answers, workers.waiting, syncs(files)) == ([None], 0, 1)
+
+
+def test_two_who_wait_in_one_turn_share_a_sync_on_a_thread() -> None:
+    files, turn, workers = durable_folder(), Turn(), ManualWorkers()
+    log = open_new(files, ROOMY)
+    commit, _ = prompt_commit(turn, workers)
+    put(log, 0, 1)
+    waiters = waiting(commit, log, 2, 4)
+    turn.end()
+    assert workers.waiting == 1
+    workers.run_all()
+    assert ([waiter.answers for waiter in waiters], syncs(files)) == ([[None], [None]], 1)
+
+
+def test_a_slow_sync_sends_the_next_ones_to_the_threads() -> None:
+    turn, workers = Turn(), ManualWorkers()
+    log = open_new(durable_folder(), ROOMY)
+    commit, prompt = prompt_commit(turn, workers)
+    prompt.took(FAST_MS)
+    put(log, 0)
+    waiting(commit, log, 2)
+    assert (workers.waiting, turn.later) == (1, [])
+
+
+def test_with_other_clients_about_a_sync_is_never_done_here() -> None:
+    turn, workers = Turn(), ManualWorkers()
+    log = open_new(durable_folder(), ROOMY)
+    commit, _ = prompt_commit(turn, workers, is_alone=False)
+    put(log, 0)
+    waiting(commit, log, 2)
+    assert (workers.waiting, turn.later) == (1, [])
+
+
+def test_a_log_cut_before_the_turn_ends_tells_its_waiter() -> None:
+    turn = Turn()
+    log = open_new(durable_folder(), ROOMY)
+    commit, _ = prompt_commit(turn, ManualWorkers())
+    put(log, 0)
+    log.flush()
+    put(log, 1)
+    waiter = waiting(commit, log, 4)[0]
+    truncate_to(log, 2, NOW_MS)
+    turn.end()
+    assert [type(answer) for answer in waiter.answers] == [RecordsTruncated]

@@ -135,6 +135,10 @@ class Peer:
             raise EOFError(f"the connection ended after {prefix!r}")
         return await self.receive_raw(int.from_bytes(prefix, "big"))
 
+    async def ask(self, content: bytes) -> bytes:
+        await self.send(content)
+        return await self.receive()
+
     async def ended(self) -> bool:
         """Wait for what comes next: whether it is the end."""
         return await self.receive_raw(1) == b""

@@ -36,7 +36,9 @@ class Scene:
     def small_ones(self, count: int, apart_us: float = 50) -> None:
         for _ in range(count):
             self.pass_us(apart_us)
-            self.poll.small()
+            self.poll.asked()
+            self.pass_us(WINDOW_US * 5)  # however long the answer takes
+            self.poll.answered()
 
 
 def test_a_row_of_small_questions_keeps_the_loop_awake() -> None:
@@ -53,7 +55,7 @@ def test_a_row_of_small_questions_keeps_the_loop_awake() -> None:
 def test_a_question_that_does_not_come_in_time_lets_it_sleep_until_earned_again() -> None:
     scene = Scene()
     scene.small_ones(IN_A_ROW + 1)
-    scene.pass_us(WINDOW_US)
+    scene.pass_us(WINDOW_US * 2)
     scene.turn()
     assert not scene.is_awake()
     scene.small_ones(IN_A_ROW - 1)

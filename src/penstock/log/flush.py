@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
+from penstock.log.prompt_sync import PromptSync
 from penstock.runtime.files import File, Files
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
@@ -80,8 +81,9 @@ class _Waiter(NamedTuple):
 class GroupCommit:
     """Calls back when a log is durable up to an offset; at most one flush a log runs at a time."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, prompt: PromptSync | None = None) -> None:
         self._workers = workers
+        self._prompt = prompt
         self._waiting: dict[Flushable, deque[_Waiter]] = {}
         self._running: set[Flushable] = set()
 
@@ -92,12 +94,23 @@ class GroupCommit:
             return
         self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
         if log not in self._running:
-            self._start(log)
+            prompt = self._prompt
+            if prompt is not None and prompt.may():
+                # Not before the turn's end: others may come to wait for the same sync.
+                self._running.add(log)
+                prompt.later(lambda: self._start_after_turn(log, prompt.here))
+            else:
+                self._start(log)
 
     def pending(self, log: Flushable) -> int:
         return len(self._waiting.get(log, ()))
 
-    def _start(self, log: Flushable) -> None:
+    def _start_after_turn(self, log: Flushable, here: Workers) -> None:
+        self._running.discard(log)
+        is_alone = len(self._waiting) == 1 and len(self._waiting.get(log, ())) == 1 and not self._running
+        self._start(log, here if is_alone else None)
+
+    def _start(self, log: Flushable, workers: Workers | None = None) -> None:
         try:
             flush = log.prepare_flush()
         except (DiskFull, TooManyOpenFiles) as error:
@@ -113,7 +126,7 @@ class GroupCommit:
             return
         self._running.add(log)
         try:
-            self._workers.run(flush.run, lambda outcome: self._finish(log, flush, outcome))
+            (workers or self._workers).run(flush.run, lambda outcome: self._finish(log, flush, outcome))
         except WorkersError as error:
             self._running.discard(log)
             self._answer_all(log, LogError(f"the flush was not started: {error}"))

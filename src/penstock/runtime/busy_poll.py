@@ -3,9 +3,9 @@
 Noun: the moment after an answer in which the event loop looks for more instead of going to sleep. Waking a processor
 that sleeps costs tens of microseconds, on virtual machines more than the whole work of a small request.
 
-Rule: it is done only where it pays. Small questions that have come one soon after the other, so many in a row, earn the
-next wait; one that does not come in time, or a large transfer, forfeits it, and it must be earned again. Whoever else
-wants the processor gets it.
+Rule: it is done only where it pays. Small questions that came soon after an answer, so many in a row, earn the next
+wait; one that does not come in time, or a large transfer, forfeits it, and it must be earned again. Whoever else wants
+the processor gets it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IN_A_ROW: Final = 16
 class BusyPoll:
     """One for a server; `window_us` is how long to stay awake, 0 is never."""
 
-    __slots__ = ("_awake", "_earned", "_last_s", "_loop", "_now_s", "_window_s")
+    __slots__ = ("_answered_s", "_awake", "_earned", "_loop", "_now_s", "_window_s")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, window_us: int, now_s: Callable[[], float] = perf_counter
@@ -31,28 +31,30 @@ class BusyPoll:
         self._loop = loop
         self._now_s = now_s
         self._window_s = window_us / 1e6
-        self._last_s = float("-inf")
+        self._answered_s = float("-inf")
         self._earned = 0
         self._awake = False
 
-    def small(self) -> None:
+    def asked(self) -> None:
         """A small question came."""
-        now_s = self._now_s()
-        if now_s - self._last_s < self._window_s:
+        if self._now_s() - self._answered_s < self._window_s:
             self._earned += 1
-            if self._earned >= IN_A_ROW and not self._awake:
-                self._awake = True
-                self._loop.call_soon(self._look)
         else:
             self._earned = 0
-        self._last_s = now_s
+
+    def answered(self) -> None:
+        """A small answer left."""
+        self._answered_s = self._now_s()
+        if self._earned >= IN_A_ROW and not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._look)
 
     def large(self) -> None:
         """Much came or went: what comes next will take its time."""
         self._earned = 0
 
     def _look(self) -> None:
-        if self._earned and self._now_s() - self._last_s < self._window_s:
+        if self._earned and self._now_s() - self._answered_s < self._window_s:
             os.sched_yield()
             # A turn of the loop with something to do does not wait for its sockets.
             self._loop.call_soon(self._look)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.runtime.busy_poll import SMALL_BYTES, BusyPoll
+from penstock.runtime.clock import Clock
 from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
 from penstock.runtime.socket_farewell import Farewell, discard_unread
@@ -34,13 +35,27 @@ IDLE: Final = "nothing moved for too long"
 class Shared:
     """What the connections of one server have in common."""
 
-    __slots__ = ("buffer", "complain", "counters", "forget", "handler", "limits", "loop", "poll", "wheel")
+    __slots__ = (
+        "buffer",
+        "clock",
+        "complain",
+        "counters",
+        "forget",
+        "handler",
+        "limits",
+        "loop",
+        "poll",
+        "speaker",
+        "two_spoke_ms",
+        "wheel",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         handler: Handler,
         limits: Limits,
+        clock: Clock,
         wheel: IdleWheel[SocketConnection],
         buffer: memoryview,
         complain: Callable[[str, str], None],
@@ -49,12 +64,15 @@ class Shared:
         self.loop = loop
         self.handler = handler
         self.limits = limits
+        self.clock = clock
         self.wheel = wheel
         self.buffer = buffer
         self.complain = complain
         self.forget = forget
         self.counters = Counters()
         self.poll = BusyPoll(loop, limits.busy_poll_us)
+        self.speaker: SocketConnection | None = None
+        self.two_spoke_ms = clock.monotonic_ms()  # when one spoke after another that is still there
 
 
 class SocketReply:
@@ -184,8 +202,12 @@ class SocketConnection:
         shared = self._shared
         shared.counters.bytes_in += count
         self.active_tick = shared.wheel.tick
+        if shared.speaker is not self:
+            if shared.speaker is not None:
+                shared.two_spoke_ms = shared.clock.monotonic_ms()
+            shared.speaker = self
         if count <= SMALL_BYTES:
-            shared.poll.small()
+            shared.poll.asked()
         else:
             shared.poll.large()
         self._hand_out()
@@ -301,6 +323,8 @@ class SocketConnection:
         shared = self._shared
         shared.counters.bytes_out += sent
         self.active_tick = shared.wheel.tick
+        if size <= SMALL_BYTES:
+            shared.poll.answered()
         if sent < size:
             self._unsent_bytes += size - sent
             self._output.queue.append(memoryview(chunk)[sent:] if sent else chunk)
@@ -334,7 +358,9 @@ class SocketConnection:
             shared.counters.bytes_out += sent
             self.active_tick = shared.wheel.tick
             self._unsent_bytes -= sent
-            if sent > SMALL_BYTES:
+            if sent <= SMALL_BYTES:
+                shared.poll.answered()
+            else:
                 shared.poll.large()
         if output.queue:
             self._write_on()
@@ -395,6 +421,8 @@ class SocketConnection:
         self._output.queue.clear()
         self._unsent_bytes = 0
         self._input.forget()
+        if shared.speaker is self:
+            shared.speaker = None
         shared.forget(self)
         logger.debug("connection %d from %s is closed: %s", self.id, self.peer, reason)
         # Never from within the handler: it may be in the middle of anything.
