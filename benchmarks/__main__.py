@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, or those named by ARGS, one after the other, each beside its peer in the same run.
 
 make bench ARGS="records_codec log_append"
+make bench ARGS="peers --without-0.9"         the options of one benchmark
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ BENCHMARKS = {
     "log_append": "appends beside a bare os.write",
     "log_lookup": "open and lookup with 1, 100 and 10,000 segments",
     "log_recovery": "recovery after an unclean stop",
+    "restart": "a broker killed under load, from its launch to its first answer; some minutes",
     "network_echo": "the socket server beside asyncio streams",
-    "peers": "our broker beside Apache Kafka 4.3; some minutes",
+    "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1; some minutes",
+    "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
 }
+WITH_OPTIONS = ("peers", "growth")
 
 
 def main() -> None:
@@ -26,14 +30,18 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     )
-    names = parser.parse_args().names or list(BENCHMARKS)
+    chosen, options = parser.parse_known_args()
+    names = chosen.names or list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if options and (len(names) != 1 or names[0] not in WITH_OPTIONS):
+        parser.error(f"options {' '.join(options)} are for one of {', '.join(WITH_OPTIONS)} alone")
     print(machine())
     for name in names:
         print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
-        importlib.import_module(f"benchmarks.{name}").main()
+        module = importlib.import_module(f"benchmarks.{name}")
+        module.main(*([options] if options else []))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.peers.servers import Server, ServerFailed
 
@@ -23,7 +19,6 @@ _IN_FLIGHT_BYTES = 64_000_000
 _PATIENCE_S = 60.0
 _POLL_S = 0.001
 _MOST_AT_ONCE = 10_000
-_QUIET = {"log_level": 0}
 _PRODUCER: dict[str, Any] = {
     "acks": 1,
     "linger.ms": 20,
@@ -46,18 +41,8 @@ class Transfer(NamedTuple):
     cpu_s_per_gb: float
 
 
-class Topics:
-    """Topics of a broker, made and deleted."""
-
-    def __init__(self, server: Server) -> None:
-        self._admin = AdminClient({"bootstrap.servers": server.address, **_QUIET})
-
-    def make(self, name: str, configs: Mapping[str, str] = MappingProxyType({})) -> None:
-        topic = NewTopic(name, 1, 1, config=dict(configs))
-        self._admin.create_topics([topic])[name].result(_PATIENCE_S)
-
-    def delete(self, name: str) -> None:
-        self._admin.delete_topics([name])[name].result(_PATIENCE_S)
+def _client(server: Server) -> dict[str, Any]:
+    return {"bootstrap.servers": server.address, "log_level": 0, **server.dialect.client}
 
 
 def produce(server: Server, topic: str, value_bytes: int, count: int) -> Transfer:
@@ -67,7 +52,7 @@ def produce(server: Server, topic: str, value_bytes: int, count: int) -> Transfe
         if error is not None:
             failures.append(error)
 
-    producer = Producer({"bootstrap.servers": server.address, **_QUIET, **_PRODUCER, "on_delivery": on_delivery})
+    producer = Producer({**_client(server), **_PRODUCER, "on_delivery": on_delivery})
     producer.list_topics(topic, _PATIENCE_S)
     chunk = max(1, _CHUNK_BYTES // value_bytes)
     most = _IN_FLIGHT_BYTES // value_bytes
@@ -91,7 +76,7 @@ def produce(server: Server, topic: str, value_bytes: int, count: int) -> Transfe
 
 
 def consume(server: Server, topic: str, value_bytes: int, count: int) -> Transfer:
-    consumer = Consumer({"bootstrap.servers": server.address, **_QUIET, **_CONSUMER})
+    consumer = Consumer({**_client(server), **_CONSUMER})
     # consume() waits until it has as many as asked for: always fewer than the client's queue can hold.
     most = min(_MOST_AT_ONCE, _CHUNK_BYTES * 4 // value_bytes)
     try:

@@ -1,7 +1,8 @@
 """The ratios as a picture: a bar a row on a logarithmic axis, to the right of the middle where ours is better.
 
 Rule: "better" is one direction for every row, so a ratio that should be small is drawn as its inverse. The mark on a
-bar's line is its goal; a bar is red that misses it or, where there is none, shows ours behind.
+bar's line is its goal; a bar is red that misses it or, where there is none, shows ours behind. A ring shows the same
+for an older server, if one ran.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from xml.sax.saxutils import escape
 
 from benchmarks.peers.figures import AT_MOST, DISK, ROWS, Figures, Work
 
-_WIDTH, _LABELS, _LINE, _TOP = 860, 400, 20, 56
+_WIDTH, _LABELS, _LINE, _TOP = 900, 440, 20, 56
 _MIDDLE: Final = _LABELS + 150
 _DECADE: Final = 150
 _BETTER, _WORSE, _INK, _GREY = "#2a7f62", "#b5483a", "#222", "#999"
 
 
-def svg(figures: Figures, ours: str, theirs: str) -> str:
+def svg(figures: Figures, ours: str, theirs: str, older: str | None = None) -> str:
     drawn = [(work, ratio) for work in ROWS if work is not DISK and (ratio := figures.ratio(work, ours, theirs))]
     height = _TOP + _LINE * len(drawn) + 12
     return "\n".join(
@@ -30,6 +31,7 @@ def svg(figures: Figures, ours: str, theirs: str) -> str:
             f'<text x="10" y="20" font-size="14">{escape(ours)} beside {escape(theirs)}: how many times better</text>',
             *_axis(height),
             *_bars(drawn),
+            *([] if older is None else _rings(figures, [work for work, _ in drawn], ours, older)),
             "</svg>",
             "",
         ]
@@ -61,6 +63,19 @@ def _bars(drawn: Sequence[tuple[Work, float]]) -> list[str]:
         if work.goal is not None:
             x = _place(_as_better(work, work.goal))
             lines.append(f'<line x1="{x}" x2="{x}" y1="{y}" y2="{y + 16}" stroke="{_INK}" stroke-width="2"/>')
+    return lines
+
+
+def _rings(figures: Figures, drawn: Sequence[Work], ours: str, older: str) -> list[str]:
+    lines = [
+        f'<circle cx="{_WIDTH - 250}" cy="16" r="5" fill="#fff" stroke="{_INK}" stroke-width="1.5"/>',
+        f'<text x="{_WIDTH - 238}" y="20">beside {escape(older)}</text>',
+    ]
+    for number, work in enumerate(drawn):
+        ratio = figures.ratio(work, ours, older)
+        if ratio:
+            x, y = _place(_as_better(work, ratio)), _TOP + number * _LINE + 8
+            lines.append(f'<circle cx="{x}" cy="{y}" r="5" fill="#fff" stroke="{_INK}" stroke-width="1.5"/>')
     return lines
 
 

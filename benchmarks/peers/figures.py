@@ -1,6 +1,7 @@
 """Figures: what was measured, round by round, and the rows of the table that they become.
 
-Rule: a row compares our median with Kafka's by a ratio, ours to Kafka's; a goal is a bound of that ratio.
+Rule: a row compares our median with Kafka's by a ratio, ours to Kafka's; a goal is a bound of that ratio. An older
+Kafka stands beside them without one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 AT_LEAST, AT_MOST = "≥", "≤"
+NOT_TO_BE_HAD = "n/a"
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,12 @@ PIPELINED_CPU: Final = Work("  broker CPU a request, 64 in flight", "µs", AT_MO
 SYNCED_P50: Final = Work("synced before the answer, round trip p50", "µs", AT_MOST, 0.7)
 SYNCED_P99: Final = Work("synced before the answer, round trip p99", "µs", AT_MOST)
 SYNCED_PIPELINED: Final = Work("synced before the answer, 64 in flight", "1/s", AT_LEAST, 4.0)
-SHIPPED_P50: Final = Work("acks=all, ours synced, Kafka as shipped: p50", "µs", AT_MOST)
-SHIPPED_PIPELINED: Final = Work("acks=all, ours synced, Kafka as shipped: 64 in flight", "1/s")
+SHIPPED_P50: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): p50", "µs", AT_MOST)
+SHIPPED_P99: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): p99", "µs", AT_MOST)
+SHIPPED_PIPELINED: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): 64 in flight", "1/s")
+UNSYNCED_P50: Final = Work("nobody syncs (ours acks=1, Kafka acks=all): p50", "µs", AT_MOST)
+UNSYNCED_P99: Final = Work("nobody syncs (ours acks=1, Kafka acks=all): p99", "µs", AT_MOST)
+UNSYNCED_PIPELINED: Final = Work("nobody syncs (ours acks=1, Kafka acks=all): 64 in flight", "1/s")
 DISK: Final = Work("  the disk just before that: a bare write and sync, p50", "µs", AT_MOST)
 RSS_IDLE: Final = Work("memory, idle", "MB", AT_MOST, 0.25)
 RSS_LOADED: Final = Work("memory, highest under load", "MB", AT_MOST, 0.2)
@@ -65,7 +71,11 @@ ROWS: Final = (
     SYNCED_PIPELINED,
     DISK,
     SHIPPED_P50,
+    SHIPPED_P99,
     SHIPPED_PIPELINED,
+    UNSYNCED_P50,
+    UNSYNCED_P99,
+    UNSYNCED_PIPELINED,
     RSS_IDLE,
     RSS_LOADED,
     START,
@@ -96,13 +106,18 @@ class Figures:
         ]
 
 
-def rows(figures: Figures, ours: str, also: Iterable[str], theirs: str) -> list[dict[str, Any]]:
-    """The table: ours, ours in its other forms, theirs, the ratio, the goal and whether it is met."""
+def rows(
+    figures: Figures, ours: str, also: Iterable[str], theirs: str, older: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """The table: ours, ours in its other forms, theirs and its forebears, the ratio to theirs, the goal, if met."""
+    forebears = tuple(older)
     lines = []
     for work in ROWS:
         line: dict[str, Any] = {"work": f"{work.name}, {work.unit}"}
         for server in (ours, *also, theirs):
             line[server] = shown(figures.median(work, server))
+        for server in forebears:
+            line[server] = shown(figures.median(work, server)) or NOT_TO_BE_HAD
         ratio = figures.ratio(work, ours, theirs)
         line["ratio"] = None if ratio is None else f"{ratio:.2f}"
         line["goal"] = None if work.goal is None else f"{work.bound} {work.goal:g}"

@@ -15,12 +15,15 @@ from tests.peers.installing import Budget, NotToBeHad
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
 
-from benchmarks.peers.servers import HOST, Server, ServerFailed, free_ports
+from benchmarks.peers.requests import ACKS_ALL
+from benchmarks.peers.servers import HOST, Flushing, Server, ServerFailed, free_ports
 
 NAME = "Kafka 4.3"
 _JARS = Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",))
-_JAVA = Jdk(oldest=17, debian_package="default-jdk-headless")
-_INSTALL_S = 240.0
+JAVA = Jdk(oldest=17, debian_package="default-jdk-headless")
+# As shipped, no answer waits for a sync.
+FLUSHING = Flushing(synced_topic={"flush.messages": "1"}, unsynced_acks=ACKS_ALL)
+INSTALL_S = 240.0
 _FORMAT_S = 60
 _FLAGS = (
     "-Xmx1G",
@@ -48,26 +51,36 @@ log.segment.delete.delay.ms=1000
 """
 
 
+class JavaServer(Server):
+    has_reserved_heap = True
+
+
 class Kafka:
     """Kafka's jars and a Java to run them, found or installed; raises NotToBeHad."""
 
     def __init__(self) -> None:
-        budget = Budget(_INSTALL_S)
-        for provider in (_JAVA, _JARS):
+        budget = Budget(INSTALL_S)
+        for provider in (JAVA, _JARS):
             if provider.find() is None:
                 provider.install(budget)
-        java, jars = _JAVA.find(), _JARS.find()
+        java, jars = JAVA.find(), _JARS.find()
         if java is None or jars is None:
             raise NotToBeHad("its installation said that it succeeded, yet it is not there")
         self._run = [str(java), *_FLAGS, "-cp", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))]
 
     def start(self, folder: Path) -> Server:
-        folder.mkdir(parents=True)
+        """In a folder that is new, or that it has run in before."""
+        folder.mkdir(parents=True, exist_ok=True)
         port, controller_port = free_ports(2)
         settings = folder / "server.properties"
         settings.write_text(
             _SETTINGS.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
         )
+        if not (folder / "data").exists():
+            self._format(settings)
+        return JavaServer(NAME, [*self._run, "kafka.Kafka", str(settings)], port, folder, FLUSHING)
+
+    def _format(self, settings: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
         formatted = subprocess.run(
             [*self._run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
@@ -77,4 +90,3 @@ class Kafka:
         )
         if formatted.returncode != 0:
             raise ServerFailed(f"Kafka's folder could not be formatted: {formatted.stderr[-1000:]}")
-        return Server(NAME, [*self._run, "kafka.Kafka", str(settings)], port, folder, {"flush.messages": "1"})

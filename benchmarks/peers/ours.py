@@ -7,10 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.peers.servers import HOST, Server, free_ports
+from benchmarks.peers.requests import ACKS_LEADER
+from benchmarks.peers.servers import HOST, Flushing, Server, free_ports
 
 NAME = "penstock"
 ON_ASYNCIO = "penstock, asyncio"
+
+# acks=all is answered after a sync whatever the topic says, acks=1 before it.
+_FLUSHING = Flushing(synced_topic={}, unsynced_acks=ACKS_LEADER)
 
 # An entry of None in sys.modules is how Python says "not installed" to an import.
 _WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from penstock.cli.main import main; main()"
@@ -30,10 +34,9 @@ def starters() -> list[Callable[[Path], Server]]:
 
 
 def _start(name: str, folder: Path, penstock: list[str]) -> Server:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     port, http_port = free_ports(2)
     options = ["--data-dir", str(folder / "data"), "--listen", f"{HOST}:{port}", "--http-port", str(http_port)]
     settings = ["--log-level", "warning", "--set", "log.segment.delete.delay.ms=1000"]
     command = [sys.executable, *penstock, "server", "start", *options, *settings]
-    # acks=all is answered after a sync whatever the topic says.
-    return Server(name, command, port, folder, synced_topic={})
+    return Server(name, command, port, folder, _FLUSHING)

@@ -11,18 +11,19 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from benchmarks.peers.servers import HOST, Server, ServerFailed
+from benchmarks.peers.servers import HOST, Server, ServerFailed, request_frame
 from penstock.records import encode_batch
+from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.frames import FrameDecoder
-from penstock.wire.headers import decode_response, encode_request, encode_response
+from penstock.wire.headers import decode_response, encode_response
 from penstock.wire.registry import response_codec
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WINDOW = 64
 VALUE_BYTES = 100
 ACKS_LEADER, ACKS_ALL = 1, -1
-_VERSION = 9
+_FIRST_VERSION_WITH_BATCHES = 3
 _TIMEOUT_MS = 30_000
 _PATIENCE_S = 60.0
 _OFFSET_BYTES = 8
@@ -39,17 +40,23 @@ class Pipelined(NamedTuple):
     cpu_us: float
 
 
+def _one_record(version: int) -> bytes:
+    """In the form that the version of the request has: a batch, or a message of the oldest kind."""
+    value = os.urandom(VALUE_BYTES)
+    if version < _FIRST_VERSION_WITH_BATCHES:
+        return encode_message_set([LegacyMessage(0, -1, 0, None, value)], magic=0)
+    return bytes(encode_batch([(int(time.time() * 1000), None, value, [])]))
+
+
 class RawProducer:
     """A connection to a broker and the one frame that is sent over it."""
 
     def __init__(self, server: Server, topic: str, acks: int) -> None:
         self._server = server
-        batch = bytes(encode_batch([(int(time.time() * 1000), None, os.urandom(VALUE_BYTES), [])]))
-        request = ProduceRequest(
-            None, acks, _TIMEOUT_MS, [TopicProduceData(topic, partition_data=[PartitionProduceData(0, batch)])]
-        )
-        chunks: list[Any] = list(encode_request(ApiKey.PRODUCE, _VERSION, 1, "bench", request))
-        self._frame = b"".join(chunks)
+        self._version = server.dialect.produce_version
+        data = [PartitionProduceData(0, _one_record(self._version))]
+        request = ProduceRequest(None, acks, _TIMEOUT_MS, [TopicProduceData(topic, partition_data=data)])
+        self._frame = request_frame(ApiKey.PRODUCE, self._version, request)
         self._socket = socket.create_connection((HOST, server.port), _PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._constant, self._answer_bytes = self._first_answer()
@@ -113,14 +120,14 @@ class RawProducer:
             frames = decoder.feed(data)
             if frames:
                 break
-        _, position = decode_response(ApiKey.PRODUCE, _VERSION, frames[0])
-        response, _ = response_codec(ApiKey.PRODUCE, _VERSION).decode(frames[0], position)
+        _, position = decode_response(ApiKey.PRODUCE, self._version, frames[0])
+        response, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
         outcome = response.responses[0].partition_responses[0]
         if outcome.error_code:
             raise ServerFailed(f"{self._server.name} refused a record: {outcome}")
         # Written with an offset that stands out, the answer shows where its offset is.
         outcome.base_offset = -1
-        chunks: list[Any] = list(encode_response(ApiKey.PRODUCE, _VERSION, 1, response))
+        chunks: list[Any] = list(encode_response(ApiKey.PRODUCE, self._version, 1, response))
         return raw[: b"".join(chunks).index(b"\xff" * _OFFSET_BYTES)], len(raw)
 
     def _check(self, answers: bytes, count: int) -> None:

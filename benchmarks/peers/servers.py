@@ -1,6 +1,7 @@
-"""A broker in a process of its own, and what the kernel says of it.
+"""A broker in processes of its own, and what the kernel says of them.
 
-Rule: it has started when it answers an ApiVersions request; that, and not an open port, is what a client waits for.
+Rule: it has started when it answers a request; that, and not an open port, is what a client waits for. Its CPU and
+memory are those of all that has to run for it: a broker that needs ZooKeeper is not to be had without one.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.peers.topics import AdminTopics, Topics
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import encode_request
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
@@ -32,35 +35,87 @@ class ServerFailed(Exception):
     """A broker ended or did not answer."""
 
 
+def request_frame(api: ApiKey, version: int, message: Any) -> bytes:
+    """A request as it is sent."""
+    chunks: list[Any] = list(encode_request(api, version, 1, "bench", message))
+    return b"".join(chunks)
+
+
+def _ask_for_versions() -> bytes:
+    return request_frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("bench", "1"))
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a broker is spoken to: a question that it can answer, its versions, and what confluent-kafka must be told."""
+
+    question: bytes = field(default_factory=_ask_for_versions)
+    produce_version: int = 9
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Flushing:
+    """Which settings of a topic, and which acks, give an answer before or after a sync."""
+
+    synced_topic: Mapping[str, str]
+    unsynced_acks: int
+
+
 class Server:
-    """A running broker. `name` is its column in the table; `start_s` the time from its launch to its first answer."""
+    """A running broker. `name` is its column in the table; `start_s` the time from its launch to its first answer.
+
+    `companions` run already and end with it; the clock began with `began` if that is given.
+    """
+
+    # A figure of an optional one that cannot be had is missing from the table; of any other one it ends the run.
+    is_optional = False
+    # Whether its memory is taken at the start, so that what comes later does not show.
+    has_reserved_heap = False
 
     def __init__(
-        self, name: str, command: Sequence[str], port: int, folder: Path, synced_topic: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        port: int,
+        folder: Path,
+        flushing: Flushing,
+        *,
+        dialect: Dialect | None = None,
+        companions: Sequence[subprocess.Popen[bytes]] = (),
+        began: float | None = None,
     ) -> None:
         self.name = name
         self.port = port
         self.address = f"{HOST}:{port}"
-        self.synced_topic = synced_topic
+        self.flushing = flushing
+        self.dialect = dialect or Dialect()
         self._output = folder / "output.txt"
-        began = time.perf_counter()
+        if began is None:
+            began = time.perf_counter()
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        self._processes = [self._process, *companions]
         try:
             self._wait_for_an_answer(began + _START_S)
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            for process in self._processes:
+                process.kill()
+                process.wait()
             raise
         self.start_s = time.perf_counter() - began
+        self.stop_s = 0.0
+
+    @property
+    def topics(self) -> Topics:
+        """Its topics, made and deleted."""
+        return AdminTopics(self.address)
 
     def _wait_for_an_answer(self, deadline: float) -> None:
-        chunks: list[Any] = list(encode_request(ApiKey.API_VERSIONS, 3, 1, "bench", ApiVersionsRequest("bench", "1")))
-        request = b"".join(chunks)
         while True:
             try:
                 with socket.create_connection((HOST, self.port), _ANSWER_S) as client:
-                    client.sendall(request)
+                    client.sendall(self.dialect.question)
                     if client.recv(4):
                         return
             except OSError:
@@ -74,7 +129,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU time of all its threads, user and system: as in /proc/PID/stat, but not rounded to ticks of 10 ms."""
-        return time.clock_gettime((~self._process.pid << 3) | 2)
+        return sum(time.clock_gettime((~process.pid << 3) | 2) for process in self._processes)
 
     def rss_mb(self) -> float:
         return self._status_mb("VmRSS")
@@ -82,20 +137,28 @@ class Server:
     def peak_rss_mb(self) -> float:
         return self._status_mb("VmHWM")
 
-    def _status_mb(self, field: str) -> float:
-        found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text(), re.MULTILINE)
+    def _status_mb(self, name: str) -> float:
+        return sum(self._status_of(process, name) for process in self._processes)
+
+    def _status_of(self, process: subprocess.Popen[bytes], name: str) -> float:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
         if found is None:
             raise ServerFailed(f"{self.name} has ended: {self._said()}")
         return int(found[1]) * 1024 / 1e6
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it, and what runs for it after it; `stop_s` is how long the broker itself took."""
+        began = time.perf_counter()
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process is self._process:
+                self.stop_s = time.perf_counter() - began
 
     def __enter__(self) -> Server:
         return self

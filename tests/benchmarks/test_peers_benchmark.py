@@ -1,0 +1,157 @@
+"""The comparison with Kafka: who takes part, what a missing figure looks like, how the old broker is spoken to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from benchmarks.peers import command, kafka, kafka_09, ours, rounds
+from benchmarks.peers.chart import svg
+from benchmarks.peers.figures import DISK, PRODUCE, ROWS, START, TRIP_P50, Figures, rows
+from benchmarks.peers.requests import ACKS_LEADER, RawProducer
+from benchmarks.peers.servers import Dialect, Flushing, Server, ServerFailed, free_ports
+from confluent_kafka import KafkaError, KafkaException
+from tests.peers.installing import NotToBeHad
+
+from benchmarks import __main__ as bench
+from penstock.wire.api_keys import ApiKey
+
+
+class _There:
+    def start(self, folder: Path) -> NoReturn:
+        raise NotImplementedError(folder)
+
+
+def _missing() -> NoReturn:
+    raise NotToBeHad("npm does not run")
+
+
+def _two_servers_and_an_old_one() -> Figures:
+    figures = Figures()
+    for server, start_s, trip_us in ((ours.NAME, 0.4, 40.0), (kafka.NAME, 2.0, 100.0)):
+        figures.add(START, server, start_s)
+        figures.add(TRIP_P50, server, trip_us)
+    figures.add(START, kafka_09.NAME, 1.6)
+    return figures
+
+
+def test_an_old_kafka_that_is_not_to_be_had_is_said_and_costs_its_column_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kafka, "Kafka", _There)
+    monkeypatch.setattr(kafka_09, "Kafka09", _missing)
+    assert len(command.peers(without_09=False)) == 1
+    assert "Kafka 0.9.0.1 is not to be had, so its column is missing: npm does not run" in capsys.readouterr().out
+
+
+def test_a_new_kafka_that_is_not_to_be_had_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kafka, "Kafka", _missing)
+    monkeypatch.setattr(kafka_09, "Kafka09", _There)
+    assert len(command.peers(without_09=False)) == 1
+    assert "Kafka 4.3 is not to be had" in capsys.readouterr().out
+
+
+def test_without_the_old_kafka_nobody_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "Kafka", _There)
+    monkeypatch.setattr(kafka_09, "Kafka09", _missing)
+    assert len(command.peers(without_09=True)) == 1
+
+
+def test_a_figure_the_old_kafka_does_not_have_is_shown_as_such() -> None:
+    table = rows(_two_servers_and_an_old_one(), ours.NAME, [], kafka.NAME, [kafka_09.NAME])
+    by_work = {line["work"].rpartition(",")[0]: line for line in table}
+    assert by_work[START.name][kafka_09.NAME] == "1.6"
+    assert by_work[TRIP_P50.name][kafka_09.NAME] == "n/a"
+    assert by_work[TRIP_P50.name]["ratio"] == "0.40", "the ratio is to the new Kafka"
+    assert len(table) == len(ROWS)
+
+
+def test_a_table_without_the_old_kafka_has_no_column_for_it() -> None:
+    table = rows(_two_servers_and_an_old_one(), ours.NAME, [], kafka.NAME)
+    assert all(kafka_09.NAME not in line for line in table)
+
+
+def test_the_picture_has_a_ring_where_the_old_kafka_was_measured_and_one_in_its_legend() -> None:
+    figures = _two_servers_and_an_old_one()
+    assert svg(figures, ours.NAME, kafka.NAME, kafka_09.NAME).count("<circle") == 2
+    assert "<circle" not in svg(figures, ours.NAME, kafka.NAME)
+
+
+def test_a_disk_that_was_slower_for_one_of_them_is_said_with_its_name() -> None:
+    figures = Figures()
+    for server, sync_us in ((ours.NAME, 300.0), (kafka.NAME, 255.0), (kafka_09.NAME, 717.0)):
+        figures.add(DISK, server, sync_us)
+    (doubt,) = command.doubts(figures, load_before=0.1)
+    assert "between ours and Kafka 0.9.0.1 (ratio 0.42)" in doubt
+
+
+def _run(tmp_path: Path) -> rounds.Run:
+    return rounds.Run(rounds.QUICK, [], tmp_path, lambda _: None)
+
+
+def _server(is_optional: bool) -> Any:
+    class Topics:
+        def make(self, *_: object, **__: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._BAD_MSG))
+
+    return SimpleNamespace(name=kafka_09.NAME, is_optional=is_optional, topics=Topics())
+
+
+def test_an_old_kafka_that_the_client_cannot_speak_to_loses_its_bulk_rows_with_a_reason(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    for _ in range(2):
+        run._bulk(_server(is_optional=True), "topic", "1 KB")
+    assert len(run.notes) == 1, "it is told once"
+    assert run.notes[0].startswith("Kafka 0.9.0.1, big batches: n/a, since")
+    assert run.figures.median(PRODUCE["1 KB"], kafka_09.NAME) is None
+
+
+def test_any_other_broker_that_fails_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(KafkaException):
+        _run(tmp_path)._bulk(_server(is_optional=False), "topic", "1 KB")
+
+
+def test_records_for_the_old_protocol_are_accepted_and_answered_like_the_new_ones(tmp_path: Path) -> None:
+    with ours.start(tmp_path / "broker") as server:
+        server.topics.make("old-and-new")
+        for version in (9, 1):
+            server.dialect = Dialect(produce_version=version)
+            with RawProducer(server, "old-and-new", ACKS_LEADER) as producer:
+                assert producer.round_trips(20).p50_us > 0
+                assert producer.pipelined(100).per_s > 0
+    assert server.stop_s > 0
+
+
+def test_what_runs_for_a_broker_ends_when_the_broker_does_not_start(tmp_path: Path) -> None:
+    companion = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(ServerFailed, match="does not answer"):
+        Server(
+            "broken",
+            [sys.executable, "-c", "raise SystemExit('no')"],
+            free_ports(1)[0],
+            tmp_path,
+            Flushing({}, ACKS_LEADER),
+            companions=[companion],
+        )
+    assert companion.poll() is not None
+
+
+def test_the_old_kafka_is_asked_what_it_can_answer() -> None:
+    api_key, version = kafka_09._DIALECT.question[4:6], kafka_09._DIALECT.question[6:8]
+    assert (int.from_bytes(api_key, "big"), int.from_bytes(version, "big")) == (ApiKey.METADATA, 0)
+
+
+@pytest.mark.parametrize("arguments", [["log_append", "--quick"], ["peers", "growth", "--quick"], ["--quick"]])
+def test_options_are_for_one_benchmark_that_has_some(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert "--quick" in capsys.readouterr().err
