@@ -68,6 +68,7 @@ class AiokafkaSender:
 
     def __init__(self) -> None:
         self._builder: Any = None
+        self._count = 0
 
     def send(self, timestamp: int, value: bytes | None, key: bytes | None = None) -> Any:
         if self._builder is not None:

@@ -15,14 +15,13 @@ from tests.peers.installing import Budget, NotToBeHad
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
 
-from benchmarks.peers.requests import ACKS_ALL
 from benchmarks.peers.servers import HOST, Flushing, Server, ServerFailed, free_ports
 
 NAME = "Kafka 4.3"
 _JARS = Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",))
 JAVA = Jdk(oldest=17, debian_package="default-jdk-headless")
 # As shipped, no answer waits for a sync.
-FLUSHING = Flushing(synced_topic={"flush.messages": "1"}, unsynced_acks=ACKS_ALL)
+FLUSHING = Flushing(synced_topic={"flush.messages": "1"}, unsynced_topic={})
 INSTALL_S = 240.0
 _FORMAT_S = 60
 _FLAGS = (

@@ -56,10 +56,10 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Flushing:
-    """Which settings of a topic, and which acks, give an answer before or after a sync."""
+    """Which settings of a topic make acks=all wait for a sync, and which not; both may be those as shipped."""
 
     synced_topic: Mapping[str, str]
-    unsynced_acks: int
+    unsynced_topic: Mapping[str, str]
 
 
 class Server:

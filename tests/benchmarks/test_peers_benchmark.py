@@ -136,7 +136,7 @@ def test_what_runs_for_a_broker_ends_when_the_broker_does_not_start(tmp_path: Pa
             [sys.executable, "-c", "raise SystemExit('no')"],
             free_ports(1)[0],
             tmp_path,
-            Flushing({}, ACKS_LEADER),
+            Flushing({}, {}),
             companions=[companion],
         )
     assert companion.poll() is not None

@@ -118,6 +118,13 @@ def test_zstd_is_refused_below_version_7(broker: Broker, client: WireClient, ver
 # --- taken
 
 
+def test_with_a_flush_policy_of_its_own_a_topic_syncs_as_that_says(broker: Broker, client: WireClient) -> None:
+    topic = make_topic(broker, configs={"flush.messages": "3"})
+    for acks, durable in ((ALL, 0), (1, 0), (1, 3), (ALL, 3), (ALL, 3), (ALL, 6)):
+        client.produce(topic, batch_of(b"a"), acks=acks)
+        assert log_of(broker, topic).flushed_offset == durable
+
+
 def test_acks_all_is_answered_when_the_records_are_durable(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     outcome = client.produce(topic, batch_of(b"a", b"b", b"c"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.broker.config_rules import SettingsRules
 from penstock.broker.settings import (
     BrokerSettings,
     ConfigType,
@@ -22,8 +23,10 @@ from penstock.broker.settings import (
     topic_settings,
 )
 from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS
-from penstock.broker.settings.definitions import HOUR_MS, NEVER
+from penstock.broker.settings.definitions import HOUR_MS
+from penstock.cluster.configs import ResourceKind
 from penstock.log.settings import LogSettings
+from penstock.records import Codec
 
 
 def broker(**values: str) -> BrokerSettings:
@@ -31,6 +34,23 @@ def broker(**values: str) -> BrokerSettings:
 
 
 # --- values
+
+
+@pytest.mark.parametrize(
+    ("of_broker", "of_topic", "syncs"),
+    [
+        ({}, {}, True),
+        ({}, {"flush.messages": "9223372036854775807"}, False),
+        ({}, {"flush.ms": "1000"}, False),
+        ({"log_flush_interval_messages": "100"}, {}, False),
+        ({"log_flush_interval_ms": "100"}, {"retention.ms": "5"}, False),
+        ({"log_retention_ms": "100"}, {"segment.ms": "5"}, True),
+    ],
+)
+def test_acks_all_waits_for_the_disk_unless_somebody_set_a_flush_policy(
+    of_broker: dict[str, str], of_topic: dict[str, str], syncs: bool
+) -> None:
+    assert log_settings(broker(**of_broker), of_topic).sync_before_ack is syncs
 
 
 def test_a_topic_without_settings_on_a_broker_without_settings_has_the_logs_defaults() -> None:
@@ -56,6 +76,7 @@ def test_a_topic_without_settings_has_the_brokers() -> None:
         file_delete_delay_ms=7, delete_retention_ms=8, min_compaction_lag_ms=9, max_compaction_lag_ms=10,
         min_cleanable_dirty_ratio=0.25, max_message_bytes=11, message_timestamp_append_time=True,
         message_timestamp_before_max_ms=12, message_timestamp_after_max_ms=13, producer_id_expiration_ms=14,
+        sync_before_ack=False,
     )  # fmt: skip
 
 
@@ -73,7 +94,7 @@ def test_a_topics_own_settings_are_stronger() -> None:
         flush_ms=50, retention_ms=60, retention_bytes=70, cleanup_policy=frozenset({"compact", "delete"}),
         file_delete_delay_ms=80, delete_retention_ms=90, min_compaction_lag_ms=100, max_compaction_lag_ms=110,
         min_cleanable_dirty_ratio=1.0, max_message_bytes=120, message_timestamp_append_time=True,
-        message_timestamp_before_max_ms=130, message_timestamp_after_max_ms=140,
+        message_timestamp_before_max_ms=130, message_timestamp_after_max_ms=140, sync_before_ack=False,
     )  # fmt: skip
 
 
@@ -96,15 +117,56 @@ def test_keeping_for_ever_has_one_form() -> None:
     assert log_settings(broker(), {"retention.ms": "-1", "retention.bytes": "-9"}).retention_bytes == -1
 
 
-@pytest.mark.parametrize(("share", "segment_ms"), [(0.0, 1000), (0.5, 900), (1.0, 800)])
-def test_jitter_makes_segments_roll_earlier(share: float, segment_ms: int) -> None:
+def test_a_log_learns_of_jitter_from_its_topic_or_the_broker() -> None:
     own = {"segment.ms": "1000", "segment.jitter.ms": "200"}
-    assert log_settings(broker(), own, jitter_share=share).segment_ms == segment_ms
+    settings = log_settings(broker(), own)
+    assert (settings.segment_ms, settings.segment_jitter_ms) == (1000, 200)
+    assert log_settings(broker(log_roll_jitter_hours="2"), {}).segment_jitter_ms == 2 * 3_600_000
+    assert log_settings(broker(), {}).segment_jitter_ms == 0
 
 
-def test_jitter_never_makes_segments_roll_at_once() -> None:
-    own = {"segment.ms": "10", "segment.jitter.ms": str(NEVER)}
-    assert log_settings(broker(), own, jitter_share=1.0).segment_ms == 1
+@pytest.mark.parametrize(
+    ("own", "codec", "level"),
+    [
+        ({}, None, None),
+        ({"compression.type": "producer", "compression.gzip.level": "5"}, None, None),
+        ({"compression.type": "uncompressed"}, Codec.NONE, None),
+        ({"compression.type": "snappy"}, Codec.SNAPPY, None),
+        ({"compression.type": "gzip"}, Codec.GZIP, None),
+        ({"compression.type": "gzip", "compression.gzip.level": "-1"}, Codec.GZIP, None),
+        ({"compression.type": "gzip", "compression.gzip.level": "9"}, Codec.GZIP, 9),
+        ({"compression.type": "lz4"}, Codec.LZ4, None),
+        ({"compression.type": "lz4", "compression.lz4.level": "17"}, Codec.LZ4, 17),
+        ({"compression.type": "zstd", "compression.lz4.level": "17"}, Codec.ZSTD, None),
+        ({"compression.type": "zstd", "compression.zstd.level": "-5"}, Codec.ZSTD, -5),
+    ],
+)
+def test_a_log_is_told_the_codec_and_the_level_of_that_codec(
+    own: dict[str, str], codec: Codec | None, level: int | None
+) -> None:
+    settings = log_settings(broker(), own)
+    assert (settings.compression_codec, settings.compression_level) == (codec, level)
+
+
+# As Kafka's own validators have it: exact words, and the bounds of each codec's levels.
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        (
+            "compression.type",
+            ["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer", " gzip "],
+            ["none", "GZIP", "", "gzip,lz4"],
+        ),
+        ("compression.gzip.level", ["-1", "1", "9"], ["0", "10", "-2", "fast"]),
+        ("compression.lz4.level", ["1", "17"], ["0", "18", "-1"]),
+        ("compression.zstd.level", ["-131072", "0", "22"], ["-131073", "23"]),
+    ],
+)
+def test_compression_is_judged_as_kafka_judges_it(name: str, right: list[str], wrong: list[str]) -> None:
+    rules = SettingsRules()
+    for kind in ResourceKind:
+        assert [value for value in right if rules.problem(kind, name, value)] == []
+        assert [value for value in wrong if not rules.problem(kind, name, value)] == []
 
 
 def test_the_older_limit_of_timestamps_counts_where_the_topic_has_no_newer_one() -> None:

@@ -4,6 +4,11 @@ A session remembers three things: what its client asks for, partition by partiti
 each; and the order in which partitions are read, those that gave records least recently first, so that no partition
 starves where a response has no room for all.
 
+Of its partitions, those that had nothing new when they were last looked at are at rest: the session watches them, and
+looks again when they grow or go. The others, the lively ones, are looked at with every fetch. So a fetch costs what is
+going on, not what is asked for. A change that a partition tells nobody of (its log begins later, its disk failed) is
+found by `recheck`, which compares what is at rest with what the client was told.
+
 When every slot is taken, a newcomer makes one session give way, the first found of:
 
 1. one that was not used for longer than the eviction time;
@@ -18,12 +23,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.runtime.randomness import Random
 from penstock.wire.schemas.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 from penstock.wire.types import BUFFERS
+
+if TYPE_CHECKING:
+    from penstock.replication.partition import Partition, Watcher
 
 Key: TypeAlias = tuple[str, int]
 Asked: TypeAlias = tuple[str, FetchPartition]
@@ -48,21 +56,43 @@ def _has_records(data: PartitionData) -> bool:
     return len(records) > 0 if isinstance(records, BUFFERS) else records.size > 0
 
 
-class FetchSession:
-    """One client's session. Its size is what the cache sorts by: only the cache changes what is asked for."""
+class _Rest(NamedTuple):
+    """A partition that had nothing new, in the epoch in which it was led then."""
 
-    __slots__ = ("_answered", "_asked", "_order", "created_ms", "epoch", "id", "privileged", "used_ms")
+    partition: Partition
+    leader_epoch: int
+
+
+class FetchSession:
+    """One client's session. Its size is what the cache sorts by: only the cache changes what is asked for.
+
+    It is the `Watcher` of its partitions at rest, and passes on what it hears to the fetches that wait.
+    """
+
+    __slots__ = (
+        "_answered", "_asked", "_ended", "_lively", "_order", "_ranks", "_resting", "_waiting", "checked_ms",
+        "created_ms", "disturbances", "epoch", "id", "overtaken", "privileged", "used_ms",
+    )  # fmt: skip
 
     def __init__(self, session_id: int, asked: dict[Key, Asked], *, privileged: bool, now_ms: int) -> None:
         self.id = session_id
         self.privileged = privileged
         self.created_ms = now_ms
         self.used_ms = now_ms
+        self.checked_ms = now_ms
+        self.disturbances = 0
+        self.overtaken: Callable[[], None] | None = None  # told of the next request, while the last is not answered
         self.epoch = 1
         self._asked: dict[Key, Asked] = {}
         # High watermark and log start as the client last heard them; None if the next answer has to tell.
         self._answered: dict[Key, tuple[int, int] | None] = {}
         self._order: tuple[Asked, ...] | None = None
+        # The place of each in the order; gaps do not matter. Every partition is lively or at rest.
+        self._ranks: dict[Key, int] = {}
+        self._lively: set[Key] = set()
+        self._resting: dict[Key, _Rest] = {}
+        self._waiting: list[Watcher] = []
+        self._ended = False
         self.change(asked, ())
 
     @property
@@ -82,17 +112,100 @@ class FetchSession:
             # Whatever a client attached to the request is not worth keeping for as long as the session lives.
             partition.unknown_tags = None
             self._answered.setdefault(key)
+            if key not in self._ranks:
+                self._to_the_end(key)
+            self._rouse(key)
         self._asked |= asked
         for topic in forgotten:
             for index in topic.partitions:
-                self._asked.pop((topic.topic, index), None)
-                self._answered.pop((topic.topic, index), None)
+                self._forget((topic.topic, index))
         self._order = None
+
+    def _forget(self, key: Key) -> None:
+        if self._asked.pop(key, None) is None:
+            return
+        self._rouse(key)
+        self._lively.discard(key)
+        del self._answered[key], self._ranks[key]
+
+    def _to_the_end(self, key: Key) -> None:
+        ranks = self._ranks
+        ranks.pop(key, None)
+        # Kept in order, so the last is the largest.
+        ranks[key] = ranks[next(reversed(ranks))] + 1 if ranks else 0
 
     def advance(self, now_ms: int) -> None:
         """Expect the next epoch: 1, 2, ..., 2147483647, 1. Zero would be a request for a new session."""
         self.epoch = next_epoch(self.epoch)
         self.used_ms = now_ms
+
+    # --- what is worth looking at
+
+    @property
+    def resting(self) -> int:
+        return len(self._resting)
+
+    def lively(self) -> Sequence[Asked]:
+        """What may have news, in the order in which to read it."""
+        if len(self._lively) == len(self._asked):
+            return self.partitions
+        return [self._asked[key] for key in sorted(self._lively, key=self._ranks.__getitem__)]
+
+    def rest(self, partition: Partition) -> None:
+        """A partition has no records for the client beyond what it has, and it was told the offsets: watch it."""
+        key = (partition.topic, partition.index)
+        if self._ended or key not in self._lively:
+            return
+        self._lively.remove(key)
+        self._resting[key] = _Rest(partition, partition.leader_epoch)
+        partition.watch(self)
+
+    def _rouse(self, key: Key) -> None:
+        rest = self._resting.pop(key, None)
+        if rest is not None:
+            rest.partition.unwatch(self)
+        self._lively.add(key)
+
+    def recheck(self, now_ms: int) -> None:
+        """Find the partitions at rest that changed without a word."""
+        self.checked_ms = now_ms
+        changed = [
+            key
+            for key, (partition, leader_epoch) in self._resting.items()
+            if partition.leader_epoch != leader_epoch
+            or partition.log.failure is not None
+            or self._answered[key] != (partition.log.high_watermark, partition.log.log_start_offset)
+        ]
+        for key in changed:
+            self._rouse(key)
+
+    def grown(self, partition: Partition, size: int) -> None:
+        self._rouse((partition.topic, partition.index))
+        for waiting in tuple(self._waiting):
+            waiting.grown(partition, size)
+
+    def gone(self, partition: Partition) -> None:
+        self._rouse((partition.topic, partition.index))
+        for waiting in tuple(self._waiting):
+            waiting.gone(partition)
+
+    def add_waiting(self, waiting: Watcher) -> None:
+        """Tell a fetch, too, of what happens to partitions at rest."""
+        self._waiting.append(waiting)
+
+    def remove_waiting(self, waiting: Watcher) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+
+    def end(self) -> None:
+        """The session is no more: watch nothing. Whoever waits for its partitions does so by himself from now on."""
+        self._ended = True
+        for key, rest in tuple(self._resting.items()):
+            self._rouse(key)
+            for waiting in tuple(self._waiting):
+                waiting.grown(rest.partition, 0)
+
+    # --- what the client was told
 
     def knows(self, key: Key, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the client was told these offsets last."""
@@ -114,6 +227,7 @@ class FetchSession:
             self._answered[key] = offsets
         if _has_records(data):
             self._asked[key] = self._asked.pop(key)
+            self._to_the_end(key)
             self._order = None
             return True
         return news or data.preferred_read_replica >= 0 or data.diverging_epoch.epoch >= 0
@@ -161,6 +275,7 @@ class FetchSessionCache:
         self._consumers = SizeOrder()
         self.partitions = 0
         self.evictions = 0
+        self.disturbances = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -202,6 +317,7 @@ class FetchSessionCache:
         self._old[session.privileged].discard(session.size, session.id)
         self._consumers.discard(session.size, session.id)
         self.partitions -= session.size
+        session.end()
 
     def _resize(self, session: FetchSession, before: int) -> None:
         orders = [] if session.id in self._young else [self._old[session.privileged]]

@@ -16,18 +16,24 @@ one expected, a request was lost or repeated, the two sides may disagree, and th
 
 Between `begin` and `answer` a fetch may wait for records; what happens to the session meanwhile is noticed in `answer`.
 A client that gets session id 0 has no session, and asks again for one with its next fetch.
+
+Which partitions a fetch has to look at, `pending` tells: all in a full fetch, the lively ones of a session. What had
+nothing new is put to `rest` by whoever looked.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_session_cache import Asked, FetchSession, FetchSessionCache, Key, asked_by
 from penstock.runtime.randomness import Random
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from penstock.replication.partition import Partition, Watcher
 
 NO_SESSION: Final = 0
 NEW_SESSION_EPOCH: Final = 0
@@ -35,6 +41,9 @@ FINAL_EPOCH: Final = -1
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 LAST_VERSION_WITH_NAMES: Final = 12
 DEFAULT_MAX_PARTITIONS: Final = 1_000_000
+EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
+RECHECK_MS: Final = 1_000
+"""How long a change of a partition at rest that nobody was told of may go unnoticed."""
 
 
 class AnswerMismatch(ValueError):
@@ -51,12 +60,32 @@ class FetchContext(ABC):
     def partitions(self) -> Sequence[Asked]:
         """Topic and partition to read, in the order in which to read them."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for."""
+        return not self.partitions
+
     @abstractmethod
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         """The response. A full fetch needs a result for every partition; an incremental one, for those not `unchanged`.
 
         AnswerMismatch if a result is missing, or is for a partition that was not asked for.
         """
+
+    def pending(self) -> Sequence[Asked]:
+        """Those of `partitions` that may have something to tell, in the same order."""
+        return self.partitions
+
+    # Where everything is pending there is nothing at rest, and nothing more to watch.
+
+    def rest(self, partition: Partition) -> None:  # noqa: B027
+        """A pending partition is `unchanged` and has no more records: do not look at it again before it moves."""
+
+    def watch(self, watcher: Watcher) -> None:  # noqa: B027
+        """Tell `watcher` of partitions that are not pending when they grow or go."""
+
+    def unwatch(self, watcher: Watcher) -> None:  # noqa: B027
+        """Tell it no more."""
 
     def throttled(self, throttle_time_ms: int) -> FetchResponse:
         """The empty response to a client that has to wait: the session stays as if nothing had been read."""
@@ -106,6 +135,10 @@ class FetchSessions:
             return _Sessionless(asked)
         return _Opening(self._cache, asked, privileged, now_ms)
 
+    def disturb(self) -> None:
+        """Partitions may have changed otherwise than by growing: every session compares what it takes to be at rest."""
+        self._cache.disturbances += 1
+
     def close_session(self, session_id: int) -> bool:
         """Forget a session; False if there was none."""
         session = self._cache.get(session_id)
@@ -124,13 +157,15 @@ class FetchSessions:
             return _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             return _Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.overtaken is not None:
+            session.overtaken()
         if (request.topics or request.forgotten_topics_data) and not self._cache.change(
             session, asked_by(request.topics), request.forgotten_topics_data
         ):
             # Nothing left to ask for ends the session; if it grew too large, the client has to say all of it again.
             return _Sessionless({}) if session.size == 0 else _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._cache.touch(session, now_ms)
-        return _Incremental(session)
+        return _Incremental(session, self._cache, now_ms)
 
 
 class _Refused(FetchContext):
@@ -192,19 +227,49 @@ class _Opening(_Sessionless):
 class _Incremental(FetchContext):
     """A fetch of all that a session asks for, answered with what is new."""
 
-    def __init__(self, session: FetchSession) -> None:
+    def __init__(self, session: FetchSession, cache: FetchSessionCache, now_ms: int) -> None:
         self._session = session
+        self._cache = cache
+        self._now_ms = now_ms
         self._epoch = session.epoch
-        self._partitions = session.partitions
+        # Listing all of a wide session costs more than a quiet fetch of it: only when they are about to change.
+        self._partitions: Sequence[Asked] | None = None
+        session.overtaken = self._keep_partitions
 
     @property
     def partitions(self) -> Sequence[Asked]:
-        return self._partitions
+        return self._session.partitions if self._partitions is None else self._partitions
+
+    def _keep_partitions(self) -> None:
+        self._partitions = self._session.partitions
+
+    @property
+    def is_empty(self) -> bool:
+        return self._session.size == 0
+
+    def pending(self) -> Sequence[Asked]:
+        session = self._session
+        if self._is_overtaken():
+            return ()
+        if session.disturbances != self._cache.disturbances or self._now_ms - session.checked_ms >= RECHECK_MS:
+            session.disturbances = self._cache.disturbances
+            session.recheck(self._now_ms)
+        return session.lively()
+
+    def rest(self, partition: Partition) -> None:
+        self._session.rest(partition)
+
+    def watch(self, watcher: Watcher) -> None:
+        self._session.add_waiting(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._session.remove_waiting(watcher)
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         session = self._session
         if self._is_overtaken():
             return self.throttled(0)
+        session.overtaken = None
         try:
             news = [(topic, data) for topic, data in results if session.answer((topic, data.partition_index), data)]
         except KeyError as error:

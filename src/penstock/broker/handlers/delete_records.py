@@ -1,4 +1,7 @@
-"""DeleteRecords: moving the start of a partition forward, durably, before it is answered."""
+"""DeleteRecords: moving the start of a partition forward, durably, before it is answered.
+
+Rule: what a topic's policy never deletes (it is compacted and nothing else) is not deleted for a client either.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             if partition is None:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
+            if not partition.log.settings.deletes:
+                result.error_code = ErrorCode.POLICY_VIOLATION
+                continue
             if wanted.offset < HIGH_WATERMARK:
                 result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
                 continue
@@ -44,4 +50,5 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
                 result.error_code = error_code_of(error)
                 continue
             result.low_watermark = partition.log.log_start_offset
+            broker.sessions.disturb()
     answer(response)

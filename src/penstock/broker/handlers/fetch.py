@@ -4,6 +4,9 @@ Records leave as regions of files. A reader that asked for more bytes than there
 woken by appends; the wait costs nothing but a timer. The first partition with data gives at least one whole batch,
 however small the limits, so every reader makes progress. Readers of committed records see nothing at or above the last
 stable offset and are told which transactions were aborted. Clients from before magic 2 get converted copies.
+
+A partition of a session that has nothing new is put to rest, and costs nothing until it moves: a consumer of thousands
+of partitions pays for those that are written to.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from penstock.log.segment import Region
 from penstock.records import Buffer, Codec, UnsupportedCodec, scan
 from penstock.records.conversion import downconvert
 from penstock.replication.partition import Partition
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.headers import chunk_size
 from penstock.wire.schemas.fetch import AbortedTransaction, FetchPartition, FetchRequest, PartitionData
@@ -33,22 +37,24 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: FetchRequest = request.message
     context = broker.sessions.begin(message, request.version, request.now_ms)
     if context.error:
+        broker.count_error(request.api_key, context.error)
         answer(context.answer([]))
         return
     read = _read_all(broker, context, request)
-    if read.size >= message.min_bytes or read.failed or message.max_wait_ms <= 0 or not context.partitions:
+    if read.size >= message.min_bytes or read.failed or message.max_wait_ms <= 0 or context.is_empty:
         _finish(broker, context, read, answer)
         return
     _Waiter(broker, context, request, answer, read).wait()
 
 
 class _Read:
-    """What one pass over the partitions found."""
+    """What one pass over the partitions found; `partitions` are those that are here and not at rest."""
 
-    __slots__ = ("failed", "rows", "size")
+    __slots__ = ("failed", "partitions", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, PartitionData]] = []
+        self.partitions: list[Partition] = []
         self.size = 0
         self.failed = False
 
@@ -57,8 +63,13 @@ def _read_all(broker: Broker, context: FetchContext, request: Request) -> _Read:
     message: FetchRequest = request.message
     read = _Read()
     left = min(message.max_bytes, broker.settings.fetch_max_bytes)
-    for topic, wanted in context.partitions:
+    for topic, wanted in context.pending():
         partition = broker.replicas.get(topic, wanted.partition)
+        if partition is not None:
+            if _has_no_news(context, partition, wanted):
+                context.rest(partition)
+                continue
+            read.partitions.append(partition)
         data = PartitionData(partition_index=wanted.partition, high_watermark=-1)
         read.rows.append((topic, data))
         if partition is None:
@@ -77,6 +88,18 @@ def _read_all(broker: Broker, context: FetchContext, request: Request) -> _Read:
         read.failed |= data.error_code != ErrorCode.NONE
         left = max(0, left - size)
     return read
+
+
+def _has_no_news(context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+    """Whether there is no record for the reader, of whichever isolation, no error, and no offset it does not know."""
+    log = partition.log
+    high_watermark, start = log.high_watermark, log.log_start_offset
+    return (
+        context.unchanged(partition.topic, partition.index, high_watermark, start)
+        and max(high_watermark, start) <= wanted.fetch_offset <= log.log_end_offset
+        and log.failure is None
+        and partition.check_epoch(wanted.current_leader_epoch) == ErrorCode.NONE
+    )
 
 
 def _read_one(
@@ -132,11 +155,24 @@ def _for_old_clients(region: Region, version: int, offset: int) -> Buffer:
 
 
 def _finish(broker: Broker, context: FetchContext, read: _Read, answer: Answer) -> None:
+    failed: set[str] = set()
     for topic, data in read.rows:
         records = data.records
         if records:
             broker.topic_figures(topic).fetched(chunk_size(records))
-    answer(context.answer(read.rows))
+        elif data.error_code:
+            broker.count_error(ApiKey.FETCH, data.error_code)
+            failed.add(topic)
+    for topic in {topic for topic, _ in read.rows}:
+        figures = broker.figures_of(topic)
+        if figures is not None:
+            figures.fetch_requested()
+            if topic in failed:
+                figures.fetch_failed()
+    response = context.answer(read.rows)
+    if response.error_code:
+        broker.count_error(ApiKey.FETCH, response.error_code)
+    answer(response)
 
 
 class _Waiter:
@@ -150,14 +186,12 @@ class _Waiter:
         self._request = request
         self._answer = answer
         self._available = read.size
-        self._partitions: list[Partition] = []
+        self._partitions = set(read.partitions)
 
     def wait(self) -> None:
-        for topic, wanted in self._context.partitions:
-            partition = self._broker.replicas.get(topic, wanted.partition)
-            if partition is not None:
-                partition.watch(self)
-                self._partitions.append(partition)
+        for partition in self._partitions:
+            partition.watch(self)
+        self._context.watch(self)
         self._timer = self._broker.call_later(self._request.message.max_wait_ms / 1000, self._finish)
         if self._request.departure is not None:
             self._request.departure.watch(self._give_up)
@@ -166,12 +200,17 @@ class _Waiter:
         self._available += size
         if self._available >= self._request.message.min_bytes:
             self._finish()
+        else:
+            # It may have been at rest until now; then nobody else watches it any more.
+            partition.watch(self)
+            self._partitions.add(partition)
 
     def gone(self, partition: Partition) -> None:
         self._finish()
 
     def _give_up(self) -> None:
         self._timer.cancel()
+        self._context.unwatch(self)
         for partition in self._partitions:
             partition.unwatch(self)
 

@@ -1,7 +1,7 @@
 """InitProducerId: an id for an idempotent producer, never given twice.
 
-Transactions are not served yet, so a transactional id is refused; an idempotent producer that comes back with its id
-and epoch gets the next epoch.
+Transactions are not served yet, so a transactional id is refused, an empty one as the mistake that it is; an idempotent
+producer that comes back with its id and epoch gets the next epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _LAST_EPOCH: Final = 2**15 - 2
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: InitProducerIdRequest = request.message
-    if message.transactional_id:
+    if message.transactional_id == "":
+        answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
+    if message.transactional_id is not None:
         answer(InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         return
     if message.producer_id >= 0 and 0 <= message.producer_epoch < _LAST_EPOCH:

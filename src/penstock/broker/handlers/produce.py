@@ -2,7 +2,8 @@
 
 Each partition succeeds or fails by itself. With acks=0 nothing is answered (the connection ends if records are
 refused), with 1 as soon as the records are in the leader's log, with all when they are durable on as many replicas as
-the topic demands; then the answer waits for the slowest partition, and the connection goes on meanwhile.
+the topic demands; with any of them, what fills `flush.messages` waits for its sync. The answer waits for the slowest
+partition, and the connection goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             outcome.base_offset = appended.base_offset
             outcome.log_append_time_ms = appended.append_time_ms
             outcome.log_start_offset = partition.log.log_start_offset
-            if acks == ALL:
+            if acks == ALL or partition.log.flush_count_reached:
                 waiting.add(outcome)
                 broker.replicas.when_durable(partition, appended.last_offset + 1, waiting.durable(outcome))
     if acks == 0:

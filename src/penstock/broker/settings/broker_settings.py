@@ -49,6 +49,7 @@ class BrokerSettings:
     socket_send_buffer_bytes: int
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
+    socket_busy_poll_us: int
     socket_listen_backlog_size: int
     connections_max_idle_ms: int
     max_connections: int
@@ -78,6 +79,7 @@ class BrokerSettings:
 
     # logs
     log_dirs: tuple[str, ...]
+    num_recovery_threads_per_data_dir: int
     log_segment_bytes: int
     log_roll_ms: int
     log_roll_jitter_ms: int

@@ -86,6 +86,14 @@ SOCKETS: Final = (
     ),
     Definition("socket.request.max.bytes", _INT, 100 * MIB, "The largest request that is read; whoever announces a "
                "larger one is disconnected.", _HIGH, least=1),
+    Definition(
+        "socket.busy.poll.us",
+        _INT,
+        100,
+        "Microseconds to stay awake for the next request of a client that asks one by one; 0 is never. Not Kafka's.",
+        least=0,
+        most=10_000,
+    ),
     Definition("socket.listen.backlog.size", _INT, 50, "Connections that may wait to be accepted.", least=1),
     Definition("connections.max.idle.ms", _LONG, 10 * MINUTE_MS, "A connection on which nothing happens for this long "
                "is closed; negative never."),
@@ -126,8 +134,8 @@ THREADS: Final = (
     Definition("num.io.threads", _INT, 8, "Threads for requests.", _HIGH, least=1, dynamic=True, has_effect=False),
     Definition("background.threads", _INT, 10, "Threads for work in the background.", _HIGH, least=1, dynamic=True,
                has_effect=False),
-    Definition("num.recovery.threads.per.data.dir", _INT, 1, "Threads for the recovery of a data folder.", _HIGH,
-               least=1, dynamic=True, has_effect=False),
+    Definition("num.recovery.threads.per.data.dir", _INT, 2, "Threads that open a data folder's logs at the start and "
+               "flush them at the end.", _HIGH, least=1, dynamic=True),
     Definition("num.replica.alter.log.dirs.threads", _INT, None, "Threads that move partitions from disk to disk.",
                _HIGH, has_effect=False),
 )  # fmt: skip

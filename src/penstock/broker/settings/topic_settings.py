@@ -18,12 +18,20 @@ from penstock.broker.settings.definitions import Value
 from penstock.broker.settings.errors import InvalidSettings, Problem, shown
 from penstock.broker.settings.parsing import InvalidValue, parse_value
 from penstock.log.settings import LogSettings
+from penstock.records import Codec
 
 # A request may name any number of settings; nobody reads on after so many reasons.
 _MAX_REASONS: Final = 20
 _BEFORE, _AFTER, _DIFFERENCE = (
     "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",
 )  # fmt: skip
+
+_FLUSH_NAMES: Final = ("flush.messages", "flush.ms")
+
+# compression.type: the codec of what is stored.
+_CODECS: Final[Mapping[str, Codec | None]] = {
+    "producer": None, "uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec},
+}  # fmt: skip
 
 # A broker's setting: the topic's that stands for the same.
 _TOPIC_NAMES: Final = {
@@ -92,15 +100,12 @@ def sound_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[
 # --- use
 
 
-def topic_settings(broker: BrokerSettings, overrides: Mapping[str, str], *, jitter_share: float = 0.0) -> TopicSettings:
-    """A topic's settings as values. InvalidSettings.
-
-    `jitter_share`, 0 to 1, drawn by lot for each partition: how much of segment.jitter.ms its segments roll earlier.
-    """
+def topic_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
+    """A topic's settings as values. InvalidSettings."""
     values = _values(broker, overrides)
     kind = values["compression.type"]
     return TopicSettings(
-        log=_log_settings(broker, values, jitter_share),
+        log=_log_settings(broker, overrides, values),
         compression_type=kind,
         compression_level=values.get(f"compression.{kind}.level"),
         min_insync_replicas=values["min.insync.replicas"],
@@ -111,21 +116,33 @@ def topic_settings(broker: BrokerSettings, overrides: Mapping[str, str], *, jitt
     )
 
 
-def log_settings(broker: BrokerSettings, overrides: Mapping[str, str], *, jitter_share: float = 0.0) -> LogSettings:
+def log_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> LogSettings:
     """How the logs of a topic behave. InvalidSettings."""
-    return _log_settings(broker, _values(broker, overrides), jitter_share)
+    return _log_settings(broker, overrides, _values(broker, overrides))
 
 
-def _log_settings(broker: BrokerSettings, values: Mapping[str, Any], jitter_share: float) -> LogSettings:
-    segment_ms = values["segment.ms"]
-    earlier_ms = int(min(values["segment.jitter.ms"], segment_ms) * jitter_share)
+def _has_flush_policy(broker: BrokerSettings, overrides: Mapping[str, str]) -> bool:
+    """Whether somebody said when to flush, if only that it be Kafka's default."""
+    return any(
+        name in overrides or broker.layers.deciding(TOPIC_DEFINITIONS[name].broker_name or name) is not None
+        for name in _FLUSH_NAMES
+    )
+
+
+def _log_settings(broker: BrokerSettings, overrides: Mapping[str, str], values: Mapping[str, Any]) -> LogSettings:
+    kind = values["compression.type"]
+    level = values.get(f"compression.{kind}.level")
+    if level is not None and level == TOPIC_DEFINITIONS[f"compression.{kind}.level"].default:
+        level = None  # Kafka's default for lz4, 9, is its fast compressor, which is no level at all
     return LogSettings(
         segment_bytes=values["segment.bytes"],
-        segment_ms=max(1, segment_ms - earlier_ms),
+        segment_ms=values["segment.ms"],
+        segment_jitter_ms=values["segment.jitter.ms"],
         segment_index_bytes=values["segment.index.bytes"],
         index_interval_bytes=values["index.interval.bytes"],
         flush_messages=values["flush.messages"],
         flush_ms=values["flush.ms"],
+        sync_before_ack=not _has_flush_policy(broker, overrides),
         retention_ms=values["retention.ms"],
         retention_bytes=max(-1, values["retention.bytes"]),
         cleanup_policy=frozenset(values["cleanup.policy"]),
@@ -138,6 +155,8 @@ def _log_settings(broker: BrokerSettings, values: Mapping[str, Any], jitter_shar
         message_timestamp_append_time=values["message.timestamp.type"] == "LogAppendTime",
         message_timestamp_before_max_ms=values[_BEFORE],
         message_timestamp_after_max_ms=values[_AFTER],
+        compression_codec=_CODECS[kind],
+        compression_level=level,
         producer_id_expiration_ms=broker.producer_id_expiration_ms,
     )
 
