@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,66 +11,21 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.records.outcomes import outcome, plain
 from tests.records.record_bytes import batch_of, payload_of, record_of, varint
+from tests.records.strategies import edits, int64s, mutate, records, some_records
 
-from penstock.records import Buffer, RecordTuple, twin
+from penstock.records import RecordTuple, twin
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 HEADER_SIZE = 61
-EDGES = [0, 1, 63, 64, 127, 128, 8191, 8192, 16383, 16384]
 
-int64s = st.one_of(
-    st.integers(0, 2 * 10**12),
-    st.integers(INT64_MIN, INT64_MAX),
-    st.sampled_from([INT64_MIN, INT64_MIN + 1, -1, 0, 1, 2**62, INT64_MAX - 1, INT64_MAX]),
-)
-blobs = st.one_of(
-    st.none(),
-    st.binary(max_size=12),
-    st.builds(lambda byte, size: bytes([byte]) * size, st.integers(0, 255), st.sampled_from(EDGES)),
-)
-names = st.one_of(st.sampled_from(["", "a", "trace", "naïve"]), st.text(max_size=6))  # names repeat, in life too
-headers = st.lists(st.tuples(names, st.one_of(st.none(), st.binary(max_size=6))), max_size=4)
-records = st.lists(st.tuples(int64s, blobs, blobs, headers), max_size=8)
-some_records = st.lists(st.tuples(int64s, blobs, blobs, headers), min_size=1, max_size=8)
 modest = settings(max_examples=120, deadline=None)
 
 
 # --- how two answers are held against each other ---------------------------------------------------------------
-
-
-def plain(value: Any) -> Any:
-    """A result without the classes of the kernel that it came from."""
-    kind = type(value).__name__
-    if kind == "Record":
-        return ("Record", value.offset, value.timestamp, value.key, value.value, value.headers, repr(value))
-    if kind == "BatchHeader":
-        return ("BatchHeader", *(getattr(value, name) for name in HEADER_FIELDS), repr(value))
-    if kind == "Scan":
-        return ("Scan", plain(value.headers), value.end, value.problem, value.needed)
-    if isinstance(value, (list, tuple)):
-        return tuple(plain(item) for item in value)
-    return value
-
-
-HEADER_FIELDS = (
-    "position", "size", "base_offset", "leader_epoch", "crc", "attributes", "last_offset_delta", "base_timestamp",
-    "max_timestamp", "producer_id", "producer_epoch", "base_sequence", "record_count", "end", "last_offset",
-    "next_offset", "codec", "timestamp_type", "is_transactional", "is_control", "has_delete_horizon",
-    "last_sequence",
-)  # fmt: skip
-
-
-def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """What a call came to: its result, or its exception's type and words."""
-    try:
-        return ("returned", plain(call(*args, **kwargs)))
-    except OverflowError as error:  # raised by C's conversions, in words of its own
-        return ("raised", type(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, both have to raise it
-        return ("raised", type(error), str(error))
 
 
 def parse_all(loops: ModuleType, payload: bytes, count: int, base_offset: int, base_timestamp: int) -> list[Any]:
@@ -101,38 +55,6 @@ def assert_same_parse(kernel: ModuleType, payload: bytes, count: int, base: int 
 
 def fix_checksum(batch: bytearray) -> None:
     batch[17:21] = struct.pack(">I", crc32c(batch[21:]))
-
-
-edits = st.lists(
-    st.tuples(
-        st.sampled_from(["set", "flip", "insert", "delete", "cut", "repeat"]),
-        st.integers(0, 10_000),
-        st.integers(0, 255),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def mutate(data: Buffer, changes: Sequence[tuple[str, int, int]]) -> bytearray:
-    out = bytearray(data)
-    for kind, place, byte in changes:
-        if not out:
-            return out
-        at = place % len(out)
-        if kind == "set":
-            out[at] = byte
-        elif kind == "flip":
-            out[at] ^= 1 << (byte & 7)
-        elif kind == "insert":
-            out.insert(at, byte)
-        elif kind == "delete":
-            del out[at]
-        elif kind == "cut":
-            del out[at:]
-        else:
-            out[at:at] = out[at : at + byte]
-    return out
 
 
 numbers = st.one_of(

@@ -22,7 +22,14 @@ from penstock.records.batch import (
     records_of,
 )
 from penstock.records.compression import Codec
-from penstock.records.errors import CorruptBatch, RecordError, TooLarge, UnsupportedCodec, UnsupportedMagic
+from penstock.records.errors import (
+    CorruptBatch,
+    DecodeFailed,
+    RecordError,
+    TooLarge,
+    UnsupportedCodec,
+    UnsupportedMagic,
+)
 from penstock.records.kernel import (
     KERNEL,
     BatchHeader,
@@ -51,6 +58,7 @@ __all__ = [
     "Codec",
     "ColumnBuilder",
     "CorruptBatch",
+    "DecodeFailed",
     "Payload",
     "Record",
     "RecordError",

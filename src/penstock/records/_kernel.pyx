@@ -30,7 +30,8 @@ from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
 from cpython.list cimport PyList_Append, PyList_New, PyList_SET_ITEM
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_INCREF, Py_REFCNT
+from cpython.sequence cimport PySequence_Fast, PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
@@ -38,9 +39,16 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcmp, memcpy, memset
 
+cdef extern from "Python.h":
+    bint PyObject_IS_GC(object candidate)
+    void PyObject_GC_UnTrack(void *candidate)
+
+from types import GenericAlias
+
 from crc32c import crc32c as _package_crc32c
 
-from penstock.records.errors import CorruptBatch, TooLarge
+from penstock.records.compression import compress
+from penstock.records.errors import CorruptBatch, DecodeFailed, TooLarge
 
 include "_kernel_bytes.pxi"
 include "_kernel_headers.pxi"
@@ -48,3 +56,8 @@ include "_kernel_encode.pxi"
 include "_kernel_decode.pxi"
 include "_kernel_columns.pxi"
 include "_kernel_compaction.pxi"
+include "_kernel_rows.pxi"
+include "_kernel_partitions.pxi"
+include "_kernel_producing.pxi"
+include "_kernel_lanes.pxi"
+include "_kernel_consuming.pxi"

@@ -226,13 +226,19 @@ cdef class ColumnBuilder:
         return result
 
 
-cdef int check_utf8(const uint8_t *data, Py_ssize_t size) except -1:
+cdef bint is_utf8(const uint8_t *data, Py_ssize_t size) except -1:
     cdef Py_ssize_t i
     for i in range(size):
         if data[i] >= 0x80:
             try:
                 PyUnicode_DecodeUTF8(<char *>data, size, NULL)
             except UnicodeDecodeError:
-                raise CorruptBatch("a header's key is not UTF-8") from None
+                return False
             break
+    return True
+
+
+cdef int check_utf8(const uint8_t *data, Py_ssize_t size) except -1:
+    if not is_utf8(data, size):
+        raise CorruptBatch("a header's key is not UTF-8")
     return 0

@@ -10,8 +10,7 @@ cdef extern from *:
         {"offset", T_OBJECT_EX, 0, READONLY, NULL},
         {"timestamp", T_OBJECT_EX, 0, READONLY, NULL},
     };
-    static int penstock_set_member(PyTypeObject *type, int index, Py_ssize_t offset) {
-        PyMemberDef *member = &penstock_record_members[index];
+    static int penstock_set_member(PyTypeObject *type, PyMemberDef *member, Py_ssize_t offset) {
         PyObject *descriptor;
         int failed;
         member->offset = offset;
@@ -22,7 +21,10 @@ cdef extern from *:
         return failed ? -1 : 0;
     }
     """
-    int set_member "penstock_set_member"(PyTypeObject *type, int index, Py_ssize_t offset) except -1
+    ctypedef struct PyMemberDef:
+        pass
+    PyMemberDef *record_members "penstock_record_members"
+    int set_member "penstock_set_member"(PyTypeObject *type, PyMemberDef *member, Py_ssize_t offset) except -1
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -67,27 +69,33 @@ cdef class Record:
         )
 
 
-cdef int read_fields_as_slots() except -1:
+cdef int read_fields_as_slots(object kind, object probe, tuple fields, PyMemberDef *members) except -1:
     """Let CPython read the fields in place, as it does with `__slots__`.
 
     Cython gives an attribute a getter, a call that costs 17 ns more each time: as much as decoding half a record. For the
     same reason offset and timestamp are kept as the integers that a reader would ask for, not as C numbers.
-    Where the fields lie is found by looking for known objects in a record.
+    Where the fields lie is found by looking for known objects, `fields`, in a record, `probe`.
     """
-    cdef Record probe = Record(1 << 40, 1 << 41, b"key", b"value", (("name", b"content"),))
-    cdef PyTypeObject *record_type = <PyTypeObject *>Record
+    cdef PyTypeObject *record_type = <PyTypeObject *>kind
     cdef PyObject **words = <PyObject **><void *>probe
     cdef size_t word
     cdef int index
-    for index, field in enumerate((probe.key, probe.value, probe.headers, probe.offset, probe.timestamp)):
+    for index, field in enumerate(fields):
         for word in range(sizeof(PyObject) // sizeof(void *), <size_t>record_type.tp_basicsize // sizeof(void *)):
             if words[word] == <PyObject *>field:
-                set_member(record_type, index, <Py_ssize_t>(word * sizeof(void *)))
+                set_member(record_type, &members[index], <Py_ssize_t>(word * sizeof(void *)))
                 break
     return 0
 
 
-read_fields_as_slots()
+cdef int read_record_fields_as_slots() except -1:
+    cdef Record probe = Record(1 << 40, 1 << 41, b"key", b"value", (("name", b"content"),))
+    fields = (probe.key, probe.value, probe.headers, probe.offset, probe.timestamp)
+    read_fields_as_slots(Record, probe, fields, record_members)
+    return 0
+
+
+read_record_fields_as_slots()
 
 
 cdef struct Cursor:

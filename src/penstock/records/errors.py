@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from penstock.records.twin_consuming import ConsumerRecord
+
 
 class RecordError(Exception):
     """The bytes given as records cannot be taken as such."""
@@ -34,3 +39,32 @@ class TooLarge(RecordError):
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(f"{what} exceeds the limit of {limit} bytes")
         self.limit = limit
+
+
+class DecodeFailed(RecordError):
+    """A decoder could not make sense of a record's key or value; its own exception is the cause.
+
+    `record` is the one that failed, its bytes as they are, and `records` are those before it, decoded.
+    """
+
+    def __init__(
+        self,
+        record: ConsumerRecord[bytes | None, bytes | None],
+        field: Literal["key", "value"],
+        records: list[ConsumerRecord[Any, Any]],
+    ) -> None:
+        super().__init__(
+            f"the {field} of {record.topic}-{record.partition} at offset {record.offset} cannot be decoded"
+        )
+        self.record = record
+        self.field = field
+        self.records = records
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that the decoder was given."""
+        return (self.record.key if self.field == "key" else self.record.value) or b""

@@ -23,16 +23,27 @@ else:
 
         KERNEL = "python"
 
+BatchBuilder = _chosen.BatchBuilder
 BatchHeader = _chosen.BatchHeader
 ColumnBuilder = _chosen.ColumnBuilder
+ColumnRows = _chosen.ColumnRows
+ConsumerRecord = _chosen.ConsumerRecord
+Lane = _chosen.Lane
+Moment = _chosen.Moment
 Record = _chosen.Record
 Scan = _chosen.Scan
+Ticket = _chosen.Ticket
+TopicLanes = _chosen.TopicLanes
 assign_offsets = _chosen.assign_offsets
 count_null_keys = _chosen.count_null_keys
+decode_consumer_records = _chosen.decode_consumer_records
 decode_records = _chosen.decode_records
+encode_columns = _chosen.encode_columns
 encode_records = _chosen.encode_records
 filter_records = _chosen.filter_records
 index_keys = _chosen.index_keys
+murmur2 = _chosen.murmur2
+partition_rows = _chosen.partition_rows
 scan = _chosen.scan
 stamp_append_time = _chosen.stamp_append_time
 write_header = _chosen.write_header

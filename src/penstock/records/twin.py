@@ -2,12 +2,14 @@
 
 Rule: it exists so that Penstock runs where nothing can be compiled, and so that the kernel has something to be
 compared with. `_kernel.pyx` explains the layout of the bytes; what is said there holds here. Each part of the
-kernel has its counterpart: headers, records (encode and decode), columns, compaction.
+kernel has its counterpart: headers, records (encode and decode), columns, compaction; for clients rows, partitions,
+producing, lanes, consuming.
 """
 
 from penstock.records.twin_bytes import Buffer, RecordTuple
 from penstock.records.twin_columns import BytesColumn, ColumnBuilder, Columns, HeaderColumn
 from penstock.records.twin_compaction import count_null_keys, filter_records, index_keys
+from penstock.records.twin_consuming import ConsumerRecord, decode_consumer_records
 from penstock.records.twin_headers import (
     BatchHeader,
     Scan,
@@ -16,24 +18,42 @@ from penstock.records.twin_headers import (
     stamp_append_time,
     write_header,
 )
+from penstock.records.twin_lanes import Lane, Moment, Ticket, TopicLanes
+from penstock.records.twin_partitions import murmur2, partition_rows
+from penstock.records.twin_producing import BatchBuilder, encode_columns
 from penstock.records.twin_records import Record, decode_records, encode_records
+from penstock.records.twin_rows import BytesSource, ColumnRows, HeaderSource, NumberSource
 
 __all__ = [
+    "BatchBuilder",
     "BatchHeader",
     "Buffer",
     "BytesColumn",
+    "BytesSource",
     "ColumnBuilder",
+    "ColumnRows",
     "Columns",
+    "ConsumerRecord",
     "HeaderColumn",
+    "HeaderSource",
+    "Lane",
+    "Moment",
+    "NumberSource",
     "Record",
     "RecordTuple",
     "Scan",
+    "Ticket",
+    "TopicLanes",
     "assign_offsets",
     "count_null_keys",
+    "decode_consumer_records",
     "decode_records",
+    "encode_columns",
     "encode_records",
     "filter_records",
     "index_keys",
+    "murmur2",
+    "partition_rows",
     "scan",
     "stamp_append_time",
     "write_header",

@@ -53,7 +53,7 @@ def put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def put_sized(out: bytearray, data: bytes | None) -> None:
+def put_sized(out: bytearray, data: bytes | memoryview | None) -> None:
     """Append a length and the bytes; null has length -1."""
     if data is None:
         out.append(1)

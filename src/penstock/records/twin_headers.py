@@ -224,7 +224,7 @@ def assign_offsets(buffer: Buffer, headers: Iterable[BatchHeader], offset: int, 
     """
     view = writable(buffer)
     for header in headers:
-        _check_header(header)
+        check_header(header)
         if header.position < 0 or header.position > len(view) - HEADER_SIZE:
             raise ValueError(f"batch at {header.position} is outside of a buffer of {len(view)} bytes")
         if not 0 <= offset <= INT64_MAX - header.last_offset_delta - 1:
@@ -239,7 +239,7 @@ def assign_offsets(buffer: Buffer, headers: Iterable[BatchHeader], offset: int, 
 
 def stamp_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> None:
     """Turn a batch in place into one stamped with the broker's time: attribute, max timestamp, checksum."""
-    _check_header(header)
+    check_header(header)
     view = writable(buffer)
     if header.position < 0 or header.size < HEADER_SIZE or header.position > len(view) - header.size:
         raise ValueError(f"batch at {header.position} is outside of a buffer of {len(view)} bytes")
@@ -251,7 +251,7 @@ def stamp_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> None:
     _CRC.pack_into(view, header.position + 17, header.crc)
 
 
-def _check_header(candidate: object) -> None:
+def check_header(candidate: object) -> None:
     if type(candidate) is not BatchHeader:
         raise TypeError(f"a BatchHeader is needed, not {type(candidate).__name__}")
 

@@ -25,7 +25,7 @@ from penstock.records.twin_bytes import (
 )
 
 
-def _as_bytes(value: object, what: str) -> bytes | None:
+def as_bytes(value: object, what: str) -> bytes | None:
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -33,12 +33,12 @@ def _as_bytes(value: object, what: str) -> bytes | None:
     raise TypeError(f"a record's {what} must be bytes or None, not {type(value).__name__}")
 
 
-def _header_pairs(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+def header_pairs(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
     pairs = []
     for name, value in headers:
         if not isinstance(name, str):
             raise TypeError(f"a header's key must be str, not {type(name).__name__}")
-        pairs.append((name.encode(), _as_bytes(value, "header value")))
+        pairs.append((name.encode(), as_bytes(value, "header value")))
     return pairs
 
 
@@ -52,9 +52,9 @@ def _record_body(
     body = bytearray(1)
     put_varint(body, timestamp_delta)
     put_varint(body, offset_delta)
-    put_sized(body, _as_bytes(key, "key"))
-    put_sized(body, _as_bytes(value, "value"))
-    pairs = _header_pairs(headers) if headers else []
+    put_sized(body, as_bytes(key, "key"))
+    put_sized(body, as_bytes(value, "value"))
+    pairs = header_pairs(headers) if headers else []
     put_varint(body, len(pairs))
     for name, content in pairs:
         put_sized(body, name)
