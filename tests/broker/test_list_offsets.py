@@ -229,3 +229,30 @@ def test_a_producer_that_comes_back_gets_its_next_epoch(client: WireClient) -> N
     request = InitProducerIdRequest(transactional_id=None, producer_id=first.producer_id, producer_epoch=0)
     again = client.ask(ApiKey.INIT_PRODUCER_ID, request, 4)
     assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_transactional_id_that_is_empty_is_a_mistake(client: WireClient, version: int) -> None:
+    answer = client.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=""), version)
+    assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+# --- deletions that a topic's policy forbids
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        ("compact", ErrorCode.POLICY_VIOLATION),
+        ("delete", ErrorCode.NONE),
+        ("compact,delete", ErrorCode.NONE),
+    ],
+)
+def test_records_are_deleted_only_where_the_topic_deletes(
+    broker: Broker, client: WireClient, policy: str, code: ErrorCode
+) -> None:
+    topic = make_topic(broker, configs={"cleanup.policy": policy})
+    client.produce(topic, batch_of(b"a", b"b"))
+    result = delete_below(client, topic, 1)
+    assert (result.error_code, result.low_watermark) == (code, -1 if code else 1)
+    assert delete_below(client, topic, -5).error_code == (code or ErrorCode.OFFSET_OUT_OF_RANGE)

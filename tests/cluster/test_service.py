@@ -48,6 +48,45 @@ def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     assert second.controller_epoch == 2
 
 
+def test_whoever_prepares_for_a_change_is_waited_for_before_anybody_sees_it() -> None:
+    async def story(metadata: ClusterMetadata) -> None:
+        prepared = asyncio.Event()
+        seen: list[tuple[bool, bool, bool]] = []
+
+        async def prepare(old: ClusterImage, new: ClusterImage) -> None:
+            seen.append(("t" in old.topics, "t" in new.topics, "t" in metadata.image.topics))
+            await prepared.wait()
+
+        cancel = metadata.prepare(prepare)
+        creating = asyncio.create_task(metadata.create_topics([NewTopic("t")]))
+        while not seen:
+            await asyncio.sleep(0)
+        assert seen == [(False, True, False)]
+        assert "t" not in metadata.image.topics
+        assert not creating.done()
+        prepared.set()
+        assert (await creating)[0].refusal is None
+        assert "t" in metadata.image.topics
+        cancel()
+        cancel()
+        await metadata.create_topics([NewTopic("u")])
+        assert len(seen) == 1
+
+    run(with_metadata(SimulatedFiles(), story))
+
+
+def test_a_preparation_that_fails_keeps_nobody_from_a_change_that_is_stored() -> None:
+    async def story(metadata: ClusterMetadata) -> None:
+        async def prepare(_: ClusterImage, __: ClusterImage) -> None:
+            raise ValueError("no")
+
+        metadata.prepare(prepare)
+        assert (await metadata.create_topics([NewTopic("t")]))[0].refusal is None
+        assert "t" in metadata.image.topics
+
+    run(with_metadata(SimulatedFiles(), story))
+
+
 def test_the_classic_paths_are_there_for_whoever_looks() -> None:
     async def story(tree: EmbeddedTree) -> None:
         await metadata_of(tree, broker_id=3).start(broker(3))

@@ -160,6 +160,23 @@ def test_records_of_every_codec_and_acks_come_back(address: str, topic: str, cod
     assert [record.value() for record in read_partition(address, topic, 100)] == values
 
 
+@pytest.mark.parametrize("stored", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_what_the_broker_compressed_anew_comes_back_as_it_was_sent(address: str, topic: str, stored: str) -> None:
+    admin = administering(address)
+    outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"compression.type": stored})]))
+    samples = [(value, BEGIN_MS + number) for number, value in enumerate(numbered(5 * 20))]
+    for place, codec in enumerate(CODECS):
+        sending = Sending(producer_of(address, compression_type=codec, enable_idempotence=True, linger_ms=20))
+        for value, timestamp in samples[20 * place : 20 * place + 20]:
+            sending.send(topic, value, key=codec.encode(), headers=[("h", value)], timestamp=timestamp, partition=0)
+        sending.flush()
+        assert (sending.errors, sending.offsets) == ([], list(range(20 * place, 20 * place + 20)))
+    records = read_partition(address, topic, len(samples), check_crcs=True)
+    assert [(each.value(), each.timestamp()[1]) for each in records] == samples
+    assert [each.headers() for each in records] == [[("h", value)] for value, _ in samples]
+    assert [each.key() for each in records] == [codec.encode() for codec in CODECS for _ in range(20)]
+
+
 def test_an_idempotent_producer_numbers_its_records(address: str, topic: str) -> None:
     values = numbered(50)
     sending = Sending(producer_of(address, enable_idempotence=True, batch_num_messages=5))

@@ -22,6 +22,7 @@ from tests.log.log_stories import (
     reopen,
 )
 
+from penstock.log.append_checks import roll_jitter_ms
 from penstock.log.errors import DiskFull, LogFailed, NonMonotonicOffsets, OffsetOutOfRange
 from penstock.log.lookup import offset_for_time
 from penstock.log.partition_log import PartitionLog
@@ -76,6 +77,41 @@ def test_a_segment_is_rolled_by_the_age_of_its_records() -> None:
     assert bases(log) == [0, 4]
     append(NOW_MS + 202)
     assert bases(log) == [0, 4, 10]
+
+
+def ages_at_roll(log: PartitionLog, rolls: int) -> list[int]:
+    """How old each segment was when it was rolled, in steps of ten."""
+    ages: list[int] = []
+    begin = stamp = NOW_MS
+    while len(ages) < rolls:
+        count = log.segment_count
+        log.append(batch_of(0, stamps=[stamp, stamp]), leader_epoch=0, now_ms=NOW_MS)
+        if log.segment_count > count:
+            ages.append(stamp - begin)
+            begin = stamp
+        stamp += 10
+    return ages
+
+
+def test_jitter_rolls_each_segment_somewhat_earlier_and_not_all_at_once() -> None:
+    settings = replace(ROOMY, segment_ms=1000, segment_jitter_ms=400, message_timestamp_after_max_ms=10**9)
+    ages = []
+    for number in range(12):
+        log = open_new(SimulatedFiles(), settings, folder=f"/data/t-{number}")
+        ages += ages_at_roll(log, 3)
+    assert all(600 <= age <= 1010 for age in ages)
+    assert len(set(ages)) > 12
+    assert min(ages) < 700
+    assert max(ages) > 900
+
+
+def test_jitter_beyond_the_age_itself_still_leaves_segments_some_life() -> None:
+    settings = replace(ROOMY, segment_ms=10, segment_jitter_ms=2**63 - 1)
+    for number in range(200):
+        assert 0 <= roll_jitter_ms(settings, f"/data/t-{number}/0.log") < 10
+    log = open_new(SimulatedFiles(), settings)
+    put(log, 0, 0, 0)
+    assert log.segment_count == 1
 
 
 def test_the_age_of_a_segments_first_record_is_known_after_a_restart() -> None:

@@ -3,7 +3,7 @@
 Noun: the composition root. It makes the parts, starts them in an order in which each finds what it needs, and stops
 them in the reverse.
 
-    sockets (answering nobody yet) ─> metadata tree ─> data folders, recovered ─> partitions led ─> groups ─> open
+    ports reserved ─> HTTP ─> metadata tree ─> data folders, recovered ─> partitions led ─> groups ─> ports open
 
 Rule: parts do not know the broker; handlers do, and only what is public here.
 """
@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from penstock import __version__
 from penstock.broker.config_rules import SettingsRules
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch_sessions import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
+from penstock.broker.log_loading import LogLoading
 from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
+from penstock.broker.response_errors import counted
 from penstock.broker.router import Router
 from penstock.broker.served import SERVED, Served
 from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
 from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.broker.strays import warn_of_strays
+from penstock.broker.timed_workers import TimedWorkers
 from penstock.broker.topic_figures import TopicFigures
 from penstock.broker.upkeep import Timer, Upkeep
 from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
@@ -37,17 +41,20 @@ from penstock.coordination.settings import GroupSettings
 from penstock.log.compaction.cleaner import LogCleaner
 from penstock.log.errors import LogError
 from penstock.log.flush import GroupCommit
+from penstock.log.folders.making import NewLog
 from penstock.log.folders.manager import LogManager
+from penstock.log.prompt_sync import PromptSync
 from penstock.log.settings import LogSettings
 from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.files import Files
 from penstock.runtime.network import Limits
+from penstock.runtime.port_reservation import PortReservation
 from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.process import SystemProcess
 from penstock.runtime.randomness import Random, SystemRandom
 from penstock.runtime.socket_server import SocketServer
-from penstock.runtime.workers import ThreadWorkers
+from penstock.runtime.workers import InlineWorkers, ThreadWorkers
 from penstock.wire.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -57,6 +64,8 @@ _WORKER_THREADS = 4
 _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
 _STOP_TIMEOUT_MS = 5_000
+# A stop waits for the disk, which takes many syncs together.
+_STOP_THREADS = 8
 
 
 class Node(NamedTuple):
@@ -87,9 +96,9 @@ class Broker:
         self.files: Files = files or PosixFiles()
         self.clock: Clock = clock or SystemClock()
         self.random: Random = random or SystemRandom()
-        self.served: dict[int, Served] = SERVED
+        self.served: dict[int, Served] = counted(SERVED)
         self.metrics = BrokerMetrics(SystemProcess())
-        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, 120_000, self.random)
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, EVICTION_MS, self.random)
         self.is_ready = False
         self.http_port = http_port
         self._http_host = http_host
@@ -98,6 +107,7 @@ class Broker:
         self._apis: dict[int, ApiMetrics] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._status: str = "starting"
+        self._loading: LogLoading | None = None
 
     # --- life
 
@@ -118,20 +128,29 @@ class Broker:
         self._closers.append(workers.close)
         self.server = SocketServer(self.loop, Router(self), _limits(settings), self.clock)
         self._closers.append(lambda: self.server.close(_STOP_TIMEOUT_MS))
-        ports = {each.name: self.server.listen(each.host, each.port)[1] for each in settings.listeners}
+        reserved = {each.name: self._reserve(each.host, each.port) for each in settings.listeners}
+        ports = {name: reservation.port for name, reservation in reserved.items()}
         self.advertised = with_bound_ports(settings.advertised_listeners, ports)
         if self.http_port is not None:
             await self._start_http()
         tree = open_embedded_tree(self.files, f"{settings.log_dirs[0]}/{METADATA_FOLDER}", workers, self.random)
         self._closers.append(tree.close)
         await self._start_cluster(tree)
-        self._start_logs(workers)
-        self._start_groups()
+        await self._start_logs(workers)
+        await self._start_groups()
         self._start_upkeep()
         self.is_ready = True
         self._status = "ok"
+        for reservation in reserved.values():
+            reservation.release()
+            self.server.listen(reservation.host, reservation.port)
         where = ", ".join(str(each) for each in self.advertised)
         logger.info("broker %d serves %s, cluster %s", self.node_id, where, self.cluster.image.cluster_id)
+
+    def _reserve(self, host: str, port: int) -> PortReservation:
+        reservation = PortReservation(host, port)
+        self._closers.append(reservation.release)
+        return reservation
 
     async def _start_cluster(self, tree: EmbeddedTree) -> None:
         settings = self.settings
@@ -148,8 +167,13 @@ class Broker:
         self._closers.append(self.cluster.close)
         self._apply_broker_configs(self.cluster.image)
 
-    def _start_logs(self, workers: ThreadWorkers) -> None:
-        commits = GroupCommit(workers)
+    async def _start_logs(self, workers: ThreadWorkers) -> None:
+        def synced(seconds: float) -> None:
+            self.metrics.log_flush_seconds.observe(seconds)
+            prompt.took(seconds * 1000)
+
+        prompt = PromptSync(TimedWorkers(InlineWorkers(), synced), self.server.has_lone_speaker, self.loop.call_soon)
+        commits = GroupCommit(TimedWorkers(workers, synced), prompt)
         logs = LogManager.open(
             self.files,
             self.settings.log_dirs,
@@ -159,8 +183,9 @@ class Broker:
             workers=workers,
             commits=commits,
         )
-        self._closers.append(logs.close)
-        logs.load(self.log_settings_of, self.clock.now_ms())
+        self._closers.append(lambda: logs.close(max(_STOP_THREADS, self.settings.num_recovery_threads_per_data_dir)))
+        self._loading = LogLoading(logs, self.clock)
+        await self._loading.run(workers, self.log_settings_of, self.settings.num_recovery_threads_per_data_dir)
         self.replicas = Replicas(logs, commits)
         cleaner_workers = ThreadWorkers(self.loop, 1)
         self._closers.append(cleaner_workers.close)
@@ -169,7 +194,7 @@ class Broker:
         )
         self._closers.append(self.cleaner.close)
 
-    def _start_groups(self) -> None:
+    async def _start_groups(self) -> None:
         settings = self.settings
         self.groups = GroupService(
             self.replicas,
@@ -186,22 +211,26 @@ class Broker:
             self.clock,
             self.call_later,
         )
-        for topic in self.cluster.image.topics.values():
-            self._lead(topic, 0, is_new=False)
         self._closers.append(self.groups.close)
+        image = self.cluster.image
+        warn_of_strays(self.replicas.logs, image)
+        await self._make_logs(image, ((topic, 0) for topic in image.topics.values()), is_new=False)
+        for topic in image.topics.values():
+            self._lead(topic, 0, is_new=False)
+            await asyncio.sleep(0)  # a health check need not wait for all of them
         self._closers.append(self.cluster.listen(self._on_image))
+        self._closers.append(self.cluster.prepare(self._before_image))
+        # Before the data folders: what is being made in them is finished first.
+        self._closers.append(self.cluster.close)
 
     def _start_upkeep(self) -> None:
         settings, logs = self.settings, self.replicas.logs
         upkeep = Upkeep(self.call_later)
         self._closers.append(upkeep.close)
         now_ms = self.clock.now_ms
-        upkeep.every(
-            "retention",
-            settings.log_retention_check_interval_ms,
-            lambda: logs.retention_tick(now_ms(), self.cleaner.is_cleaning),
-        )
+        upkeep.every("retention", settings.log_retention_check_interval_ms, self._retain)
         upkeep.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
+        upkeep.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
         upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
         upkeep.every(
             "producer expiry",
@@ -211,9 +240,16 @@ class Broker:
         if settings.log_cleaner_enable:
             upkeep.every("cleaner", settings.log_cleaner_backoff_ms, lambda: self.cleaner.tick(now_ms()))
 
+    def _retain(self) -> None:
+        self.replicas.logs.retention_tick(self.clock.now_ms(), self.cleaner.is_cleaning)
+        self.sessions.disturb()  # logs may begin later now
+
     async def _start_http(self) -> None:
         self.metrics.read_logs_from(self._log_figures)
         self.metrics.read_network_from(self._network_figures)
+        self.metrics.partitions.follow(lambda: self._count(lambda: self.replicas.logs.logs()))
+        self.metrics.leaders.follow(lambda: self._count(lambda: self.replicas.__iter__()))
+        self.metrics.offline_log_directories.follow(lambda: self._count(lambda: self.replicas.logs.offline))
         self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
         http = HttpServer(
             {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
@@ -264,6 +300,14 @@ class Broker:
             figures = self._figures[topic] = TopicFigures(self.metrics.topic(topic))
         return figures
 
+    def figures_of(self, topic: str) -> TopicFigures | None:
+        """The counters of a topic that a client names; None if there is no such topic."""
+        return self.topic_figures(topic) if topic in self.cluster.image.topics else None
+
+    def count_error(self, api_key: int, code: int) -> None:
+        """An answer carries an error."""
+        self.metrics.api(ApiKey(api_key)).count_error(code)
+
     def observe(self, api_key: int, seconds: float) -> None:
         """A request was answered."""
         api = self._apis.get(api_key)
@@ -299,7 +343,11 @@ class Broker:
     async def create_offsets_topic(self) -> None:
         """The topic of committed offsets, made when the first group is looked for."""
         settings = self.settings
-        configs = {"cleanup.policy": "compact", "segment.bytes": str(settings.offsets_topic_segment_bytes)}
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings.offsets_topic_segment_bytes),
+        }
         factor = min(settings.offsets_topic_replication_factor, len(self.cluster.image.brokers))
         topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
         outcome = (await self.cluster.create_topics([topic]))[0]
@@ -313,8 +361,10 @@ class Broker:
             offline = self.replicas.logs.offline
             reasons = tuple(f"data folder {path} is offline: {error.reason}" for path, error in offline.items())
             status = "degraded" if reasons else "ok"
+        loading = self._loading if self._status == "starting" else None
         uptime_s = (self.clock.monotonic_ms() - self._started_ms) / 1000
-        return Health(status, self.node_id, __version__, round(uptime_s, 1), reasons)
+        progress = None if loading is None else {"logs_open": loading.done, "logs": loading.total}
+        return Health(status, self.node_id, __version__, round(uptime_s, 1), reasons, progress)
 
     # --- following the image
 
@@ -323,6 +373,30 @@ class Broker:
 
     def log_settings_of(self, topic: str) -> LogSettings:
         return self.topic_settings_of(topic).log
+
+    async def _before_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Make the logs of new partitions, of which nobody knows yet; the loop serves others meanwhile."""
+        change = diff(old, new)
+        grown = [(after, len(before.partitions)) for before, after in change.topics_changed.values()]
+        await self._make_logs(new, [*((topic, 0) for topic in change.topics_added.values()), *grown], is_new=True)
+
+    async def _make_logs(self, image: ClusterImage, topics: Iterable[tuple[TopicImage, int]], *, is_new: bool) -> None:
+        """Those that are not there of the topics' partitions from a number on."""
+        logs = self.replicas.logs
+        wanted: list[NewLog] = []
+        for topic, first in topics:
+            news = [
+                index
+                for index in range(first, len(topic.partitions))
+                if topic.partitions[index].leader == self.node_id and not logs.holds(topic.name, index)
+            ]
+            if news:
+                settings = topic_settings(self.settings, image.topic_config(topic.name)).log
+                wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in news]
+        if wanted:
+            made = self.loop.create_future()
+            logs.create_all(wanted, self.clock.now_ms(), lambda: made.set_result(None), is_new=is_new)
+            await made
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         change = diff(old, new)
@@ -386,6 +460,9 @@ class Broker:
 
     # --- figures
 
+    def _count(self, things: Callable[[], Iterable[object]]) -> int | None:
+        return sum(1 for _ in things()) if self.is_ready else None
+
     def _log_figures(self) -> Iterator[LogFigures]:
         if not self.is_ready:
             return
@@ -408,6 +485,7 @@ def _limits(settings: BrokerSettings) -> Limits:
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_ip,
         idle_ms=max(0, settings.connections_max_idle_ms),
+        busy_poll_us=settings.socket_busy_poll_us,
         # Kafka's default of 50 makes a crowd that comes at once wait for a second: a queue costs nothing.
         backlog=max(settings.socket_listen_backlog_size, 1024),
     )

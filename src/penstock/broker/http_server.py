@@ -300,6 +300,7 @@ class Health(NamedTuple):
     version: str
     uptime_s: float
     reasons: tuple[str, ...] = ()
+    progress: Mapping[str, int] | None = None  # of a start
 
 
 def health_route(read: Callable[[], Health]) -> Handler:
@@ -308,7 +309,10 @@ def health_route(read: Callable[[], Health]) -> Handler:
     async def handle(_: Request) -> Reply:
         health = read()
         status = HTTPStatus.OK if health.status in ("ok", "degraded") else HTTPStatus.SERVICE_UNAVAILABLE
-        return Reply(status, "application/json", json.dumps(health._asdict()).encode() + b"\n")
+        fields = health._asdict()
+        if health.progress is None:
+            del fields["progress"]
+        return Reply(status, "application/json", json.dumps(fields).encode() + b"\n")
 
     return handle
 

@@ -66,7 +66,7 @@ _TOPIC_FAMILIES = {
     "bytes_out": "Bytes of record batches that consumers fetched.",
     "bytes_rejected": "Bytes of record batches that were refused.",
     "produce_requests": "Produce requests, counted for each topic in them.",
-    "fetch_requests": "Fetch requests, counted for each topic in them.",
+    "fetch_requests": "Fetch requests, counted for each topic that their answer tells of.",
     "failed_produce_requests": "Produce requests that failed for the topic.",
     "failed_fetch_requests": "Fetch requests that failed for the topic.",
 }

@@ -7,34 +7,20 @@ although Kafka 4 begins at 3: with a higher minimum old librdkafka believes that
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.handlers import (
-    alter_configs,
     api_versions,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
-    list_groups,
     list_offsets,
     metadata,
     offset_commit,
-    offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
     produce,
     sync_group,
 )
@@ -45,6 +31,18 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 Handle = Callable[["Broker", Request, Answer], None]
+
+
+def _when_used(module: str) -> Handle:
+    """The handler of a module that is imported with the first request for it: a start need not wait for it."""
+    found: list[Handle] = []
+
+    def handle(broker: Broker, request: Request, answer: Answer) -> None:
+        if not found:
+            found.append(import_module(f"penstock.broker.handlers.{module}").handle)
+        found[0](broker, request, answer)
+
+    return handle
 
 
 class Served(NamedTuple):
@@ -65,20 +63,20 @@ SERVED: dict[int, Served] = {
     ApiKey.HEARTBEAT: Served(0, 4, heartbeat.handle),
     ApiKey.LEAVE_GROUP: Served(0, 5, leave_group.handle),
     ApiKey.SYNC_GROUP: Served(0, 5, sync_group.handle),
-    ApiKey.DESCRIBE_GROUPS: Served(0, 5, describe_groups.handle),
-    ApiKey.LIST_GROUPS: Served(0, 5, list_groups.handle),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 5, _when_used("describe_groups")),
+    ApiKey.LIST_GROUPS: Served(0, 5, _when_used("list_groups")),
     ApiKey.API_VERSIONS: Served(0, 3, api_versions.handle),
-    ApiKey.CREATE_TOPICS: Served(0, 7, create_topics.handle),
-    ApiKey.DELETE_TOPICS: Served(0, 6, delete_topics.handle),
-    ApiKey.DELETE_RECORDS: Served(0, 2, delete_records.handle),
-    ApiKey.INIT_PRODUCER_ID: Served(0, 4, init_producer_id.handle),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, offset_for_leader_epoch.handle),
-    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, describe_configs.handle),
-    ApiKey.ALTER_CONFIGS: Served(0, 2, alter_configs.handle),
-    ApiKey.DESCRIBE_LOG_DIRS: Served(0, 4, describe_log_dirs.handle),
-    ApiKey.CREATE_PARTITIONS: Served(0, 3, create_partitions.handle),
-    ApiKey.DELETE_GROUPS: Served(0, 2, delete_groups.handle),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, incremental_alter_configs.handle),
-    ApiKey.OFFSET_DELETE: Served(0, 0, offset_delete.handle),
-    ApiKey.DESCRIBE_CLUSTER: Served(0, 1, describe_cluster.handle),
+    ApiKey.CREATE_TOPICS: Served(0, 7, _when_used("create_topics")),
+    ApiKey.DELETE_TOPICS: Served(0, 6, _when_used("delete_topics")),
+    ApiKey.DELETE_RECORDS: Served(0, 2, _when_used("delete_records")),
+    ApiKey.INIT_PRODUCER_ID: Served(0, 4, _when_used("init_producer_id")),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, _when_used("offset_for_leader_epoch")),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, _when_used("describe_configs")),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, _when_used("alter_configs")),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(0, 4, _when_used("describe_log_dirs")),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3, _when_used("create_partitions")),
+    ApiKey.DELETE_GROUPS: Served(0, 2, _when_used("delete_groups")),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, _when_used("incremental_alter_configs")),
+    ApiKey.OFFSET_DELETE: Served(0, 0, _when_used("offset_delete")),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 1, _when_used("describe_cluster")),
 }

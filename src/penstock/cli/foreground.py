@@ -85,10 +85,8 @@ def run_broker(
 async def _live(
     broker: Broker, stop: StopRequest, on_started: Callable[[Broker], None], on_stopping: Callable[[], None]
 ) -> None:
-    try:
-        await broker.start()
-    except Exception as error:
-        raise _StartFailed(error) from error
+    if not await _start(broker, stop):
+        return
     try:
         on_started(broker)
         await stop.asked.wait()
@@ -101,6 +99,27 @@ async def _live(
             "The broker did not stop cleanly: see the log above.",
             "Nothing that was acknowledged with acks=all is lost; the next start checks what was not marked as closed.",
         )
+
+
+async def _start(broker: Broker, stop: StopRequest) -> bool:
+    """Whether it has started; not if it was asked to stop before."""
+    starting = asyncio.create_task(broker.start())
+    asked = asyncio.create_task(stop.asked.wait())
+    try:
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            logger.info("%s: the start is given up; the next one checks again what this one did", stop.signal_name)
+            starting.cancel()
+        await starting
+    except asyncio.CancelledError:
+        if not stop.asked.is_set():
+            raise
+        return False
+    except Exception as error:
+        raise _StartFailed(error) from error
+    finally:
+        asked.cancel()
+    return True
 
 
 class StopRequest:

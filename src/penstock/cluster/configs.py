@@ -91,12 +91,13 @@ def _edited(kind: ResourceKind, edit: ConfigEdit, settings: Settings, rules: Con
         default = rules.list_default(kind, edit.name)
         if default is None:
             raise InvalidConfig(f"{edit.name} is no list, so nothing can be added to it or taken from it")
-        before = _items(settings.get(edit.name, default))
-        given = _items(value)
+        before, given = _items(settings.get(edit.name, default)), _items(value)
+        # In sets: what a request lists may be as long as a request.
+        known, named = set(before), set(given)
         if edit.kind is EditKind.APPEND:
-            after = [*before, *(item for item in given if item not in before)]
+            after = [*before, *(item for item in given if item not in known)]
         else:
-            after = [item for item in before if item not in given]
+            after = [item for item in before if item not in named]
         value = ",".join(after)
     problem = rules.problem(kind, edit.name, value)
     if problem is not None:

@@ -3,10 +3,10 @@
 Noun: `ClusterMetadata`, which holds the image, decides what is asked for (`topics`, `configs`, `elections`), stores it
 in the tree, and tells listeners.
 
-Rule: one change at a time: decide on the image, store, replace the image, tell. The image is never ahead of the tree,
-and behind it only while a change is being stored; when it is not known whether a change was stored, everything is read
-again. Every change checks that the controller's epoch is still the one that this broker was elected with. Cancelling
-whoever asked for a change does not cancel the change.
+Rule: one change at a time: decide on the image, store, let those prepare who must, replace the image, tell. The image
+is never ahead of the tree, and behind it only while a change is being stored and prepared; when it is not known whether
+a change was stored, everything is read again. Every change checks that the controller's epoch is still the one that
+this broker was elected with. Cancelling whoever asked for a change does not cancel the change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.cluster import paths
@@ -58,6 +58,7 @@ from penstock.runtime.randomness import Random
 logger = logging.getLogger(__name__)
 
 Listener = Callable[[ClusterImage, ClusterImage], None]
+Preparation = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 T = TypeVar("T")
 
 _OPERATIONS_AT_ONCE = 1000
@@ -119,6 +120,7 @@ class ClusterMetadata:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listeners: list[Listener] = []
+        self._preparations: list[Preparation] = []
         self._producer_ids = ProducerIds(tree, broker_id)
 
     @property
@@ -132,6 +134,16 @@ class ClusterMetadata:
         def cancel() -> None:
             if listener in self._listeners:
                 self._listeners.remove(listener)
+
+        return cancel
+
+    def prepare(self, preparation: Preparation) -> Callable[[], None]:
+        """Await `preparation` with the image before and after each change that was stored, before anybody sees it."""
+        self._preparations.append(preparation)
+
+        def cancel() -> None:
+            if preparation in self._preparations:
+                self._preparations.remove(preparation)
 
         return cancel
 
@@ -263,7 +275,7 @@ class ClusterMetadata:
             except ClusterError as error:
                 raise MetadataUnavailable(str(error)) from error
             self._in_doubt = False
-            self._replace_image(image)
+            await self._advance(image)
         return self._image
 
     async def _store(self, decision: Decision) -> None:
@@ -275,7 +287,15 @@ class ClusterMetadata:
             logger.warning("a change of the metadata was not stored: %s", error)
             self._in_doubt = not isinstance(error, (TreeBusy, TreeDiskFull, DataTooLarge))
             raise MetadataUnavailable(str(error)) from error
-        self._replace_image(decision.image)
+        await self._advance(decision.image)
+
+    async def _advance(self, image: ClusterImage) -> None:
+        for preparation in list(self._preparations):
+            try:
+                await preparation(self._image, image)
+            except Exception:
+                logger.exception("a preparation for a change of the cluster's metadata failed")
+        self._replace_image(image)
 
     def _replace_image(self, image: ClusterImage) -> None:
         before, self._image = self._image, image

@@ -7,6 +7,7 @@ compacted one takes no record without a key).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 from penstock.log.errors import AppendTooLarge, BatchTooLarge, InvalidBatch, InvalidTimestamp
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
@@ -81,7 +82,18 @@ def must_roll(
     # Only what is sealed is compacted.
     if settings.max_compaction_lag_ms < age_max_ms and settings.compacts:
         age_max_ms = settings.max_compaction_lag_ms
+    if settings.segment_jitter_ms:
+        age_max_ms = max(1, age_max_ms - roll_jitter_ms(settings, active.path))
     first = active.first_timestamp
     if first is None or first < 0 or headers[0].max_timestamp < 0:
         return now_ms - rolled_ms > age_max_ms
     return headers[0].max_timestamp - first > age_max_ms
+
+
+def roll_jitter_ms(settings: LogSettings, path: str) -> int:
+    """How much earlier than others the segment at `path` is rolled: segment.jitter.ms, or segment.ms if less, at most.
+
+    It follows from the name alone. Logs that began together part all the same, each segment anew, and a segment keeps
+    its share over a restart.
+    """
+    return min(settings.segment_jitter_ms, settings.segment_ms) * crc32(path.encode()) >> 32

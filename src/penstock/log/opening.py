@@ -67,7 +67,8 @@ def open_log(
     """
     files.make_folder(folder)
     table = SegmentTable.load(files, folder) if clean else None
-    if table is None or not len(table):
+    has_manifest = table is not None and len(table) > 0
+    if table is None or not has_manifest:
         table = _list_segments(files, folder)
     interval = settings.index_interval_bytes
     if not len(table):
@@ -102,6 +103,8 @@ def open_log(
     log.epochs.truncate_from_start(log.log_start_offset)
     if clean:
         _restore_producers(log, end, now_ms)
+        if has_manifest and not found.damages and log.restored_offset == end:
+            log.found_closed_at = end
     else:
         _restore_after_crash(log, [*found.unsynced, found.active], recovery_point or 0, now_ms)
     return Opened(log, clean, found.damages, found.removed, found.walked)
@@ -225,6 +228,8 @@ def _restore_after_crash(log: PartitionLog, recovered: list[Segment], recovery_p
         if segment.aborted.cut_damaged_tail():
             limit = min(limit, segment.base_offset)
     _restore_producers(log, limit, now_ms)
+    for segment in recovered:
+        segment.walked = None
     kept = {*log.table.bases, log.active.base_offset, log.restored_offset or 0}
     remove_snapshots(log.files, log.folder, keep=kept)
 

@@ -35,6 +35,7 @@ from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.open_segments import OpenSegments
 from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.producers.state import CompletedTransaction, ProducerStates
+from penstock.log.recompression import recompressed
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
@@ -96,9 +97,11 @@ class PartitionLog:
         self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
         self._cuts: list[int] = []  # where each truncation cut
         self.restored_offset: int | None = None  # of the snapshot that this start began from
+        self.found_closed_at: int | None = None  # the end of a log that was opened just as `close` leaves one
         self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
+        self._prepared_size = self._flushed_size = 0  # of the log at its last flush
         self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
         self._appended_ms = now_ms
         self._unsynced: list[Segment] = list(unsynced)
@@ -186,6 +189,9 @@ class PartitionLog:
                 return Appended(verdict.base_offset, verdict.last_offset, stamped, is_duplicate=True)
         elif headers[0].is_control:
             self._check_markers(batches, headers)
+        if self.settings.compression_codec is not None:
+            batches, found = recompressed(self.settings, batches, found)
+            headers = found.headers
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
         append_time_ms = NO_APPEND_TIME
@@ -446,14 +452,26 @@ class PartitionLog:
     def unflushed(self) -> int:
         return self.log_end_offset - self.flushed_offset
 
+    @property
+    def flush_count_reached(self) -> bool:
+        """Whether as many records are not durable as the topic allows."""
+        return self.unflushed >= self.settings.flush_messages
+
     def flush_due(self, now_ms: int) -> bool:
         """Whether the topic's own flush policy asks for a flush."""
         if self.unflushed <= 0:
             return False
-        if self.unflushed >= self.settings.flush_messages:
+        if self.flush_count_reached:
             return True
         # What recovery found is not known to be durable, either, and nobody knows how old it is.
         return self._unflushed_ms is None or now_ms - self._unflushed_ms >= self.settings.flush_ms
+
+    def flush_wanted(self, now_ms: int, most_bytes: int, most_ms: int) -> bool:
+        """Whether so much, or something so old, is not durable; about, as deletions count as flushes do."""
+        if self.unflushed <= 0:
+            return False
+        too_old = self._unflushed_ms is None or now_ms - self._unflushed_ms >= most_ms
+        return too_old or self.size - self._flushed_size >= most_bytes
 
     def prepare_flush(self) -> Flush | None:
         """What must be synced so that all that was appended so far is durable; None if it is."""
@@ -472,6 +490,7 @@ class PartitionLog:
             self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
         except OSError as error:
             raise self._disk_error(error) from error
+        self._prepared_size = self.size
         folder = self.folder if folder_is_dirty else None
         sealed = frozenset(segment.base_offset for segment in self._unsynced)
         return Flush(self.files, self.log_end_offset, self.generation, targets, folder, sealed, changes)
@@ -481,6 +500,7 @@ class PartitionLog:
         if flush.generation != self.generation:
             return
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
+        self._flushed_size = self._prepared_size
         self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
         self._unsynced = [segment for segment in self._unsynced if segment.base_offset not in flush.sealed]
         # What was appended while the flush ran is at most as old as that.
@@ -498,6 +518,20 @@ class PartitionLog:
         self.complete_flush(flush)
 
     # --- end
+
+    def is_as_found(self) -> bool:
+        """Whether all that `close` would leave is there already, durable: nothing changed since the last clean stop."""
+        if self.found_closed_at != self.log_end_offset or self.generation or self._failure is not None:
+            return False
+        # The manifest below tells of most of these, but by the folder's time, which may stand still for milliseconds.
+        if self._folder_changes > 1 or self._unsynced or self.deletions_pending:
+            return False
+        if self.epochs.dirty or self.active.is_torn:
+            return False
+        try:
+            return SegmentTable.load(self.files, self.folder) is not None
+        except OSError:
+            return False  # closing it meets the same error, and says what it means
 
     def close(self) -> None:
         """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest."""

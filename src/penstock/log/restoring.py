@@ -7,7 +7,7 @@ older one, and without any the log is read from its start. Only headers are read
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
@@ -15,7 +15,7 @@ from penstock.log.producers.snapshot import SnapshotError, snapshot_name, snapsh
 from penstock.log.producers.state import ProducerStates
 from penstock.log.segment import Segment
 from penstock.log.transaction_index import AbortedTransaction, TransactionIndex, TransactionIndexError, entry_of
-from penstock.log.walk import Place
+from penstock.log.walk import Place, Run
 from penstock.records import scan
 from penstock.records.control import EndMarker, decode_marker
 from penstock.runtime.files import Files
@@ -66,7 +66,7 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
     first = segment.locate(from_offset)
     aborted: list[AbortedTransaction] = []
     latest_epoch = epochs.latest_epoch
-    for run in () if first is None else segment.runs(first.position):
+    for run in () if first is None else _runs(segment, first.position):
         for header in run.headers:
             if header.leader_epoch > latest_epoch:
                 epochs.assign(header.leader_epoch, header.base_offset)
@@ -80,6 +80,20 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
             if completed is not None and completed.is_aborted:
                 aborted.append(entry_of(completed))
     _index_aborted(segment.aborted, from_offset, aborted)
+
+
+def _runs(segment: Segment, start: int) -> Iterable[Run]:
+    """The batches from position `start` on: as recovery has just seen them, or read."""
+    walked, segment.walked = segment.walked, None
+    if walked is None:
+        return segment.runs(start)
+    found: list[Run] = []
+    for run in walked:
+        if run.position >= start:
+            found.append(run)
+        elif run.position + run.headers[-1].position >= start:
+            found.append(Run(run.position, [each for each in run.headers if run.position + each.position >= start]))
+    return found
 
 
 def _index_aborted(index: TransactionIndex, from_offset: int, aborted: list[AbortedTransaction]) -> None:

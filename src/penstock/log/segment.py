@@ -79,6 +79,7 @@ class Segment:
         self.verified = VerifiedRanges()
         self.tail_position = 0
         self.tail_header: BatchHeader | None = None
+        self.walked: list[Run] | None = None  # all headers, from a recovery to whoever replays them
 
     # --- life
 
@@ -109,6 +110,11 @@ class Segment:
     def paths(self) -> tuple[str, ...]:
         """Its files, the log first."""
         return (self.path, self.index.path, self.time_index.path, self.aborted.path)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a failed write may have left bytes beyond the logical end."""
+        return self._torn
 
     def seal(self) -> None:
         """No more appends: the indexes go to their files and out of memory."""

@@ -7,13 +7,15 @@ must match their checksum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
-from penstock.log.walk import walk, walk_runs
+from penstock.log.walk import Run, walk, walk_runs
 from penstock.records import NO_TIMESTAMP, BatchHeader
+
+_WALKED_RUNS_MAX: Final = 4096
+_WALKED_RUN_MAX: Final = 256
 
 
 class Damage(NamedTuple):
@@ -33,6 +35,7 @@ def recover(segment: Segment, synced_offset: int, next_offset: int) -> Damage | 
     """
     segment.size = segment.file.size()
     segment.reset()
+    segment.walked = []
     segment.index.create()
     segment.time_index.create()
     position, reason = _synced_part(segment, synced_offset, next_offset)
@@ -79,7 +82,7 @@ def _rest(segment: Segment, start: int) -> tuple[int, str | None]:
     return position, None
 
 
-def _take_run(segment: Segment, origin: int, headers: Sequence[BatchHeader], position: int) -> tuple[int, str | None]:
+def _take_run(segment: Segment, origin: int, headers: list[BatchHeader], position: int) -> tuple[int, str | None]:
     """`Segment.note` for batches in a row, up to one that cannot follow: where the last taken ends, why no further.
 
     Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch and
@@ -108,8 +111,18 @@ def _take_run(segment: Segment, origin: int, headers: Sequence[BatchHeader], pos
         expected, epoch, last = last_offset + 1, header.leader_epoch, header
     if last is None:
         return position, reason
+    _keep(segment, Run(origin, [*takewhile(lambda header: header is not last, headers), last] if reason else headers))
     if segment.first_timestamp is None:
         segment.first_timestamp = headers[0].max_timestamp
     segment.next_offset, segment.max_timestamp, segment.max_timestamp_offset = expected, stamp, stamp_offset
     segment.since_index, segment.tail_position, segment.tail_header = since, origin + last.position, last
     return origin + last.position + last.size, reason
+
+
+def _keep(segment: Segment, run: Run) -> None:
+    """For the replay that follows, which then need not read again; not where batches are small, and therefore many."""
+    if segment.walked is not None:
+        if len(segment.walked) < _WALKED_RUNS_MAX and len(run.headers) <= _WALKED_RUN_MAX:
+            segment.walked.append(run)
+        else:
+            segment.walked = None

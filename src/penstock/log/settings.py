@@ -23,11 +23,13 @@ _MIB = 1024 * 1024
 class LogSettings:
     segment_bytes: int = 1024 * _MIB
     segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 * _MIB
     index_interval_bytes: int = 4096
 
     flush_messages: int = NEVER
     flush_ms: int = NEVER
+    sync_before_ack: bool = True  # whoever sets a flush policy of his own chose that, and acks=all does not wait
 
     retention_ms: int = 7 * _DAY_MS
     retention_bytes: int = UNLIMITED
@@ -43,6 +45,9 @@ class LogSettings:
     message_timestamp_append_time: bool = False
     message_timestamp_before_max_ms: int = NEVER
     message_timestamp_after_max_ms: int = 60 * _MINUTE_MS
+
+    compression_codec: int | None = None  # None: batches stay as their producers compressed them
+    compression_level: int | None = None  # None: the codec's own default
 
     producer_id_expiration_ms: int = _DAY_MS
 

@@ -59,9 +59,10 @@ class Replicas:
 
     def drop(self, topic: str, now_ms: int) -> None:
         """A topic was deleted: its partitions and their logs go."""
-        for index, partition in self._partitions.pop(topic, {}).items():
+        partitions = self._partitions.pop(topic, {})
+        for partition in partitions.values():
             partition.drop()
-            self.logs.delete(topic, index, now_ms)
+        self.logs.delete_all([(topic, index) for index in partitions], now_ms)
 
     def update_settings(self, topic: str, settings: LogSettings, min_insync_replicas: int) -> None:
         """New settings take effect at once."""
@@ -70,5 +71,12 @@ class Replicas:
             partition.min_insync_replicas = min_insync_replicas
 
     def when_durable(self, partition: Partition, end_offset: int, done: Durable) -> None:
-        """Call `done` when everything below `end_offset` is durable, or with why it will not be."""
-        self._commits.when_durable(partition.log, end_offset, done)
+        """Call `done` when everything below `end_offset` is as durable as the topic demands, or why it cannot be.
+
+        By default that is a sync; with a flush policy of its own, one only when the policy asks for it.
+        """
+        log = partition.log
+        if log.settings.sync_before_ack or log.flush_count_reached:
+            self._commits.when_durable(log, end_offset, done)
+        else:
+            done(None)

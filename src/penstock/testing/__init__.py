@@ -1,1 +1,24 @@
-"""What to test with: an embedded broker, a simulated disk, every moment at which the power may fail."""
+"""What to test with: an embedded broker, a simulated disk, every moment at which the power may fail.
+
+    from penstock.testing import Broker
+
+The fixtures for pytest are in `pytest_plugin`. Nothing is imported before it is used: pytest loads that plugin in every
+project of an environment that has Penstock in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.testing.embedded_broker import EmbeddedBroker as Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Broker":
+        from penstock.testing.embedded_broker import EmbeddedBroker
+
+        return EmbeddedBroker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,8 @@
     with EmbeddedBroker() as broker:
         producer = AnyKafkaClient(broker.address)
 
+Its public name is `penstock.Broker`, also `penstock.testing.Broker`.
+
 Rule: nothing of it is simulated but its address: it listens on a free port of the loopback, and keeps its data in a
 temporary folder unless it is given one. Leaving the block stops it cleanly and removes what it made.
 """
@@ -18,6 +20,7 @@ from types import TracebackType
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
+from penstock.cluster.topics import NewTopic
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
@@ -39,6 +42,8 @@ class EmbeddedBroker:
         self._http_port = http_port
         self._settings = {
             "group.initial.rebalance.delay.ms": "0",
+            # Its loop shares the interpreter with the clients under test: awake, it would stand in their way.
+            "socket.busy.poll.us": "0",
             **(settings or {}),
             "log.dirs": (settings or {}).get("log.dirs", self.data_dir),
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
@@ -67,6 +72,14 @@ class EmbeddedBroker:
     def http_port(self) -> int | None:
         return self.broker.http_port
 
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Make a topic, without a client; it is there when this returns. Raises the broker's reason if it refuses."""
+        topic = NewTopic(name, partitions, configs=dict(config or {}))
+        made = asyncio.run_coroutine_threadsafe(self.broker.cluster.create_topics([topic]), self._loop)
+        refusal = made.result(_START_TIMEOUT_S)[0].refusal
+        if refusal is not None:
+            raise refusal
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
@@ -94,7 +107,11 @@ class EmbeddedBroker:
             raise self._failure
 
     def __enter__(self) -> EmbeddedBroker:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self._remove_what_is_temporary()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -102,5 +119,8 @@ class EmbeddedBroker:
         try:
             self.stop()
         finally:
-            if self._is_temporary:
-                shutil.rmtree(self.data_dir, ignore_errors=True)
+            self._remove_what_is_temporary()
+
+    def _remove_what_is_temporary(self) -> None:
+        if self._is_temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)

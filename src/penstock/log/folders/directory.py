@@ -35,6 +35,7 @@ from penstock.log.folders.errors import (
     UnknownPartition,
     is_partitions_own,
 )
+from penstock.log.folders.making import Made, NewLog, make_all
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id, write_topic_id
 from penstock.log.folders.names import doomed_name, folder_name
 from penstock.log.folders.removals import PendingRemovals, Removal, remove_all
@@ -44,7 +45,9 @@ from penstock.log.settings import LogSettings
 from penstock.log.trimming import truncate_fully, truncate_to
 from penstock.records import RecordError
 from penstock.runtime.files import Files, Space
+from penstock.runtime.parallel import in_parallel
 from penstock.runtime.randomness import Random
+from penstock.runtime.workers import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class LogDirectory:
         self.removals = PendingRemovals()
         self.hosted: dict[TopicPartition, Hosted] = {}
         self.damaged: dict[TopicPartition, LogFailed] = {}
+        self.is_flushing = False  # a log, for no one in particular
         self._lock = claim.lock
         self._random = random
         self._on_failure = on_failure
@@ -113,40 +117,56 @@ class LogDirectory:
         claim = claim_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
         return cls(files, claim, random, on_failure)
 
-    def load(self, settings_for: SettingsFor, now_ms: int, progress: Callable[[Progress], None] | None = None) -> None:
+    def load(
+        self,
+        settings_for: SettingsFor,
+        now_ms: int,
+        progress: Callable[[Progress], None] | None = None,
+        threads: int = 1,
+    ) -> None:
         """Open all logs."""
-        for step in self.loading(settings_for, now_ms):
+        for step in self.loading(settings_for, now_ms, threads):
             if progress is not None:
                 progress(step)
 
-    def loading(self, settings_for: SettingsFor, now_ms: int) -> Iterator[Progress]:
-        """Open the logs one by one, so that the caller may do other things in between.
+    def loading(self, settings_for: SettingsFor, now_ms: int, threads: int = 1) -> Iterator[Progress]:
+        """Open the logs one by one, so that the caller may do other things in between; with `threads`, several at once.
 
         Damaged partitions are left out (`damaged` says why); if the disk fails, the folder is offline and it ends.
         """
         self._load_began = True
         names = self.listing.doomed
         self.removals.add(Removal(now_ms, f"{self.path}/{name}", is_folder=True) for name in names)
-        total = len(self.listing.partitions)
-        for done, key in enumerate(self.listing.partitions, 1):
-            if self._failure is not None:
-                return
-            opened = self._load_one(key, settings_for(key[0]), now_ms)
-            yield Progress(self.path, *key, done, total, opened)
-        if self._failure is None:
-            self._settle_checkpoints()
-            self._loaded = True
+        keys = self.listing.partitions
 
-    def _load_one(self, key: TopicPartition, settings: LogSettings, now_ms: int) -> Opened | None:
+        def read(key: TopicPartition) -> tuple[Opened, bytes | None]:
+            return self._read_one(key, settings_for(key[0]), now_ms)
+
+        # Closed here and now when the folder fails: its threads must not go on opening what is released.
+        with contextlib.closing(in_parallel(read, keys, threads)) as outcomes:
+            for done, (key, outcome) in enumerate(outcomes, 1):
+                yield Progress(self.path, *key, done, len(keys), self._take_one(key, outcome))
+                if self._failure is not None:
+                    return
+        self._settle_checkpoints()
+        self._loaded = True
+
+    def _read_one(self, key: TopicPartition, settings: LogSettings, now_ms: int) -> tuple[Opened, bytes | None]:
+        """Open a log, which changes nothing but its own folder: it may happen in any thread."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        checkpoints = self.checkpoints
+        opened = open_log(
+            self.files, folder, settings, clean=self.was_clean, now_ms=now_ms,
+            recovery_point=checkpoints.recovery_point(key),
+            log_start_offset=checkpoints.start.rows.get(key, 0),
+        )  # fmt: skip
+        return opened, self._topic_id_of(folder)
+
+    def _take_one(self, key: TopicPartition, outcome: Outcome[tuple[Opened, bytes | None]]) -> Opened | None:
         folder = f"{self.path}/{folder_name(*key)}"
         checkpoints = self.checkpoints
         try:
-            opened = open_log(
-                self.files, folder, settings, clean=self.was_clean, now_ms=now_ms,
-                recovery_point=checkpoints.recovery_point(key),
-                log_start_offset=checkpoints.start.rows.get(key, 0),
-            )  # fmt: skip
-            topic_id = self._topic_id_of(folder)
+            opened, topic_id = outcome.result()
         except OSError as error:
             if is_process_limit(error):
                 raise TooManyOpenFiles(self.path, len(self.listing.partitions)) from error
@@ -250,23 +270,24 @@ class LogDirectory:
 
     def create(self, key: TopicPartition, topic_id: bytes | None, settings: LogSettings, now_ms: int) -> PartitionLog:
         """A new, empty partition, durably there when this returns."""
+        self.clear_way(key)
+        with self.disk():
+            made = make_all(self.files, self.path, [NewLog(key, topic_id, settings)], now_ms)[0]
+        return self.adopt(made)
+
+    def clear_way(self, key: TopicPartition) -> None:
+        """Before a partition is made: PartitionExists if it is there; of an earlier one of its name forget all."""
         folder = f"{self.path}/{folder_name(*key)}"
         with self.disk():
             if key in self.hosted or self.files.exists(folder):
                 raise PartitionExists(*key, folder)
             self.checkpoints.forget(key)
-            try:
-                log = open_log(self.files, folder, settings, clean=False, now_ms=now_ms).log
-                if topic_id is None:
-                    self.files.sync_folder(folder)
-                else:
-                    write_topic_id(self.files, folder, topic_id)  # which syncs the folder
-                self.files.sync_folder(self.path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self.files.remove_folder(folder)
-                raise
-        self.hosted[key] = Hosted(*key, log, topic_id)
+
+    def adopt(self, made: Made) -> PartitionLog:
+        """Take on a partition that was made here; DiskFull or DirectoryOffline if it could not be."""
+        with self.disk():
+            log = made.outcome.result()
+        self.hosted[made.new.key] = Hosted(*made.new.key, log, made.new.topic_id)
         return log
 
     def assign_topic_id(self, key: TopicPartition, topic_id: bytes) -> None:
@@ -281,22 +302,30 @@ class LogDirectory:
 
     def delete(self, key: TopicPartition, now_ms: int) -> None:
         """The partition is gone, durably, when this returns; its bytes go later. Also for a damaged one."""
+        self.delete_all([key], now_ms)
+
+    def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
+        """As delete for each, with one sync."""
+        with self.disk():
+            for key in keys:
+                self._delete(key, now_ms)
+            self.files.sync_folder(self.path)
+
+    def _delete(self, key: TopicPartition, now_ms: int) -> None:
         if key not in self.hosted and key not in self.damaged:
             raise UnknownPartition(*key)
         folder = f"{self.path}/{folder_name(*key)}"
         doomed = f"{self.path}/{doomed_name(*key, self._random.random_bytes(16))}"
-        with self.disk():
-            self.files.rename(folder, doomed)
-            hosted = self.hosted.pop(key, None)
-            self.damaged.pop(key, None)
-            delay_ms = _DELETE_DELAY_MS
-            if hosted is not None:
-                delay_ms = hosted.log.settings.file_delete_delay_ms
-                # Whoever still holds it would otherwise open the files of a later partition of the same name.
-                hosted.log.fail(LogFailed(folder, "the partition was deleted"))
-                hosted.log.release()
-            self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
-            self.files.sync_folder(self.path)
+        self.files.rename(folder, doomed)
+        hosted = self.hosted.pop(key, None)
+        self.damaged.pop(key, None)
+        delay_ms = _DELETE_DELAY_MS
+        if hosted is not None:
+            delay_ms = hosted.log.settings.file_delete_delay_ms
+            # Whoever still holds it would otherwise open the files of a later partition of the same name.
+            hosted.log.fail(LogFailed(folder, "the partition was deleted"))
+            hosted.log.release()
+        self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
 
     def doom(self, paths: Iterable[str], due_ms: int) -> None:
         """Remove these files, which were renamed out of use, when it is time."""
@@ -366,7 +395,7 @@ class LogDirectory:
 
     # --- end
 
-    def close(self) -> bool:
+    def close(self, threads: int = 1) -> bool:
         """Flush and close all logs, write the checkpoints, then the clean marker, then let go; whether it was clean."""
         if self._closed:
             return False
@@ -374,7 +403,7 @@ class LogDirectory:
         clean = False
         try:
             if self.check_logs():
-                clean = self._stop()
+                clean = self._stop(threads)
         except (OSError, LogError) as error:
             logger.error("data folder %s was not closed cleanly: %s", self.path, error)
         finally:
@@ -383,7 +412,7 @@ class LogDirectory:
             self._lock.release()
         return clean
 
-    def _stop(self) -> bool:
+    def _stop(self, threads: int) -> bool:
         if not self._loaded:
             clean = self.was_clean and not self._load_began
         else:
@@ -391,8 +420,10 @@ class LogDirectory:
                 # Before the logs write their manifests, which a later change of the folder would void.
                 remove_all(self.files, self.removals.take_all())
             clean = not self.damaged
-            for hosted in self.hosted.values():
-                clean = self._close_log(hosted.log) and clean
+            changed = [hosted.log for hosted in self.hosted.values() if not hosted.log.is_as_found()]
+            with contextlib.closing(in_parallel(PartitionLog.close, changed, threads)) as outcomes:
+                for log, outcome in outcomes:
+                    clean = self._is_closed(log, outcome) and clean
             self.checkpoint()
         if clean:
             with self.disk():
@@ -400,10 +431,10 @@ class LogDirectory:
                 self.files.sync_folder(self.path)
         return clean
 
-    def _close_log(self, log: PartitionLog) -> bool:
+    def _is_closed(self, log: PartitionLog, outcome: Outcome[None]) -> bool:
         try:
             with self.disk():
-                log.close()
+                outcome.result()
         except DiskFull as error:
             logger.warning(
                 "%s: %s; its records are durable, its indexes are made anew at the next start", log.folder, error

@@ -11,11 +11,15 @@ partition in two folders) is refused at the start, with everything left as it wa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from penstock.log.checkpoints import TopicPartition
-from penstock.log.errors import LogFailed
+from penstock.log.errors import LogError, LogFailed
 from penstock.log.flush import GroupCommit
 from penstock.log.folders import upkeep
 from penstock.log.folders.directory import Hosted, LogDirectory, Progress, SettingsFor
@@ -28,15 +32,22 @@ from penstock.log.folders.errors import (
     UnknownPartition,
     is_partitions_own,
 )
+from penstock.log.folders.making import Made, NewLog, make_all
 from penstock.log.folders.names import folder_name
 from penstock.log.folders.removals import Removal, remove_all
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.runtime.files import Files
+from penstock.runtime.parallel import in_parallel, outcome_of
 from penstock.runtime.randomness import Random
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
+logger = logging.getLogger(__name__)
+
 OnOffline = Callable[[str, LogFailed], None]
+
+_MADE_AT_ONCE: Final = 32
+_NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
 
 
 class DirectoryDescription(NamedTuple):
@@ -118,18 +129,45 @@ class LogManager:
                     name = folder_name(*key)
                     raise PartitionInTwoFolders(*key, f"{other.path}/{name}", f"{directory.path}/{name}")
 
-    def load(self, settings_for: SettingsFor, now_ms: int, progress: Callable[[Progress], None] | None = None) -> None:
-        """Open all logs. NoDirectoryOnline if every folder's disk fails over it."""
-        for step in self.loading(settings_for, now_ms):
-            if progress is not None:
-                progress(step)
+    def load(
+        self,
+        settings_for: SettingsFor,
+        now_ms: int,
+        progress: Callable[[Progress], None] | None = None,
+        threads: int = 0,
+    ) -> None:
+        """Open all logs, then `loaded`. NoDirectoryOnline if every folder's disk fails over it.
 
-    def loading(self, settings_for: SettingsFor, now_ms: int) -> Iterator[Progress]:
-        """As load, one log at a time, so that the caller may do other things in between."""
-        for directory in self._directories:
-            yield from directory.loading(settings_for, now_ms)
+        With `threads`, that many a folder, and all folders at once: `progress` and `settings_for` are then called in
+        any of them.
+        """
+        self.read_all(settings_for, now_ms, progress, threads)
+        self.loaded(now_ms)
+
+    def read_all(
+        self,
+        settings_for: SettingsFor,
+        now_ms: int,
+        progress: Callable[[Progress], None] | None = None,
+        threads: int = 0,
+    ) -> None:
+        """The part of load that takes long, and may happen beside the event loop."""
+
+        def read(directory: LogDirectory) -> None:
+            directory.load(settings_for, now_ms, progress, max(1, threads))
+
+        for _, outcome in in_parallel(read, self._directories, len(self._directories) if threads else 1):
+            outcome.result()
+
+    def loaded(self, now_ms: int) -> None:
+        """The part of load that must not: begin to remove what is due. NoDirectoryOnline."""
         self._require_online()
         self._remove_due(now_ms)
+
+    @property
+    def unread(self) -> int:
+        """How many logs there are to load."""
+        return sum(len(directory.listing.partitions) for directory in self._directories)
 
     # --- folders
 
@@ -186,6 +224,10 @@ class LogManager:
         directory = self._where.get((topic, partition))
         return None if directory is None else directory.get((topic, partition)).log
 
+    def holds(self, topic: str, partition: int) -> bool:
+        """Whether a folder has it, damaged or not."""
+        return (topic, partition) in self._where
+
     def find(self, topic: str, partition: int) -> Hosted | None:
         """As get, with the topic's id."""
         directory = self._where.get((topic, partition))
@@ -229,12 +271,85 @@ class LogManager:
         self._where[key] = directory
         return log
 
-    def _emptiest(self) -> LogDirectory:
+    def create_all(
+        self, wanted: Iterable[NewLog], now_ms: int, done: Callable[[], None], *, is_new: bool = True
+    ) -> None:
+        """Make new partitions beside the event loop, then call `done`.
+
+        Those that are there, or cannot be made, are left out: `create` would say why.
+        """
+        if self._offline and not is_new:
+            done()
+            return
+        self._make_next(deque(wanted), now_ms, done)
+
+    def _make_next(self, wanted: deque[NewLog], now_ms: int, done: Callable[[], None]) -> None:
+        # A few at a time, in one thread: the others are for those who wait for a sync.
+        places = self._place([wanted.popleft() for _ in range(min(len(wanted), _MADE_AT_ONCE))])
+        if not places:
+            if wanted:
+                self._make_next(wanted, now_ms, done)
+            else:
+                done()
+            return
+
+        def work() -> list[tuple[LogDirectory, Outcome[list[Made]]]]:
+            return [
+                (each, outcome_of(partial(make_all, self._files, each.path, places[each], now_ms))) for each in places
+            ]
+
+        def made(outcome: Outcome[list[tuple[LogDirectory, Outcome[list[Made]]]]]) -> None:
+            for directory, result in outcome.result():
+                self._adopt(directory, result)
+            self._make_next(wanted, now_ms, done)
+
+        try:
+            self._workers.run(work, made)
+        except WorkersError as error:
+            logger.warning("new partitions are not made: %s", error)
+            done()
+
+    def _place(self, wanted: Iterable[NewLog]) -> dict[LogDirectory, list[NewLog]]:
+        """Which folder is to make which; those that are there, or that none can make, in none."""
+        places: dict[LogDirectory, list[NewLog]] = {}
+        for new in wanted:
+            if new.key in self._where:
+                continue
+            try:
+                directory = self._emptiest(places)
+                directory.clear_way(new.key)
+            except LogError as error:
+                logger.warning("%s is not made: %s", folder_name(*new.key), error)
+                continue
+            places.setdefault(directory, []).append(new)
+        return places
+
+    def _adopt(self, directory: LogDirectory, outcome: Outcome[list[Made]]) -> None:
+        try:
+            with directory.disk():
+                made = outcome.result()
+        except LogError as error:
+            logger.warning("new partitions are not made: %s", error)
+            return
+        for each in made:
+            try:
+                directory.adopt(each)
+            except LogError as error:
+                logger.warning("%s is not made: %s", folder_name(*each.new.key), error)
+            else:
+                self._where[each.new.key] = directory
+
+    def _emptiest(self, planned: Mapping[LogDirectory, Sequence[NewLog]] = _NOTHING_PLANNED) -> LogDirectory:
+        def count(directory: LogDirectory) -> int:
+            return len(directory.hosted) + len(directory.damaged) + len(planned.get(directory, ()))
+
         while True:
             self._require_online()
             online = self._online()
-            fewest = min(_count(directory) for directory in online)
-            least = [directory for directory in online if _count(directory) == fewest]
+            if len(online) == 1:
+                return online[0]
+            fewest = min(map(count, online))
+            least = [directory for directory in online if count(directory) == fewest]
             if len(least) == 1:
                 return least[0]
             # A disk that cannot even tell its room has failed: look again without it.
@@ -243,8 +358,20 @@ class LogManager:
 
     def delete(self, topic: str, partition: int, now_ms: int) -> None:
         """The partition is gone, durably, when this returns; its bytes go with a later tick."""
-        self.directory_of(topic, partition).delete((topic, partition), now_ms)
-        del self._where[topic, partition]
+        self.delete_all([(topic, partition)], now_ms)
+
+    def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
+        """As delete for each, with one sync a folder."""
+        places: dict[LogDirectory, list[TopicPartition]] = {}
+        for key in keys:
+            places.setdefault(self.directory_of(*key), []).append(key)
+        for directory, doomed in places.items():
+            try:
+                directory.delete_all(doomed, now_ms)
+            finally:
+                for key in doomed:
+                    if key not in directory.hosted and key not in directory.damaged:
+                        del self._where[key]
 
     def update_settings(self, topic: str, settings: LogSettings) -> int:
         """Give all logs of a topic other settings; how many there are."""
@@ -282,6 +409,10 @@ class LogManager:
         """Begin the flushes that topics' own flush policies ask for; how many."""
         return sum(upkeep.start_due_flushes(directory, self._commits, now_ms) for directory in self._online())
 
+    def background_flush_tick(self, now_ms: int) -> int:
+        """Begin the flushes that keep a recovery short; in how many folders."""
+        return sum(upkeep.flush_in_background(directory, self._workers, now_ms) for directory in self._online())
+
     def checkpoint_tick(self) -> int:
         """Write the checkpoints that changed; the number of files written."""
         return sum(upkeep.checkpoint(directory) for directory in self._online())
@@ -308,11 +439,12 @@ class LogManager:
 
     # --- end
 
-    def close(self) -> bool:
-        """Close all folders; whether each of them cleanly."""
-        clean = [directory.close() for directory in self._directories]
+    def close(self, threads: int = 0) -> bool:
+        """Close all folders; whether each of them cleanly. With `threads`, all at once, and that many a folder."""
+
+        def close(directory: LogDirectory) -> bool:
+            return directory.close(max(1, threads))
+
+        outcomes = in_parallel(close, self._directories, len(self._directories) if threads else 1)
+        clean = [outcome.result() for _, outcome in outcomes]
         return all(clean) and not self._offline
-
-
-def _count(directory: LogDirectory) -> int:
-    return len(directory.hosted) + len(directory.damaged)

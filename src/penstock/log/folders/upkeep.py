@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from penstock.log.errors import DiskFull, LogError
 from penstock.log.flush import GroupCommit
@@ -18,10 +19,14 @@ from penstock.log.segment_table import UNKNOWN_TIMESTAMP
 from penstock.log.settings import NEVER
 from penstock.log.trimming import enforce_retention
 from penstock.records import NO_TIMESTAMP
+from penstock.runtime.workers import Outcome, Workers, WorkersError
 
 logger = logging.getLogger(__name__)
 
 IsBusy = Callable[[PartitionLog], bool]
+
+UNFLUSHED_BYTES: Final = 64 * 1024 * 1024
+UNFLUSHED_MS: Final = 30_000
 
 
 def may_expire(log: PartitionLog, now_ms: int) -> bool:
@@ -91,6 +96,51 @@ def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int
             count += 1
             commits.when_durable(log, log.log_end_offset, done)
     return count
+
+
+def flush_in_background(directory: LogDirectory, workers: Workers, now_ms: int) -> bool:
+    """Begin to flush the logs of which much, or something old, is not durable; whether there are any.
+
+    Whatever the flush policy: that is for those who must not lose records, while this bounds what the start after a
+    crash has to check, and the system would write the bytes out soon in any case. One log after the other, since nobody
+    waits for them, and never on the loop, since they are many bytes.
+    """
+    if directory.is_flushing or not directory.check_logs():
+        return False
+    for hosted in directory.hosted.values():
+        log = hosted.log
+        if log.flush_wanted(now_ms, UNFLUSHED_BYTES, UNFLUSHED_MS):
+            try:
+                if _flush_one(directory, log, workers, now_ms):
+                    return True
+            except (LogError, WorkersError) as error:
+                logger.warning("flush of %s: %s", log.folder, error)
+                if not directory.check_logs():
+                    break
+    return False
+
+
+def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now_ms: int) -> bool:
+    flush = log.prepare_flush()
+    if flush is None:
+        return False
+
+    def done(outcome: Outcome[None]) -> None:
+        directory.is_flushing = False
+        if outcome.error is not None:
+            log.fail(outcome.error)
+            directory.check_logs()
+        else:
+            log.complete_flush(flush)
+            flush_in_background(directory, workers, now_ms)
+
+    directory.is_flushing = True
+    try:
+        workers.run(flush.run, done)
+    except WorkersError:
+        directory.is_flushing = False
+        raise
+    return True
 
 
 def checkpoint(directory: LogDirectory) -> int:

@@ -1,0 +1,94 @@
+"""Fixtures for anybody's tests, with any Kafka client: a real broker, and topics on it.
+
+    def test_what_is_sent_arrives(penstock_broker, penstock_topic):
+        producer = AnyKafkaClient(bootstrap_servers=penstock_broker.address)
+        producer.send(penstock_topic, b"...")
+
+`penstock_broker` is one for the session, since a test that has topics and groups of its own needs no broker of its own;
+`penstock_broker_scope = function` (or class, module, package) in pytest's configuration makes more of them.
+`penstock_fresh_broker` is a new one for each test, whatever that says. Override the fixture `penstock_broker_settings`
+in a conftest.py to start them with settings, by Kafka's names. `penstock_topic` is the name of a new topic on
+`penstock_broker`; the marker `penstock_topic(partitions=3, config={"cleanup.policy": "compact"})` shapes it.
+
+Rule: whoever does not ask for a fixture pays for none of this: the broker is imported when the first one is made.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.testing.embedded_broker import EmbeddedBroker
+
+Scope = Literal["session", "package", "module", "class", "function"]
+
+_SCOPES: Final[tuple[Scope, ...]] = ("session", "package", "module", "class", "function")
+_SCOPE: Final = "penstock_broker_scope"
+_MARKER: Final = "penstock_topic"
+_LONGEST_STEM: Final = 60
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(_SCOPE, f"how long a penstock_broker serves: {', '.join(_SCOPES)}", default="session")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{_MARKER}(partitions=1, config=None): shapes the topic of that fixture")
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Scope:
+    asked = str(config.getini(_SCOPE))
+    for scope in _SCOPES:
+        if scope == asked:
+            return scope
+    raise pytest.UsageError(f"{_SCOPE} is {asked!r}; it can be {', '.join(_SCOPES)}")
+
+
+@pytest.fixture(scope="session")
+def penstock_broker_settings() -> Mapping[str, str]:
+    """The settings of the brokers, by their names in server.properties; to be overridden."""
+    return {}
+
+
+@pytest.fixture(scope=_scope)
+def penstock_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
+    """A running broker, in this process: `.address` for clients, `.create_topic(...)`, `.data_dir`."""
+    yield from _running(penstock_broker_settings)
+
+
+@pytest.fixture
+def penstock_fresh_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
+    """A broker that no other test has seen."""
+    yield from _running(penstock_broker_settings)
+
+
+@pytest.fixture
+def penstock_topic(request: pytest.FixtureRequest, penstock_broker: EmbeddedBroker) -> str:
+    """The name of a new, empty topic."""
+    marker = request.node.get_closest_marker(_MARKER)
+    shape: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    unknown = shape.keys() - {"partitions", "config"}
+    if marker is not None and (marker.args or unknown):
+        raise pytest.UsageError(f"{_MARKER} takes partitions= and config=, not {[*marker.args, *sorted(unknown)]}")
+    name = topic_name(request.node.name)
+    penstock_broker.create_topic(name, **shape)
+    return name
+
+
+def topic_name(test: str) -> str:
+    """A name that tells of its test, that brokers allow, and that nobody else has."""
+    stem = _NOT_IN_NAMES.sub("-", test)[:_LONGEST_STEM].strip("-")
+    return f"{stem}-{uuid.uuid4().hex[:8]}" if stem else uuid.uuid4().hex
+
+
+def _running(settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
+    from penstock.testing.embedded_broker import EmbeddedBroker
+
+    with EmbeddedBroker(settings=settings) as broker:
+        yield broker

@@ -1,0 +1,66 @@
+"""A process that is a broker: what a signal does while it is still starting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.cli import foreground
+from penstock.cli.foreground import StopRequest
+
+
+class Starting:
+    """Stands for a broker whose start takes as long as it is let."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.goes_on = asyncio.Event()
+        self.was_given_up = False
+        self._error = error
+
+    async def start(self) -> None:
+        try:
+            await self.goes_on.wait()
+        except asyncio.CancelledError:
+            self.was_given_up = True
+            raise
+        if self._error is not None:
+            raise self._error
+
+
+async def start(broker: Starting, happen: Any) -> bool:
+    stop = StopRequest(asyncio.get_running_loop())
+    starting = asyncio.create_task(foreground._start(cast(Broker, broker), stop))
+    await asyncio.sleep(0)
+    happen(stop)
+    async with asyncio.timeout(20):
+        return await starting
+
+
+def test_a_signal_during_the_start_ends_it() -> None:
+    async def story() -> None:
+        broker = Starting()
+        assert not await start(broker, lambda stop: stop.asked.set())
+        assert broker.was_given_up
+
+    asyncio.run(story())
+
+
+def test_a_start_without_a_signal_is_let_finish() -> None:
+    async def story() -> None:
+        broker = Starting()
+        assert await start(broker, lambda _: broker.goes_on.set())
+        assert not broker.was_given_up
+
+    asyncio.run(story())
+
+
+def test_what_keeps_it_from_starting_is_told_apart_from_a_signal() -> None:
+    async def story() -> None:
+        broker = Starting(ValueError("a reason"))
+        with pytest.raises(foreground._StartFailed, match="a reason"):
+            await start(broker, lambda _: broker.goes_on.set())
+
+    asyncio.run(story())
