@@ -1,0 +1,37 @@
+"""Looking after a cluster: topics, settings, offsets, groups. `AsyncAdmin`, and `Admin`, its blocking face."""
+
+from penstock.client.admin.async_admin import AsyncAdmin
+from penstock.client.admin.blocking import Admin
+from penstock.client.admin.results import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDirectory,
+    OffsetResult,
+    PartitionDescription,
+    PartitionLag,
+    TopicDescription,
+    TopicSpec,
+)
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "LogDirectory",
+    "OffsetResult",
+    "PartitionDescription",
+    "PartitionLag",
+    "TopicDescription",
+    "TopicSpec",
+]

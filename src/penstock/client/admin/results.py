@@ -1,0 +1,163 @@
+"""What admin calls take and give: plain values that do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from penstock.client.cluster_view import Node
+from penstock.client.consumer.types import TopicPartition
+
+ConfigValue = str | int | float | bool | None
+OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int | datetime
+"""An end of a partition, or the first record at or after a time (milliseconds since 1970, or a datetime)."""
+
+
+class TopicSpec(msgspec.Struct, frozen=True):
+    """A topic to be made. -1 leaves the number to the broker's own defaults."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, ConfigValue] = {}
+    assignments: Mapping[int, Sequence[int]] = {}
+    """Replicas by partition, instead of `partitions` and `replication_factor`."""
+
+
+class CreatedTopic(msgspec.Struct, frozen=True):
+    """A topic that was made, or with `existed` was there. -1 where an old broker does not say."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    topic_id: bytes | None = None
+    existed: bool = False
+
+
+class PartitionDescription(msgspec.Struct, frozen=True):
+    index: int
+    leader: Node | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...] = ()
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    name: str
+    topic_id: bytes | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+class ConfigResource(msgspec.Struct, frozen=True):
+    """Whose settings: a topic's, or a broker's; broker "" is the default of all brokers."""
+
+    kind: Literal["topic", "broker"]
+    name: str
+
+    @classmethod
+    def topic(cls, name: str) -> ConfigResource:
+        return cls("topic", name)
+
+    @classmethod
+    def broker(cls, broker_id: int | None = None) -> ConfigResource:
+        return cls("broker", "" if broker_id is None else str(broker_id))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else f"all {self.kind}s"
+
+
+class ConfigEntry(msgspec.Struct, frozen=True):
+    """A setting and where its value comes from."""
+
+    name: str
+    value: str | None
+    source: str
+    """topic, dynamic broker, dynamic default, static, default, or unknown."""
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None = None
+
+
+class ClusterDescription(msgspec.Struct, frozen=True):
+    cluster_id: str | None
+    controller: Node | None
+    nodes: tuple[Node, ...]
+
+
+class LogDirectory(msgspec.Struct, frozen=True):
+    """A data folder of a broker; bytes are -1 where an old broker does not say."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    sizes: Mapping[TopicPartition, int]
+    error: Exception | None = None
+
+
+class OffsetResult(msgspec.Struct, frozen=True):
+    """`offset` -1: no record is that late. `timestamp` -1 where there is none."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+class GroupListing(msgspec.Struct, frozen=True):
+    """`state` and `type` are empty where an old broker does not say."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+    coordinator: Node
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+class PartitionLag(msgspec.Struct, frozen=True):
+    """How far a group is behind in one partition. None: nothing is committed, or it cannot be told."""
+
+    partition: TopicPartition
+    committed: int | None
+    end: int | None
+    lag_records: int | None
+    lag_seconds: float | None
+    """Age of the first record that was not read; 0 with nothing left to read."""
+    member_id: str | None = None
+
+
+class GroupDescription(msgspec.Struct, frozen=True):
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    """The assignment strategy."""
+    coordinator: Node | None
+    members: tuple[GroupMember, ...]
+    partitions: tuple[PartitionLag, ...] = ()
+
+    @property
+    def lag_records(self) -> int:
+        return sum(partition.lag_records or 0 for partition in self.partitions)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Of the partition that is furthest behind."""
+        return max((item.lag_seconds for item in self.partitions if item.lag_seconds is not None), default=None)

@@ -1,0 +1,255 @@
+"""Topics: make, delete, list, describe, widen, shorten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.client.admin.core import AdminCore, only, topic_partitions
+from penstock.client.admin.results import CreatedTopic, PartitionDescription, TopicDescription, TopicSpec
+from penstock.client.cluster_view import Node
+from penstock.client.connection import Connection
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.errors import ConfigError, PenstockError, error_for
+from penstock.client.metadata import ask_metadata
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from penstock.wire.schemas.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+)
+from penstock.wire.schemas.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from penstock.wire.schemas.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from penstock.wire.schemas.metadata import MetadataResponse
+from penstock.wire.types import NO_UUID
+
+_DEFAULTS_SINCE = 4  # Before, a broker had no say in the numbers of partitions and replicas.
+_BY_STATE_SINCE = 6
+
+
+class TopicCalls(AdminCore):
+    async def create_topic(
+        self,
+        topic: TopicSpec | str,
+        *,
+        exist_ok: bool = False,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> CreatedTopic:
+        """Make a topic; raises TopicExists, InvalidTopic, InvalidSetting..."""
+        return only(
+            await self.create_topics([topic], exist_ok=exist_ok, validate_only=validate_only, timeout_ms=timeout_ms)
+        )
+
+    async def create_topics(
+        self,
+        topics: Iterable[TopicSpec | str],
+        *,
+        exist_ok: bool = False,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, CreatedTopic | PenstockError]:
+        specs = [TopicSpec(topic) if isinstance(topic, str) else topic for topic in topics]
+        if not specs:
+            return {}
+        by_name = {spec.name: spec for spec in specs}
+        if len(by_name) < len(specs):
+            raise ConfigError("a topic is named twice")
+
+        async def ask(left_ms: int) -> dict[str, CreatedTopic | PenstockError]:
+            connection = await self.cluster.to_controller()
+            version = connection.version_of(ApiKey.CREATE_TOPICS)
+            request = CreateTopicsRequest(
+                topics=[_creatable(spec, version) for spec in specs], timeout_ms=left_ms, validate_only=validate_only
+            )
+            answer = await connection.request(ApiKey.CREATE_TOPICS, request, version=version, timeout_ms=left_ms)
+            _whole_answer_moved(item.error_code for item in answer.topics)
+            return {item.name: _created(item, by_name[item.name], exist_ok) for item in answer.topics}
+
+        return await self._tried("creating topics", timeout_ms, ask)
+
+    async def delete_topic(self, name: str, *, missing_ok: bool = False, timeout_ms: int | None = None) -> None:
+        """Delete a topic and its records; raises UnknownTopic..."""
+        error = (await self.delete_topics([name], timeout_ms=timeout_ms))[name]
+        if error is not None and not (missing_ok and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise error
+
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, PenstockError | None]:
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return {}
+
+        async def ask(left_ms: int) -> dict[str, PenstockError | None]:
+            connection = await self.cluster.to_controller()
+            version = connection.version_of(ApiKey.DELETE_TOPICS)
+            request = DeleteTopicsRequest(timeout_ms=left_ms)
+            if version >= _BY_STATE_SINCE:
+                request.topics = [DeleteTopicState(name=name) for name in wanted]
+            else:
+                request.topic_names = wanted
+            answer = await connection.request(ApiKey.DELETE_TOPICS, request, version=version, timeout_ms=left_ms)
+            _whole_answer_moved(item.error_code for item in answer.responses)
+            return {
+                item.name: error_for(item.error_code, where=f"topic {item.name}", detail=item.error_message)
+                if item.error_code
+                else None
+                for item in answer.responses
+            }
+
+        return await self._tried("deleting topics", timeout_ms, ask)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
+        """The names of all topics, in order."""
+        answer = await self._metadata(None, timeout_ms)
+        return sorted(
+            topic.name for topic in answer.topics if topic.name and (include_internal or not topic.is_internal)
+        )
+
+    async def describe_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicDescription:
+        return only(await self.describe_topics([name], timeout_ms=timeout_ms))
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[str, TopicDescription | PenstockError]:
+        """These topics, or all: partitions, leaders, replicas, those in sync."""
+        wanted = None if names is None else list(dict.fromkeys(names))
+        if wanted is not None and not wanted:
+            return {}
+        answer = await self._metadata(wanted, timeout_ms)
+        return {topic.name: _described(answer, topic.name) for topic in answer.topics if topic.name is not None}
+
+    async def create_partitions(
+        self,
+        topic: str,
+        total: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Raise a topic's number of partitions to `total`; `assignments` names the replicas of each new one."""
+
+        async def ask(left_ms: int) -> None:
+            connection = await self.cluster.to_controller()
+            placed = (
+                None
+                if assignments is None
+                else [CreatePartitionsAssignment(broker_ids=list(item)) for item in assignments]
+            )
+            request = CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name=topic, count=total, assignments=placed)],
+                timeout_ms=left_ms,
+                validate_only=validate_only,
+            )
+            answer = await connection.request(ApiKey.CREATE_PARTITIONS, request, timeout_ms=left_ms)
+            for item in answer.results:
+                if item.error_code:
+                    raise error_for(item.error_code, where=f"topic {item.name}", detail=item.error_message)
+
+        await self._tried("creating partitions", timeout_ms, ask)
+
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int | PenstockError]:
+        """Delete what lies before an offset of each partition, -1 for all; answers with where each begins now."""
+        wanted = dict(zip(topic_partitions(before), before.values(), strict=True))
+
+        async def ask(
+            connection: Connection, led: list[TopicPartition], left_ms: int
+        ) -> dict[TopicPartition, int | PenstockError]:
+            topics: dict[str, DeleteRecordsTopic] = {}
+            for item in led:
+                named = topics.setdefault(item.topic, DeleteRecordsTopic(name=item.topic, partitions=[]))
+                named.partitions.append(DeleteRecordsPartition(partition_index=item.partition, offset=wanted[item]))
+            request = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=left_ms)
+            answer = await connection.request(ApiKey.DELETE_RECORDS, request, timeout_ms=left_ms)
+            found: dict[TopicPartition, int | PenstockError] = {}
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    key = TopicPartition(topic.name, part.partition_index)
+                    found[key] = error_for(part.error_code, where=str(key)) if part.error_code else part.low_watermark
+            return found
+
+        return await self._by_leader("deleting records", wanted, timeout_ms, ask)
+
+    async def _metadata(self, topics: list[str] | None, timeout_ms: int | None) -> MetadataResponse:
+        async def ask(left_ms: int) -> MetadataResponse:
+            return await ask_metadata(await self.cluster.to_any(), topics, timeout_ms=left_ms)
+
+        return await self._tried("asking for topics", timeout_ms, ask)
+
+
+def _whole_answer_moved(codes: Iterable[int]) -> None:
+    if ErrorCode.NOT_CONTROLLER in codes:
+        raise error_for(ErrorCode.NOT_CONTROLLER, where="the cluster").as_retriable()
+
+
+def _creatable(spec: TopicSpec, version: int) -> CreatableTopic:
+    partitions, replicas = spec.partitions, spec.replication_factor
+    if spec.assignments:
+        partitions = replicas = -1
+    elif version < _DEFAULTS_SINCE:
+        partitions = 1 if partitions < 0 else partitions
+        replicas = 1 if replicas < 0 else replicas
+    return CreatableTopic(
+        name=spec.name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(nodes))
+            for index, nodes in spec.assignments.items()
+        ],
+        configs=[CreatableTopicConfig(name=name, value=config_text(value)) for name, value in spec.config.items()],
+    )
+
+
+def config_text(value: object) -> str | None:
+    """A setting's value as brokers read it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _created(item: CreatableTopicResult, spec: TopicSpec, exist_ok: bool) -> CreatedTopic | PenstockError:
+    if item.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and exist_ok:
+        return CreatedTopic(item.name, existed=True)
+    if item.error_code:
+        return error_for(item.error_code, where=f"topic {item.name}", detail=item.error_message)
+    topic_id = item.topic_id if item.topic_id != NO_UUID else None
+    partitions = item.num_partitions if item.num_partitions >= 0 else spec.partitions
+    replicas = item.replication_factor if item.replication_factor >= 0 else spec.replication_factor
+    return CreatedTopic(item.name, partitions, replicas, topic_id)
+
+
+def _described(answer: MetadataResponse, name: str) -> TopicDescription | PenstockError:
+    topic = next(item for item in answer.topics if item.name == name)
+    if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+        return error_for(topic.error_code, where=f"topic {name}")
+    nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
+    return TopicDescription(
+        name,
+        topic.topic_id if topic.topic_id != NO_UUID else None,
+        topic.is_internal,
+        tuple(
+            PartitionDescription(
+                part.partition_index,
+                nodes.get(part.leader_id),
+                part.leader_epoch,
+                tuple(part.replica_nodes),
+                tuple(part.isr_nodes),
+                tuple(part.offline_replicas),
+            )
+            for part in sorted(topic.partitions, key=lambda part: part.partition_index)
+        ),
+    )

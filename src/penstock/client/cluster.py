@@ -1,0 +1,378 @@
+"""A client's way into a cluster: who leads what, and a connection to whom it may concern.
+
+Rule: what is known (`view`) is refreshed by age, and on demand when an answer shows that it is old. Refreshes
+asked for while one runs share the next one. Any node can be asked, the least busy first; when none of the known ones
+can be reached the bootstrap addresses are asked again, so that a cluster may move while we look away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl as tls
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NoReturn
+
+from penstock.client.addresses import Address, Addresses, parse_bootstrap
+from penstock.client.backoff import Backoff
+from penstock.client.bootstrapping import STAGGER_MS, Seed, find_seed, unreachable_cluster
+from penstock.client.cluster_view import ClusterView, Node, TopicView
+from penstock.client.connection import Connection
+from penstock.client.coordinators import Coordinators, Kind
+from penstock.client.diagnosis import HINTS, Unusable
+from penstock.client.errors import (
+    BootstrapError,
+    Cause,
+    ClosedError,
+    ConfigError,
+    NotConnected,
+    PenstockError,
+    TimedOut,
+    UnknownBroker,
+    error_for,
+)
+from penstock.client.links import LinkKey, Links, first_of, shared
+from penstock.client.metadata import Refresher, ask_metadata
+from penstock.client.opening import Way
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.randomness import Random, SystemRandom
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.metadata import MetadataResponse
+
+Change = Callable[[ClusterView, ClusterView], None]
+
+_log = logging.getLogger(__name__)
+_MAIN_LANE = ""
+
+
+class ClusterClient:
+    """Used on one event loop. `start` before anything else, `close` at the end; both may be called again."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        *,
+        client_id: str = "penstock",
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
+        metadata_max_age_ms: int = 300_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        ssl: tls.SSLContext | None = None,
+        rack: str | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        _require_positive(
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+        )
+        if ssl is not None and not isinstance(ssl, tls.SSLContext):
+            raise ConfigError(f"ssl is {ssl!r}, no ssl.SSLContext", hint="Pass ssl.create_default_context()")
+        self.bootstrap = parse_bootstrap(bootstrap_servers)
+        self.client_id = client_id
+        self.rack = rack
+        self.request_timeout_ms = request_timeout_ms
+        self.retry_backoff_ms = retry_backoff_ms
+        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.clock = clock or SystemClock()
+        self.random = random or SystemRandom()
+        self.view = ClusterView()
+        self._way = Way(client_id, connect_timeout_ms, request_timeout_ms, ssl)
+        self._links = Links(self._way, self.clock, self.random, retry_backoff_ms, retry_backoff_max_ms)
+        self._refresher = Refresher(self, metadata_max_age_ms)
+        self._coordinators = Coordinators(self)
+        self._listeners: list[Change] = []
+        self._origin: Address | None = None
+        self._bootstrapping: asyncio.Task[None] | None = None
+        self._started = False
+        self.closed = False
+
+    # ------------------------------------------------------------------------------------------ start and end
+
+    async def start(self, *, timeout_ms: int | None = None) -> None:
+        """Find the cluster. Every address is tried once, or with `timeout_ms` again and again until then.
+
+        Raises BootstrapError. A client that could not start may be started again.
+        """
+        self._check_open()
+        if self._started:
+            return
+        backoff = self.new_backoff()
+        begun_ms = self.clock.monotonic_ms()
+        while True:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else self._left_s(begun_ms, timeout_ms)):
+                    await self._bootstrap_again()
+                break
+            except TimeoutError as error:
+                if isinstance(error, PenstockError):
+                    raise
+                raise TimedOut(f"the cluster was not found within {timeout_ms} ms", hint=_START_HINT) from None
+            except BootstrapError as error:
+                wait_ms = backoff.failed(self.clock.monotonic_ms())
+                left_s = 0.0 if timeout_ms is None else self._left_s(begun_ms, timeout_ms)
+                if not error.retriable or left_s * 1000 <= wait_ms:
+                    raise
+                await asyncio.sleep(wait_ms / 1000)
+        self._started = True
+        self._refresher.start()
+
+    def _left_s(self, begun_ms: float, timeout_ms: float) -> float:
+        return max(0.0, begun_ms + timeout_ms - self.clock.monotonic_ms()) / 1000
+
+    async def close(self) -> None:
+        """Close all connections; whoever waits is told by ClosedError or NotConnected. Again is harmless."""
+        self.closed = True
+        tasks = [*self._refresher.end(), *self._coordinators.end()]
+        if self._bootstrapping is not None:
+            self._bootstrapping.cancel()
+            tasks.append(self._bootstrapping)
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._links.close()
+
+    async def __aenter__(self) -> ClusterClient:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the client is closed")
+
+    def new_backoff(self) -> Backoff:
+        """For a loop of tries of one's own."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, self.random)
+
+    # ------------------------------------------------------------------------------------------ what is known
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keep these topics in the view, and fresh."""
+        self._refresher.follow(topics)
+
+    def unfollow(self, topics: Iterable[str]) -> None:
+        self._refresher.unfollow(topics)
+
+    def follow_all(self) -> None:
+        """Keep all topics of the cluster in the view."""
+        self._refresher.follow_all()
+
+    def on_change(self, callback: Change) -> Callable[[], None]:
+        """Call with the old and the new view whenever it changes; answers with how to stop that."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
+        """Ask for the followed topics and for these; with `create` brokers that allow it make those that are missing.
+
+        Raises the last failure when request_timeout_ms are over.
+        """
+        self._check_open()
+        return await self._refresher.refresh(topics, create=create)
+
+    def refresh_soon(self) -> None:
+        """Ask without waiting: for whoever has just been told that the view is old. Not more often than the backoff
+        allows."""
+        if not self.closed:
+            self._refresher.refresh_soon()
+
+    async def wait_for_topic(self, topic: str, *, timeout_ms: int, create: bool = True) -> TopicView:
+        """The topic once it exists and a partition of it has a leader; raises UnknownTopic, TimedOut..."""
+        begun_ms = self.clock.monotonic_ms()
+        backoff = self.new_backoff()
+        while True:
+            view = self.view.topics.get(topic)
+            if view is not None and not view.error and any(item.leader >= 0 for item in view.partitions):
+                return view
+            left_s = self._left_s(begun_ms, timeout_ms)
+            if left_s <= 0 or (view is not None and view.error and not view.error.retriable):
+                self._not_there(topic, view, timeout_ms)
+            if backoff.failures:
+                await asyncio.sleep(min(left_s, backoff.remaining_ms(self.clock.monotonic_ms()) / 1000))
+            try:
+                async with asyncio.timeout(max(left_s, 0.001)):
+                    await self.refresh([topic], create=create)
+            except TimeoutError as error:
+                if isinstance(error, PenstockError):
+                    raise
+            backoff.failed(self.clock.monotonic_ms())
+
+    def _not_there(self, topic: str, view: TopicView | None, timeout_ms: int) -> NoReturn:
+        if view is not None and view.error:
+            raise error_for(view.error, where=f"topic {topic}")
+        if view is not None and view.partitions:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, where=f"topic {topic}")
+        raise TimedOut(f"the cluster did not say within {timeout_ms} ms where topic {topic} is")
+
+    def learnt(self, response: MetadataResponse, *, complete: bool) -> None:
+        """Take a Metadata response in, and tell who wants to know."""
+        keep = None if complete else self._refresher.keeps
+        self._change(self.view.merge(response, complete=complete, keep=keep))
+        addresses = {node.id: Address(node.host, node.port) for node in self.view.nodes.values()}
+        self._links.keep_only(addresses)
+
+    def learnt_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Take in what Produce and Fetch responses say in passing about a new leader."""
+        self._change(self.view.with_leader(topic, partition, leader, leader_epoch))
+
+    def _change(self, new: ClusterView) -> None:
+        old = self.view
+        if new == old:
+            return
+        self.view = new
+        for listener in list(self._listeners):
+            try:
+                listener(old, new)
+            except Exception:  # noqa: BLE001 - one listener must not keep news from the others
+                _log.exception("a listener for changes of the cluster failed")
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    async def to(self, node_id: int, *, lane: str = _MAIN_LANE) -> Connection:
+        """The connection to a node, opened if need be; raises NotConnected.
+
+        Requests of one lane wait behind each other: give long polls a lane of their own.
+        """
+        self._check_open()
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.view.nodes.get(node_id)
+            if node is None:
+                raise UnknownBroker(node_id)
+        return await self.to_node(node, lane)
+
+    async def to_node(self, node: Node, lane: str) -> Connection:
+        """`to` for a node that was learnt elsewhere than from metadata."""
+        try:
+            return await self._links.get(LinkKey(node.id, lane), Address(node.host, node.port))
+        except Unusable as error:
+            hint = f"{error.hint}. " if error.hint else ""
+            raise Unusable(
+                str(node),
+                error.cause,
+                error.reason,
+                f"{hint}This is the address that the broker advertises, as {self._origin} told; if it is not one "
+                "for clients, set advertised.listeners of the broker",
+            ) from error
+
+    async def to_any(self) -> Connection:
+        """A connection to whichever node is least busy; raises BootstrapError if none can be reached, neither the
+        known ones nor those at the bootstrap addresses."""
+        self._check_open()
+        for tries_left in (1, 0):
+            connections = [connection for _, connection in self._links.connections(_MAIN_LANE)]
+            if connections:
+                return min(connections, key=lambda connection: connection.in_flight)
+            # Nodes that failed a moment ago are not waited for: the bootstrap addresses may know better.
+            outcome = await self._reach_any([node for node in self.view.nodes.values() if not self._waits(node)])
+            if isinstance(outcome, Connection):
+                return outcome
+            if tries_left:
+                await self._bootstrap_again()
+        raise NotConnected("the cluster", "its brokers close their connections at once")
+
+    def _waits(self, node: Node) -> bool:
+        return self._links.waits(LinkKey(node.id, _MAIN_LANE))
+
+    async def to_controller(self) -> Connection:
+        """The controller, where there is one to be known; otherwise any node."""
+        if self.view.controller_id < 0:
+            return await self.to_any()
+        return await self.to(self.view.controller_id)
+
+    async def to_coordinator(self, kind: Kind, key: str) -> Connection:
+        """The broker that looks after a group or a transactional id, on a lane of its own."""
+        self._check_open()
+        return await self._coordinators.connect(kind, key)
+
+    def forget_coordinator(self, kind: Literal["group", "transaction"], key: str) -> None:
+        """After NOT_COORDINATOR and its like: ask again next time."""
+        self._coordinators.forget(kind, key)
+
+    async def _reach_any(self, nodes: list[Node]) -> Connection | list[tuple[str, PenstockError]]:
+        self.random.shuffle(nodes)
+        nodes.sort(key=self._waits)
+        outcome = await first_of(
+            [lambda node=node: self.to_node(node, _MAIN_LANE) for node in nodes],  # type: ignore[misc]
+            stagger_ms=STAGGER_MS,
+        )
+        if isinstance(outcome, tuple):
+            return outcome[1]
+        return [(f"{node.host}:{node.port}", error) for node, error in zip(nodes, outcome, strict=True)]
+
+    # ------------------------------------------------------------------------------------------ bootstrap
+
+    def rebootstrap(self) -> None:
+        """A broker said that what we know is of no use."""
+        self.view = self.view.without_nodes()
+        self._links.keep_only({})
+
+    async def _bootstrap_again(self) -> None:
+        """Shared by all who need it."""
+        self._check_open()
+        if self._bootstrapping is None:
+            self._bootstrapping = asyncio.ensure_future(self._find_cluster())
+            self._bootstrapping.add_done_callback(self._bootstrapped)
+        await shared(self._bootstrapping)
+
+    def _bootstrapped(self, task: asyncio.Task[None]) -> None:
+        self._bootstrapping = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _find_cluster(self) -> None:
+        seed = await find_seed(self.bootstrap, self._way, self.random)
+        adopted = False
+        try:
+            response = await self._first_metadata(seed)
+            self._origin = seed.address
+            self.learnt(response, complete=False)
+            for node in self.view.nodes.values():
+                if (node.host, node.port) == seed.address:
+                    self._links.adopt(LinkKey(node.id, _MAIN_LANE), seed.address, seed.connection)
+                    adopted = True
+                    return
+            outcome = await self._reach_any(list(self.view.nodes.values()))
+            if not isinstance(outcome, Connection):
+                raise unreachable_cluster(seed.address, outcome)
+        finally:
+            if not adopted:
+                seed.connection.close("the brokers' own addresses are known now")
+
+    async def _first_metadata(self, seed: Seed) -> MetadataResponse:
+        try:
+            response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
+        except PenstockError as error:
+            failure = Unusable(str(seed.address), Cause.OTHER, f"it did not describe its cluster: {error.message}", "")
+            raise BootstrapError([failure.attempt]) from error
+        if not response.brokers:
+            starting = Unusable(
+                str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
+            )
+            raise BootstrapError([starting.attempt])
+        return response
+
+
+_START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
+
+
+def _require_positive(**options: Any) -> None:
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ConfigError(f"{name} is {value!r}", hint="Give a number of milliseconds above 0")

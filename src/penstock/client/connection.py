@@ -1,0 +1,401 @@
+"""A connection to one broker.
+
+Noun: a pipeline of requests over one socket.
+
+Rule: requests leave in the order of the calls, and a broker answers in that order, so the answer that arrives belongs
+to the oldest request that waits; a correlation id that says otherwise ends the connection. So does a request that is
+not answered in its time: a broker that has stopped answering one has stopped answering all. When a connection ends,
+every request that waits fails with NotConnected and the reason. One timer serves all time-outs of a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut, UnsupportedVersion
+from penstock.client.framing import Frame, FrameReceiver
+from penstock.client.strangers import stranger
+from penstock.wire.errors import FrameError, WireError
+from penstock.wire.headers import decode_response, encode_request
+from penstock.wire.registry import APIS, response_codec
+from penstock.wire.types import Buffer, Chunk, Message
+
+MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
+# Until the peer has proved to be a broker: far below what the first bytes of a TLS alert or of HTTP are as a length.
+_FIRST_FRAME_BYTES: Final = 16 * 1024 * 1024
+
+# What a peer that has proved to be a broker may make us take by announcing it.
+_BROKER_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+# Below this, one copy costs less than another chunk for the system call.
+_JOIN_BYTES: Final = 32 * 1024
+_HIGH_WATER_BYTES: Final = 1024 * 1024
+_MAX_CORRELATION: Final = 2**31 - 1
+
+
+class IgnoredRequest(NotConnected):
+    """The broker answered a later request: it will never answer this one."""
+
+
+class BufferList(list[Buffer]):
+    """Records of a request as several buffers, which are sent one after the other and never joined."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self))
+
+
+class _Waiting:
+    """A request on its way."""
+
+    __slots__ = ("api_key", "correlation_id", "deadline", "future", "timeout_ms", "version")
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        future: asyncio.Future[Any],
+        deadline: float,
+        timeout_ms: float,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.future = future
+        self.deadline = deadline
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return f"{APIS[self.api_key].name} v{self.version}"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One broker. Made by `penstock.client.opening.open_connection`; used on its loop's thread only."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        client_id: str | None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self.node = node
+        self.closed = False
+        self.era: str | None = None
+        """The generation of a broker that knows no ApiVersions: "0.9"."""
+        self.close_reason = ""
+        self.first_bytes = b""
+        self._client_id = client_id
+        self._loop = loop or asyncio.get_running_loop()
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._max_frame_bytes = max_frame_bytes
+        self._receiver = FrameReceiver(_FIRST_FRAME_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._held_back: deque[list[Chunk]] = deque()
+        self._paused = False
+        self._gathers = False
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._lost = self._loop.create_future()
+
+    def __repr__(self) -> str:
+        state = f"closed: {self.close_reason}" if self.closed else f"{len(self._waiting)} in flight"
+        return f"<Connection {self.node}, {state}>"
+
+    # ------------------------------------------------------------------------------------------ versions
+
+    def agree(self, versions: Iterable[tuple[int, int, int]], era: str | None = None) -> None:
+        """What the broker serves: API, lowest and highest version."""
+        self._versions = {key: (lowest, highest) for key, lowest, highest in versions}
+        self.era = era
+        self._receiver.max_frame_bytes = self._max_frame_bytes
+        self._receiver.at_once_bytes = _BROKER_AT_ONCE_BYTES
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """What the broker serves, by API."""
+        return dict(self._versions)
+
+    def version_of(self, api_key: int, at_most: int | None = None) -> int:
+        """The highest version that both sides know, up to `at_most`; raises UnsupportedVersion."""
+        theirs = self._versions.get(api_key)
+        api = APIS.get(api_key)
+        if theirs is not None and api is not None:
+            version = min(theirs[1], api.versions.highest)
+            if at_most is not None:
+                version = min(version, at_most)
+            if version >= theirs[0] and version >= api.versions.lowest:
+                return version
+        name = api.name if api is not None else f"API {api_key}"
+        ours = None if api is None else (api.versions.lowest, min(api.versions.highest, at_most or 0x7FFF))
+        raise UnsupportedVersion(self.node, name, ours, theirs)
+
+    def supports(self, api_key: int, version: int) -> bool:
+        """Whether both sides know this version."""
+        theirs = self._versions.get(api_key)
+        api = APIS.get(api_key)
+        return theirs is not None and api is not None and theirs[0] <= version <= theirs[1] and version in api.versions
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._waiting)
+
+    async def request(
+        self,
+        api_key: int,
+        message: Message,
+        *,
+        timeout_ms: float,
+        version: int | None = None,
+        expects_answer: bool = True,
+    ) -> Any:
+        """The response message; None where no answer is expected.
+
+        Records of the request are sent without a copy, so they must not change until the answer is here; records of
+        the response are views of the received frame. Raises NotConnected, RequestTimedOut, UnsupportedVersion,
+        ProtocolViolation. Cancelling gives up the answer, not the request.
+        """
+        future = self.send(api_key, message, timeout_ms=timeout_ms, version=version, expects_answer=expects_answer)
+        return None if future is None else await future
+
+    def send(
+        self,
+        api_key: int,
+        message: Message,
+        *,
+        timeout_ms: float,
+        version: int | None = None,
+        expects_answer: bool = True,
+    ) -> asyncio.Future[Any] | None:
+        """`request` in two steps: the request is on its way when this returns, in the order of the calls."""
+        if self.closed:
+            raise NotConnected(self.node, self.close_reason)
+        if version is None:
+            version = self.version_of(api_key)
+        self._correlation_id = correlation_id = self._correlation_id % _MAX_CORRELATION + 1
+        chunks = encode_request(api_key, version, correlation_id, self._client_id, message)
+        future: asyncio.Future[Any] | None = None
+        if expects_answer:
+            future = self._loop.create_future()
+            deadline = self._loop.time() + timeout_ms / 1000
+            self._waiting.append(_Waiting(api_key, version, correlation_id, future, deadline, timeout_ms))
+            if deadline < self._timer_at:
+                self._arm(deadline)
+        if self._paused or self._held_back:
+            self._held_back.append(chunks)
+        else:
+            self._write(chunks)
+        return future
+
+    def _write(self, chunks: list[Chunk]) -> None:
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        buffers = _gathered(chunks)
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        elif self._gathers:
+            transport.writelines(buffers)
+        else:
+            for buffer in buffers:
+                transport.write(buffer)
+
+    # ------------------------------------------------------------------------------------------ time-outs
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        now = self._loop.time()
+        late = [waiting for waiting in self._waiting if waiting.deadline <= now]
+        if not late:
+            if self._waiting:
+                self._arm(min(waiting.deadline for waiting in self._waiting))
+            return
+        for waiting in late:
+            if not waiting.future.done():
+                waiting.future.set_exception(RequestTimedOut(self.node, str(waiting), waiting.timeout_ms))
+        self.abort(f"{late[0]} was not answered within {late[0].timeout_ms:.0f} ms")
+
+    # ------------------------------------------------------------------------------------------ the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        # asyncio before 3.12 would join what it is given to write at once.
+        self._gathers = sys.version_info >= (3, 12) or not type(transport).__module__.startswith("asyncio.")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        try:
+            frames = self._receiver.received(nbytes)
+        except FrameError as error:
+            for whole in error.frames:
+                self._take(whole)
+            self.first_bytes = self._receiver.first_bytes()
+            self._violated(str(error) + stranger(self.first_bytes))
+            return
+        for frame in frames:
+            self._take(frame)
+
+    def _take(self, frame: Frame | bytearray) -> None:
+        if self.closed:
+            return
+        if not self._waiting:
+            self.first_bytes = bytes(frame[:16])
+            self._violated(f"{len(frame)} bytes that nobody asked for")
+            return
+        waiting = self._waiting[0]
+        try:
+            if not self._versions:
+                waiting = self._without_ignored(frame)
+            header, position = decode_response(waiting.api_key, waiting.version, frame)
+            if header.correlation_id != waiting.correlation_id:
+                raise WireError(f"correlation id {header.correlation_id}, {waiting.correlation_id} was expected")
+            version = waiting.version
+            if waiting.api_key == _API_VERSIONS and frame[position : position + 2] == _UNSUPPORTED:
+                version = 0  # A broker that does not know the version asked for answers in the oldest.
+            message, _ = response_codec(waiting.api_key, version).decode(frame, position)
+        except WireError as error:
+            self.first_bytes = bytes(frame[:16])
+            self._violated(f"as answer to {waiting}: {error}")
+            return
+        self._waiting.popleft()
+        if not waiting.future.done():
+            waiting.future.set_result(message)
+
+    def _without_ignored(self, frame: Frame | bytearray) -> _Waiting:
+        """Who an answer is for, before versions are agreed on: old brokers pass over requests that they do not know."""
+        correlation_id = int.from_bytes(frame[:4], "big")
+        if any(waiting.correlation_id == correlation_id for waiting in self._waiting):
+            while self._waiting[0].correlation_id != correlation_id:
+                ignored = self._waiting.popleft()
+                if not ignored.future.done():
+                    ignored.future.set_exception(IgnoredRequest(self.node, f"it passed over {ignored}"))
+        return self._waiting[0]
+
+    def _violated(self, reason: str) -> None:
+        error = ProtocolViolation(self.node, reason)
+        if self._waiting and not self._waiting[0].future.done():
+            self._waiting[0].future.set_exception(error)
+        self.abort(error.message)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        while self._held_back and not self._paused and not self.closed:
+            self._write(self._held_back.popleft())
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed:
+            pending = self._receiver.pending_bytes
+            cut = f" in the middle of a frame, {pending} bytes into it" if pending else ""
+            if not self._versions:
+                self.first_bytes = self._receiver.first_bytes(min(pending, 16))
+            self._ended(f"the connection broke{cut}: {error}" if error else f"the broker closed the connection{cut}")
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def close(self, reason: str = "the client closed the connection") -> None:
+        """End it: requests that wait fail with NotConnected, what was written still leaves. Again is harmless."""
+        if not self.closed:
+            self._ended(reason)
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self, reason: str = "the client gave the connection up") -> None:
+        """End it at once: also what was written and has not left is lost."""
+        if not self.closed:
+            self._ended(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self, timeout_ms: float) -> None:
+        """Until the socket is gone; what has not left by then is given up."""
+        if self._transport is not None:
+            _, late = await asyncio.wait((self._lost,), timeout=timeout_ms / 1000)
+            if late:
+                self.abort()
+                await asyncio.wait((self._lost,), timeout=1.0)
+
+    def _ended(self, reason: str) -> None:
+        self.closed = True
+        self.close_reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, deque()
+        self._held_back.clear()
+        if waiting:
+            _log.debug("%s: %s; %d requests were waiting", self.node, reason, len(waiting))
+        for request in waiting:
+            if not request.future.done():
+                request.future.set_exception(NotConnected(self.node, reason))
+
+
+_API_VERSIONS: Final = 18
+_UNSUPPORTED: Final = (35).to_bytes(2, "big")
+
+
+def _gathered(chunks: list[Chunk]) -> list[Buffer]:
+    """The buffers to send, small neighbours joined."""
+    buffers: list[Buffer] = []
+    small: list[Buffer] = []
+    small_bytes = 0
+    for chunk in _flattened(chunks):
+        size = len(chunk)
+        if size < _JOIN_BYTES:
+            small.append(chunk)
+            small_bytes += size
+            if small_bytes < _JOIN_BYTES:
+                continue
+        if small:
+            buffers.append(small[0] if len(small) == 1 else b"".join(small))
+            small, small_bytes = [], 0
+        if size >= _JOIN_BYTES:
+            buffers.append(chunk)
+    if small:
+        buffers.append(small[0] if len(small) == 1 else b"".join(small))
+    return buffers
+
+
+def _flattened(chunks: list[Chunk]) -> Iterable[Buffer]:
+    for chunk in chunks:
+        if isinstance(chunk, bytes | bytearray | memoryview):
+            yield chunk
+        elif isinstance(chunk, BufferList):
+            yield from chunk
+        else:
+            raise PenstockError(f"records cannot be sent from {type(chunk).__name__}")

@@ -1,0 +1,314 @@
+"""Fetching: one request under way to each broker, as long as there is memory for the answer.
+
+Rule: `pump` looks at what may be fetched and sends it; it is called whenever something changed, and never waits. An
+answer is taken only for partitions that still stand where they stood when it was asked for. No record is read here:
+the loop's work is O(batches).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.client.cluster import ClusterClient
+from penstock.client.connection import Connection
+from penstock.client.consumer.chunks import chunk_of
+from penstock.client.consumer.errors import LogTruncated, PositionOutOfRange, RecordUnreadable
+from penstock.client.consumer.fetch_plan import Leader, NodePlan, Turns, plan
+from penstock.client.consumer.fetch_session import WITHOUT, FetchSession, SessionRequest, Wanted
+from penstock.client.consumer.handover import Handover
+from penstock.client.consumer.positions import Place, Standing, Truncation, start_of
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.errors import PenstockError, error_for
+from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, RecordError
+from penstock.runtime.clock import Clock
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode, error_code
+from penstock.wire.schemas.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+_log = logging.getLogger(__name__)
+
+# From 13 on topics go by id; names are what a consumer has.
+_NEWEST: Final = 12
+_SESSIONS_FROM: Final = 7
+_LARGEST_FETCH: Final = 2**31 - 1
+_PARTIAL_WAIT_MS: Final = 20
+# Fetches wait at the broker for records to arrive; nothing else should wait behind them.
+LANE: Final = "fetch"
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+_SESSION_LOST: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class _Asked(NamedTuple):
+    """A partition as it stood when it was asked for."""
+
+    place: Place
+    version: int
+    offset: int
+
+    @property
+    def is_current(self) -> bool:
+        place = self.place
+        return place.version == self.version and place.standing is Standing.READY and place.fetch_offset == self.offset
+
+
+class Fetcher:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        handover: Handover,
+        settings: ConsumerSettings,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._handover = handover
+        self._settings = settings
+        self._clock = clock
+        self._on_change = on_change
+        self._turns = Turns()
+        self._sessions: dict[int, FetchSession] = {}
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._not_before_ms: dict[int, float] = {}
+        self._closed = False
+
+    def set_places(self, places: Mapping[TopicPartition, Place]) -> None:
+        self._turns.set(places.values())
+
+    def pump(self, now_ms: float) -> None:
+        """Send what can be sent."""
+        if self._closed:
+            return
+        for node_id, node_plan in plan(self._turns, self._leaders(), None, now_ms).items():
+            if node_id in self._under_way or now_ms < self._not_before_ms.get(node_id, 0.0):
+                continue
+            if self._handover.budget.room <= 0:
+                return
+            expected = min(self._settings.fetch_max_bytes, sum(how.max_bytes for how in node_plan.wanted.values()))
+            self._handover.budget.expect(node_id, expected)
+            self._under_way[node_id] = asyncio.create_task(self._fetch(node_id, node_plan))
+
+    def _leaders(self) -> dict[TopicPartition, Leader]:
+        """Who leads what; the places learn their leaders' epochs on the way."""
+        leaders: dict[TopicPartition, Leader] = {}
+        view = self._cluster.view
+        for place in self._turns:
+            found = view.leader_of(*place.partition)
+            if found is not None and found.leader >= 0:
+                place.led_by(found.leader_epoch)
+                leaders[place.partition] = Leader(found.leader, found.leader_epoch)
+        return leaders
+
+    def next_retry_ms(self, now_ms: float) -> float:
+        """When something that was put off is due. The time must be that of the last `pump`: what falls due between two
+        looks at the clock would be seen by neither."""
+        due = [at for at in self._not_before_ms.values() if at > now_ms]
+        due += [place.not_before_ms for place in self._turns if place.not_before_ms > now_ms]
+        return min(due, default=float("inf"))
+
+    async def _fetch(self, node_id: int, node_plan: NodePlan) -> None:
+        session = self._sessions.setdefault(node_id, FetchSession())
+        asked = {
+            place.partition: _Asked(place, place.version, place.fetch_offset)
+            for place in self._turns
+            if place.partition in node_plan.wanted
+        }
+        try:
+            connection = await self._cluster.to(node_id, lane=LANE)
+            response = await self._ask(connection, session, node_plan)
+            self._handover.budget.arrived(node_id)
+            self._take(node_id, session, response, asked)
+        except PenstockError as error:
+            session.reset()
+            self._put_off(node_id)
+            if error.retriable:
+                _log.info("fetch from broker %d failed, trying again: %s", node_id, error)
+                self._cluster.refresh_soon()
+            else:
+                self._handover.fail(error)
+        finally:
+            self._handover.budget.arrived(node_id)
+            self._under_way.pop(node_id, None)
+            self._on_change()
+
+    async def _ask(self, connection: Connection, session: FetchSession, node_plan: NodePlan) -> FetchResponse:
+        settings = self._settings
+        version = connection.version_of(ApiKey.FETCH, _NEWEST)
+        if version >= _SESSIONS_FROM:
+            said = session.request(node_plan.wanted)
+        else:
+            said = SessionRequest(0, WITHOUT, node_plan.wanted, [])
+        wait_ms = settings.fetch_max_wait_ms
+        if node_plan.is_partial:
+            wait_ms = min(wait_ms, _PARTIAL_WAIT_MS)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=int(settings.isolation_level == "read_committed"),
+            session_id=said.session_id,
+            session_epoch=said.epoch,
+            topics=_topics(said.named, version),
+            rack_id=settings.client_rack or "",
+        )
+        if version >= _SESSIONS_FROM:
+            request.forgotten_topics_data = _forgotten(said.forgotten)
+        response: FetchResponse = await connection.request(
+            ApiKey.FETCH, request, version=version, timeout_ms=settings.request_timeout_ms + wait_ms
+        )
+        return response
+
+    def _take(
+        self, node_id: int, session: FetchSession, response: FetchResponse, asked: Mapping[TopicPartition, _Asked]
+    ) -> None:
+        if response.error_code in _SESSION_LOST:
+            session.reset()
+            return
+        if response.error_code:
+            raise error_for(response.error_code, where=f"fetch from broker {node_id}")
+        session.accepted(response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                one = asked.get(TopicPartition(topic.topic, data.partition_index))
+                if one is not None and one.is_current:
+                    self._take_partition(one.place, data)
+
+    def _take_partition(self, place: Place, data: PartitionData) -> None:
+        if data.error_code:
+            self._refused(place, error_code(data.error_code))
+            return
+        place.high_watermark = data.high_watermark
+        place.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            place.log_start_offset = data.log_start_offset
+        if data.diverging_epoch.end_offset >= 0:
+            self.truncated(place, place.diverged(data.diverging_epoch.end_offset))
+            return
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
+            return
+        self._turns.had_turn(place.partition)
+        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+        try:
+            chunk = chunk_of(
+                place, records, aborted, limit=DEFAULT_DECOMPRESSED_LIMIT, verify=self._settings.check_crcs
+            )
+        except RecordError as damage:
+            self._stuck(place, f"the bytes are damaged: {damage}", "Seek past the damage to go on")
+            return
+        if chunk is None:
+            self._enlarge(place)
+        elif chunk.next_offset > chunk.from_offset:
+            place.fetch_bytes = self._settings.max_partition_fetch_bytes
+            self._handover.put(chunk)
+
+    def _enlarge(self, place: Place) -> None:
+        """Not even one whole batch fits: brokers before 0.10.1 cut it off. Ask for more next time."""
+        if place.fetch_bytes >= _LARGEST_FETCH // 2:
+            self._stuck(place, "a batch exceeds what one fetch can bring", "Seek past it to go on")
+        else:
+            place.fetch_bytes *= 2
+
+    def _stuck(self, place: Place, reason: str, hint: str) -> None:
+        place.standing = Standing.STUCK
+        self._handover.fail(RecordUnreadable(place.partition, place.fetch_offset, reason, hint))
+
+    def truncated(self, place: Place, truncation: Truncation | None) -> None:
+        """The log was cut below what was read."""
+        if truncation is None:
+            return
+        if start_of(self._settings.auto_offset_reset) is None:
+            self._handover.fail(LogTruncated(truncation))
+            return
+        _log.warning("%s was read up to %d but its log was cut at %d by a new leader; going on from there", *truncation)
+        place.seek(truncation.end_offset)
+        self._handover.look_here()
+
+    def _refused(self, place: Place, code: ErrorCode) -> None:
+        now_ms = self._clock.monotonic_ms()
+        place.retry_at(now_ms + self._settings.retry_backoff_ms)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(place)
+        elif code in _MOVED:
+            self._cluster.refresh_soon()
+        elif code == ErrorCode.UNKNOWN_LEADER_EPOCH or code.retriable:
+            # The broker is behind us in what it knows, or asks for patience.
+            return
+        else:
+            place.standing = Standing.STUCK
+            self._handover.fail(error_for(code, where=f"fetch of {place.partition}"))
+
+    def _out_of_range(self, place: Place) -> None:
+        if place.position != place.fetch_offset:
+            return  # What is buffered can still be read; afterwards the broker will say it again.
+        reset_to = start_of(self._settings.auto_offset_reset)
+        if reset_to is None:
+            place.standing = Standing.STUCK
+            self._handover.fail(PositionOutOfRange(place.partition, place.fetch_offset))
+            return
+        _log.warning(
+            "%s holds no record at offset %d; going on from the %s",
+            place.partition, place.fetch_offset, self._settings.auto_offset_reset,
+        )  # fmt: skip
+        place.seek_to(reset_to)
+
+    def _put_off(self, node_id: int) -> None:
+        self._not_before_ms[node_id] = self._clock.monotonic_ms() + self._settings.retry_backoff_ms
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _topics(named: Mapping[TopicPartition, Wanted], version: int) -> list[FetchTopic]:
+    topics: dict[str, FetchTopic] = {}
+    for (topic, index), how in named.items():
+        wanted = FetchPartition(
+            partition=index,
+            current_leader_epoch=how.leader_epoch,
+            fetch_offset=how.offset,
+            partition_max_bytes=how.max_bytes,
+        )
+        if version >= 12:
+            wanted.last_fetched_epoch = how.last_fetched_epoch
+        entry = topics.get(topic)
+        if entry is None:
+            entry = topics[topic] = FetchTopic(topic=topic, partitions=[])
+        entry.partitions.append(wanted)
+    return list(topics.values())
+
+
+def _forgotten(partitions: list[TopicPartition]) -> list[ForgottenTopic]:
+    topics: dict[str, ForgottenTopic] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, ForgottenTopic(topic=topic, partitions=[])).partitions.append(index)
+    return list(topics.values())

@@ -1,0 +1,290 @@
+"""A member of a group: what it has to do next, and what the coordinator's answers make of it. Pure.
+
+    loop:  step = membership.next_step(now_ms)
+           carry it out; tell the outcome: joined, synced, beaten, revoked, assigned, unreachable
+
+Theory. A member joins (all members meet), syncs (the leader hands out the shares) and beats until the coordinator
+says that the group meets again. Eager members give back everything before they join; cooperative ones join with what
+they have, give back what the new share lacks and then join once more, so that others can get it. A member that the
+coordinator no longer knows has lost its partitions: somebody else may read them already, so nothing is committed.
+
+Rule: partitions go only by a `Revoke` step and come only by an `Assign` step, and the next step is not taken before
+the outcome was told. Someone who does not poll for `max_poll_interval_ms` leaves until the next poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.client.consumer.protocol import NO_GENERATION
+from penstock.client.consumer.types import TopicPartition
+from penstock.wire.error_codes import ErrorCode, error_code
+
+NO_MEMBER = ""
+
+Partitions = frozenset[TopicPartition]
+NONE: Partitions = frozenset()
+
+
+class State(Enum):
+    OUTSIDE = "outside"  # has to join
+    JOINED = "joined"  # has to sync
+    MEMBER = "member"  # beats
+    EXPIRED = "expired"  # left for not polling
+    FAILED = "failed"  # will not get in
+    LEFT = "left"
+
+
+class Join(NamedTuple):
+    """Send JoinGroup."""
+
+
+class Sync(NamedTuple):
+    """Send SyncGroup, with the shares of all if `is_leader`."""
+
+    is_leader: bool
+
+
+class Beat(NamedTuple):
+    """Send Heartbeat."""
+
+
+class Revoke(NamedTuple):
+    """Stop reading these. If `lost`, they are somebody else's already."""
+
+    partitions: Partitions
+    lost: bool
+
+
+class Assign(NamedTuple):
+    """Begin to read these; `everything` is the share as a whole."""
+
+    added: Partitions
+    everything: Partitions
+
+
+class Leave(NamedTuple):
+    """Send LeaveGroup: nobody polls."""
+
+
+class Rest(NamedTuple):
+    """Nothing to do before `until_ms`, unless something happens."""
+
+    until_ms: float
+
+
+class Fail(NamedTuple):
+    """The group cannot be joined; trying again does not help."""
+
+    code: ErrorCode
+
+
+Step = Join | Sync | Beat | Revoke | Assign | Leave | Rest | Fail
+
+_LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+class Membership:
+    """One consumer's place in its group."""
+
+    def __init__(
+        self,
+        *,
+        is_cooperative: bool,
+        instance_id: str | None,
+        heartbeat_interval_ms: int,
+        max_poll_interval_ms: int,
+        retry_backoff_ms: int = 100,
+        now_ms: float = 0.0,
+    ) -> None:
+        self.is_cooperative = is_cooperative
+        self.instance_id = instance_id
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        self.state = State.OUTSIDE
+        self.member_id = NO_MEMBER
+        self.generation = NO_GENERATION
+        self.is_leader = False
+        self.owned: Partitions = NONE
+        self.rejoin_reason = "joining for the first time"
+        self._share: Partitions | None = None
+        self._loss: Partitions = NONE
+        self._topics: frozenset[str] = frozenset()
+        self._next_beat_ms = now_ms
+        self._not_before_ms = now_ms
+        self._polled_ms = now_ms
+        self._failure: ErrorCode | None = None
+        self._owes_rejoin = False
+
+    def is_in_group(self) -> bool:
+        """In a generation, so that commits carry it."""
+        return self.generation != NO_GENERATION and self.state in (State.MEMBER, State.JOINED, State.OUTSIDE)
+
+    # What to do
+
+    def next_step(self, now_ms: float) -> Step:
+        if self._failure is not None and not self._loss:
+            return Fail(self._failure)
+        if self._loss:
+            return Revoke(self._loss, lost=True)
+        if self.state in (State.EXPIRED, State.LEFT):
+            return Rest(float("inf"))
+        if self.member_id and self.is_overdue(now_ms):
+            return Leave()
+        if now_ms < self._not_before_ms:
+            return Rest(self._not_before_ms)
+        if self.state is State.OUTSIDE:
+            surplus = self._surplus()
+            return Revoke(surplus, lost=False) if surplus else Join()
+        if self.state is State.JOINED:
+            return Sync(self.is_leader)
+        return self._as_member(now_ms)
+
+    def _surplus(self) -> Partitions:
+        """What has to be given back before joining."""
+        if not self.is_cooperative:
+            return self.owned
+        return frozenset(partition for partition in self.owned if partition.topic not in self._topics)
+
+    def _as_member(self, now_ms: float) -> Step:
+        if self._share is not None:
+            gone = self.owned - self._share
+            return Revoke(gone, lost=False) if gone else Assign(self._share - self.owned, self._share)
+        if now_ms >= self._next_beat_ms:
+            return Beat()
+        return Rest(min(self._next_beat_ms, self._polled_ms + self._max_poll_interval_ms))
+
+    def is_overdue(self, now_ms: float) -> bool:
+        """Nobody has polled for too long."""
+        return now_ms - self._polled_ms > self._max_poll_interval_ms
+
+    # What happened
+
+    def polled(self, now_ms: float) -> None:
+        """The user came by."""
+        self._polled_ms = now_ms
+        if self.state is State.EXPIRED:
+            self._loss = self.owned
+            self._forget_place()
+            self._rejoin("nobody had polled for max_poll_interval_ms", now_ms)
+
+    def wants(self, topics: Iterable[str], now_ms: float) -> None:
+        """The topics to read are these from now on."""
+        chosen = frozenset(topics)
+        if chosen != self._topics:
+            self._topics = chosen
+            self.request_rejoin("the subscription changed", now_ms)
+
+    def request_rejoin(self, reason: str, now_ms: float) -> None:
+        """The group has to meet again: topics or partitions changed."""
+        if self.state in (State.MEMBER, State.JOINED):
+            self._rejoin(reason, now_ms)
+
+    def joined(
+        self, code: int, now_ms: float, *, member_id: str = NO_MEMBER, generation: int = NO_GENERATION, leader: str = ""
+    ) -> None:
+        if code == ErrorCode.NONE:
+            self.member_id, self.generation = member_id, generation
+            self.is_leader = leader == member_id
+            self.state = State.JOINED
+        elif code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = member_id
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._back_off(now_ms)
+        else:
+            self._refused(error_code(code), now_ms)
+
+    def synced(self, code: int, now_ms: float, share: Iterable[TopicPartition] = ()) -> None:
+        if code == ErrorCode.NONE:
+            self._share = frozenset(share)
+            self.state = State.MEMBER
+            self._next_beat_ms = now_ms + self._heartbeat_interval_ms
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._rejoin("the group met again before the shares were out", now_ms)
+        else:
+            self._refused(error_code(code), now_ms)
+
+    def beaten(self, code: int, now_ms: float) -> None:
+        self._next_beat_ms = now_ms + self._heartbeat_interval_ms
+        if code == ErrorCode.NONE:
+            return
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.request_rejoin("the group meets again", now_ms)
+        else:
+            self._refused(error_code(code), now_ms)
+
+    def revoked(self, step: Revoke, now_ms: float) -> None:
+        """The partitions are given back; nobody reads them here any more."""
+        self.owned -= step.partitions
+        self._loss -= step.partitions
+        if not step.lost and self.is_cooperative and self._share is not None:
+            # Whoever gets them can have them only once this member has said, by joining, that it let go.
+            self._owes_rejoin = True
+
+    def assigned(self, step: Assign, now_ms: float) -> None:
+        """The user knows of the new partitions."""
+        self.owned = step.everything
+        self._share = None
+        if self.generation == NO_GENERATION:
+            self._loss = self.owned
+        elif self._owes_rejoin:
+            self._rejoin("gave back partitions that move to other members", now_ms)
+
+    def unreachable(self, now_ms: float) -> None:
+        """The coordinator did not answer; whether the group still counts on this member, the next one says."""
+        self._back_off(now_ms)
+        if self.state is State.JOINED:
+            self._rejoin("the coordinator could not be reached", now_ms, at_once=False)
+
+    def left(self, now_ms: float) -> None:
+        """The Leave step was carried out: nobody polls."""
+        self.state = State.EXPIRED
+        self._share = None
+
+    def close(self) -> None:
+        self.state = State.LEFT
+
+    def commit_refused(self, code: int, now_ms: float) -> None:
+        """A commit's answer says something about the membership too."""
+        if code in _LOST or code == ErrorCode.FENCED_INSTANCE_ID:
+            self._refused(error_code(code), now_ms)
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.request_rejoin("the group meets again", now_ms)
+
+    # How it goes on
+
+    def _refused(self, code: ErrorCode, now_ms: float) -> None:
+        if code in _LOST:
+            self._loss = self.owned
+            if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = NO_MEMBER
+            self.generation = NO_GENERATION
+            self._rejoin(f"the coordinator answered {code.name}", now_ms)
+        elif code in _ELSEWHERE or code.retriable:
+            self.unreachable(now_ms)
+        else:
+            self._loss = self.owned
+            self.generation = NO_GENERATION
+            self._failure = code
+            self.state = State.FAILED
+
+    def _rejoin(self, reason: str, now_ms: float, *, at_once: bool = True) -> None:
+        self.state = State.OUTSIDE
+        self.rejoin_reason = reason
+        self._share = None
+        self._owes_rejoin = False
+        if at_once:
+            self._not_before_ms = now_ms
+
+    def _back_off(self, now_ms: float) -> None:
+        self._not_before_ms = now_ms + self._retry_backoff_ms
+        self._next_beat_ms = max(self._next_beat_ms, self._not_before_ms)
+
+    def _forget_place(self) -> None:
+        self.member_id = NO_MEMBER
+        self.generation = NO_GENERATION
+        self.is_leader = False

@@ -1,0 +1,231 @@
+"""Keeping the view of a cluster fresh.
+
+Noun: a round, one refresh that any number of callers share. Rule: a call made while a round is under way shares the
+next one, never the current: what made the caller ask may have happened after the question left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.client.cluster_view import ClusterView
+from penstock.client.connection import Connection
+from penstock.client.errors import ClosedError, PenstockError, TimedOut, error_for
+from penstock.client.links import shared
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+if TYPE_CHECKING:
+    from penstock.client.cluster import ClusterClient
+
+_log = logging.getLogger(__name__)
+# Before this version a question for a topic that is missing makes it, whether one wants that or not.
+_ASKS_WITHOUT_MAKING = 4
+
+
+async def ask_metadata(
+    connection: Connection, topics: Collection[str] | None, *, timeout_ms: float, create: bool = False
+) -> MetadataResponse:
+    """Metadata of these topics, of all with None, of none with an empty collection."""
+    version = connection.version_of(ApiKey.METADATA)
+    wanted: list[MetadataRequestTopic] | None = None
+    if topics is not None:
+        wanted = [MetadataRequestTopic(name=name) for name in sorted(topics)]
+    if version == 0:
+        # An empty list means all topics there, and there is no null. All come rather than that one is made.
+        wanted = wanted if wanted and create else []
+    elif version < _ASKS_WITHOUT_MAKING and wanted and not create:
+        wanted = None
+    request = MetadataRequest(topics=wanted)
+    if version >= _ASKS_WITHOUT_MAKING:
+        request.allow_auto_topic_creation = create
+    response: MetadataResponse = await connection.request(
+        ApiKey.METADATA, request, version=version, timeout_ms=timeout_ms
+    )
+    if topics is not None:
+        _as_asked(response, topics)
+    return response
+
+
+def _as_asked(response: MetadataResponse, topics: Collection[str]) -> None:
+    """The answer to a question for all topics, as if only `topics` had been asked for."""
+    from penstock.wire.schemas.metadata import MetadataResponseTopic
+
+    response.topics = [item for item in response.topics if item.name in topics]
+    missing = set(topics).difference(item.name for item in response.topics if item.name is not None)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in sorted(missing)]
+
+
+class _Round:
+    __slots__ = ("create", "task", "topics")
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.create: set[str] = set()
+        self.task: asyncio.Task[ClusterView] | None = None
+
+
+class Refresher:
+    """The rounds of one client, and the timer that begins one when the view gets old."""
+
+    def __init__(self, cluster: ClusterClient, max_age_ms: float) -> None:
+        self._cluster = cluster
+        self._max_age_ms = max_age_ms
+        self._followed: set[str] = set()
+        self._follows_all = False
+        self._asked_ms: dict[str, float] = {}
+        self._next: _Round | None = None
+        self._current: _Round | None = None
+        self._refreshed_ms = float("-inf")
+        self._failure: PenstockError | None = None
+        self._soon = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._rounds: set[asyncio.Task[ClusterView]] = set()
+
+    def start(self) -> None:
+        if self._keeper is None:
+            # Bootstrapping has just asked for all but topics.
+            self._refreshed_ms = self._cluster.clock.monotonic_ms()
+            self._keeper = asyncio.ensure_future(self._keep_fresh())
+
+    def end(self) -> list[asyncio.Task[None] | asyncio.Task[ClusterView]]:
+        """Cancel what runs; answers with it, to be waited for."""
+        tasks: list[asyncio.Task[None] | asyncio.Task[ClusterView]] = [*self._rounds]
+        if self._keeper is not None:
+            tasks.append(self._keeper)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    # ------------------------------------------------------------------------------------------ what to ask for
+
+    def follow(self, topics: Iterable[str]) -> None:
+        new = set(topics).difference(self._followed)
+        self._followed |= new
+        if not new.issubset(self._cluster.view.topics):
+            self.refresh_soon()
+
+    def unfollow(self, topics: Iterable[str]) -> None:
+        self._followed.difference_update(topics)
+
+    def follow_all(self) -> None:
+        self._follows_all = True
+        self.refresh_soon()
+
+    def keeps(self, topic: str) -> bool:
+        """Whether a topic that was not asked for stays in the view: asked for once, it stays while it is fresh."""
+        if self._follows_all or topic in self._followed:
+            return True
+        age_ms = self._cluster.clock.monotonic_ms() - self._asked_ms.get(topic, float("-inf"))
+        if age_ms <= self._max_age_ms:
+            return True
+        self._asked_ms.pop(topic, None)
+        return False
+
+    # ------------------------------------------------------------------------------------------ rounds
+
+    async def refresh(self, topics: Iterable[str] | None, *, create: bool) -> ClusterView:
+        round_ = self._next
+        if round_ is None:
+            round_ = self._next = _Round()
+            round_.task = asyncio.ensure_future(self._run(round_, self._current))
+            self._rounds.add(round_.task)
+            round_.task.add_done_callback(self._ended)
+        if topics is not None:
+            asked = set(topics)
+            round_.topics |= asked
+            if create:
+                round_.create |= asked
+        if round_.task is None:
+            raise ClosedError("the client is closed")
+        return await shared(round_.task)
+
+    def _ended(self, task: asyncio.Task[ClusterView]) -> None:
+        self._rounds.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _run(self, round_: _Round, before: _Round | None) -> ClusterView:
+        if before is not None and before.task is not None:
+            await asyncio.wait((before.task,))
+        self._current, self._next = round_, None
+        cluster = self._cluster
+        backoff = cluster.new_backoff()
+        try:
+            async with asyncio.timeout(cluster.request_timeout_ms / 1000):
+                while True:
+                    try:
+                        view = await self._ask(round_)
+                        self._failure = None
+                        return view
+                    except PenstockError as error:
+                        if not error.retriable:
+                            raise
+                        self._failure = error
+                        _log.debug("metadata could not be had, trying again: %s", error)
+                    await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)
+        except TimeoutError as error:
+            if isinstance(error, PenstockError):
+                raise
+            if self._failure is not None:
+                raise self._failure from None
+            raise TimedOut(f"no broker described the cluster within {cluster.request_timeout_ms} ms") from None
+        finally:
+            if self._current is round_:
+                self._current = None
+
+    async def _ask(self, round_: _Round) -> ClusterView:
+        cluster = self._cluster
+        connection = await cluster.to_any()
+        now_ms = cluster.clock.monotonic_ms()
+        for topic in round_.topics:
+            self._asked_ms[topic] = now_ms
+        if round_.create:
+            response = await ask_metadata(connection, round_.create, timeout_ms=cluster.request_timeout_ms, create=True)
+            self._learn(response, complete=False)
+        rest = None if self._follows_all else (self._followed | round_.topics) - round_.create
+        if rest is None or rest or not round_.create:
+            response = await ask_metadata(connection, rest, timeout_ms=cluster.request_timeout_ms)
+            self._learn(response, complete=rest is None)
+        self._refreshed_ms = cluster.clock.monotonic_ms()
+        return cluster.view
+
+    def _learn(self, response: MetadataResponse, *, complete: bool) -> None:
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            self._cluster.rebootstrap()
+            raise error_for(ErrorCode.BROKER_NOT_AVAILABLE, where="the cluster").as_retriable()
+        if response.error_code:
+            raise error_for(response.error_code, where="Metadata")
+        self._cluster.learnt(response, complete=complete)
+
+    # ------------------------------------------------------------------------------------------ by itself
+
+    def refresh_soon(self) -> None:
+        self._soon.set()
+
+    async def _keep_fresh(self) -> None:
+        cluster = self._cluster
+        backoff = cluster.new_backoff()
+        while True:
+            age_ms = cluster.clock.monotonic_ms() - self._refreshed_ms
+            left_ms = min(self._max_age_ms, max(0.0, self._max_age_ms - age_ms))
+            if left_ms > 0:
+                try:
+                    async with asyncio.timeout(left_ms / 1000):
+                        await self._soon.wait()
+                except TimeoutError:
+                    pass
+            self._soon.clear()
+            try:
+                await self.refresh(None, create=False)
+                backoff.succeeded()
+                # Whoever asks for news all the time is not better served by asking more often than this.
+                await asyncio.sleep(cluster.retry_backoff_ms / 1000)
+            except PenstockError as error:
+                _log.warning("the view of the cluster could not be refreshed: %s", error)
+                await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)

@@ -1,0 +1,61 @@
+"""Where a consumer keeps how far it has read.
+
+Noun: an offset store. The consumer loads from it when partitions are assigned to it, and saves to it when it commits.
+The broker is one; so is ZooKeeper, and so is the database into which the results go.
+
+Rule: a stored offset is that of the next record to read, as everywhere in Kafka. A store that can tell a member which
+was replaced from the one that replaced it refuses the former (`StaleOwner`); it must then drop what it has not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from penstock.client.errors import PenstockError
+
+# A pair of topic and partition: a TopicPartition, or a plain tuple. What comes back has the keys that were given.
+P = TypeVar("P", bound=tuple[str, int])
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The next record to read, the leader epoch of the last one read (-1: not known), and a note of the user's."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Membership(NamedTuple):
+    """As whom a member of a group commits; the default is somebody outside of it."""
+
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+NO_MEMBER: Final = Membership()
+
+
+class OffsetStore(Protocol):
+    """What a consumer needs of a store. Loading tells only of partitions for which something is stored."""
+
+    async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]: ...
+
+    async def save(
+        self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
+    ) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class OffsetStoreError(PenstockError):
+    """A store could not be read or written."""
+
+
+class StaleOwner(OffsetStoreError):
+    """The partition has gone to somebody else: nothing was stored. Roll back, and do not try again."""
+
+
+class AlreadyStored(OffsetStoreError):
+    """An offset does not advance, so its records were handled before: nothing was stored. Roll back, and go on."""

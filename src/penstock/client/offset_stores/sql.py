@@ -1,0 +1,230 @@
+"""Offsets in the database into which the results go, in the same transaction: exactly once without any in the log.
+
+    store = SqlOffsetStore(lambda: psycopg.connect(dsn))
+    with Consumer("views", group_id="feed", offset_store=store, enable_auto_commit=False, ...) as consumer:
+        for record in consumer:
+            with database.transaction():                       # the caller's own
+                insert_result(database, record)
+                store.save_in(database, "feed", {(record.topic, record.partition): record.offset + 1})
+
+Results and offset become visible together or not at all; after a crash reading goes on at the stored offset.
+
+Rule: who loads a partition owns it, so each consumer has a store of its own. Loading raises the number in
+`owner_epoch`; saving demands the number that this store got when it loaded. A member that was declared dead while it
+was only slow finds a higher number, changes no row, and is told so by StaleOwner: its transaction must be rolled back,
+results and all. The row's lock orders the two: if the old owner's transaction commits first, the new owner reads what
+that stored; if not, the old owner fails.
+
+    old owner    load: epoch 1 ........................... save with epoch 1 -> no such row: StaleOwner
+    new owner                  load: epoch 2, offset 40 ................. save with epoch 2 -> offset 50
+
+And an offset only advances: a record that a rebalance delivers a second time, because its transaction was still open
+when the partition was assigned anew, is told by AlreadyStored. To replay, say so: `rewind=True`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+from penstock.client.errors import ConfigError
+from penstock.client.offset_stores.base import (
+    NO_MEMBER,
+    AlreadyStored,
+    Membership,
+    OffsetAndMetadata,
+    OffsetStoreError,
+    P,
+    StaleOwner,
+)
+from penstock.client.offset_stores.statements import Statement, checked_style, checked_table, cursor_of, style_of
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final = -1
+_BEYOND_ALL: Final = 2**63 - 1
+_ATTEMPTS: Final = 5
+_ROW: Final = "consumer_group = {group} AND topic = {topic} AND partition_id = {partition}"
+
+
+class SqlOffsetStore:
+    """Offsets in a table. `connect` makes connections of the store's own, for what is not in a caller's transaction."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Any] | None = None,
+        *,
+        table: str = "penstock_offsets",
+        paramstyle: str | None = None,
+    ) -> None:
+        self._connect = connect
+        self._style = None if paramstyle is None else checked_style(paramstyle)
+        self.table = checked_table(table)
+        self._epochs: dict[tuple[str, str, int], int] = {}
+        self._lock = threading.Lock()
+        self._create = Statement(
+            f"CREATE TABLE IF NOT EXISTS {table} ("
+            "consumer_group VARCHAR(255) NOT NULL, topic VARCHAR(249) NOT NULL, partition_id INTEGER NOT NULL, "
+            "next_offset BIGINT NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, "
+            "owner_epoch BIGINT NOT NULL, PRIMARY KEY (consumer_group, topic, partition_id))"
+        )
+        self._claim = Statement(f"UPDATE {table} SET owner_epoch = owner_epoch + 1 WHERE {_ROW}")
+        self._insert = Statement(
+            f"INSERT INTO {table}"
+            " (consumer_group, topic, partition_id, next_offset, leader_epoch, metadata, owner_epoch)"
+            " VALUES ({group}, {topic}, {partition}, {offset}, {leader_epoch}, {metadata}, 1)"
+        )
+        self._select = Statement(f"SELECT next_offset, leader_epoch, metadata, owner_epoch FROM {table} WHERE {_ROW}")
+        self._update = Statement(
+            f"UPDATE {table} SET next_offset = {{offset}}, leader_epoch = {{leader_epoch}}, metadata = {{metadata}}"
+            f" WHERE {_ROW} AND owner_epoch = {{epoch}} AND next_offset < {{below}}"
+        )
+
+    # --- in the caller's transaction: nothing here commits or rolls back
+
+    def create_table(self, connection: Any) -> None:
+        """Make the table if it is not there."""
+        with cursor_of(connection) as cursor:
+            self._create.on(cursor, self._style_for(connection))
+
+    def load_in(self, connection: Any, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        """Become the owner of partitions, and what is stored for them. It counts once the caller has committed."""
+        style = self._style_for(connection)
+        loaded: dict[P, OffsetAndMetadata] = {}
+        epochs: dict[tuple[str, str, int], int] = {}
+        with cursor_of(connection) as cursor:
+            # In one order, so that two owners who come at once wait for each other and do not deadlock.
+            for partition in sorted(partitions):
+                topic, number = partition
+                key = {"group": group, "topic": topic, "partition": number}
+                row = self._owned_row(cursor, style, key) or self._claimed_row(cursor, style, key)
+                epochs[group, topic, number] = row[3]
+                if row[0] != _NOTHING:
+                    loaded[partition] = OffsetAndMetadata(*row[:3])
+        with self._lock:
+            self._epochs.update(epochs)
+        return loaded
+
+    def _owned_row(self, cursor: Any, style: str, key: dict[str, Any]) -> Any:
+        """The row of a partition that is this store's already; None if it is not, or not any more.
+
+        It is only looked at, because the caller may hold the row in a transaction of their own.
+        """
+        with self._lock:
+            epoch = self._epochs.get((key["group"], key["topic"], key["partition"]))
+        if epoch is None:
+            return None
+        self._select.on(cursor, style, **key)
+        row = cursor.fetchone()
+        return row if row is not None and row[3] == epoch else None
+
+    def _claimed_row(self, cursor: Any, style: str, key: dict[str, Any]) -> Any:
+        # The update comes before the look: it waits for an old owner's transaction, and then sees its result.
+        if self._claim.on(cursor, style, **key) == 0:
+            self._insert.on(cursor, style, **key, offset=_NOTHING, leader_epoch=-1, metadata="")
+        self._select.on(cursor, style, **key)
+        return cursor.fetchone()
+
+    def read_in(self, connection: Any, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        """What is stored, for onlookers: nobody's ownership changes."""
+        style = self._style_for(connection)
+        found: dict[P, OffsetAndMetadata] = {}
+        with cursor_of(connection) as cursor:
+            for partition in partitions:
+                self._select.on(cursor, style, group=group, topic=partition[0], partition=partition[1])
+                row = cursor.fetchone()
+                if row is not None and row[0] != _NOTHING:
+                    found[partition] = OffsetAndMetadata(*row[:3])
+        return found
+
+    def save_in(
+        self, connection: Any, group: str, offsets: Mapping[P, OffsetAndMetadata | int], *, rewind: bool = False
+    ) -> None:
+        """Store offsets on a connection or cursor, without committing.
+
+        Raises StaleOwner or AlreadyStored, and then: roll back. With `rewind` an offset need not advance.
+        """
+        style = self._style_for(connection)
+        with cursor_of(connection) as cursor:
+            for (topic, number), what in sorted(offsets.items()):
+                stored = what if isinstance(what, OffsetAndMetadata) else OffsetAndMetadata(what)
+                if stored.offset < 0:
+                    raise OffsetStoreError(f"offset {stored.offset} of {_named(group, topic, number)} cannot be")
+                with self._lock:
+                    epoch = self._epochs.get((group, topic, number))
+                if epoch is None:
+                    raise OffsetStoreError(
+                        f"{_named(group, topic, number)} was not loaded by this store, so it does not own it",
+                        hint="Load (or load_in) it first: consumers do when partitions are assigned to them",
+                    )
+                key = {"group": group, "topic": topic, "partition": number}
+                below = _BEYOND_ALL if rewind else stored.offset
+                values = {"offset": stored.offset, "leader_epoch": stored.leader_epoch, "metadata": stored.metadata}
+                if self._update.on(cursor, style, **key, **values, epoch=epoch, below=below) != 1:
+                    self._select.on(cursor, style, **key)
+                    raise _refusal(_named(group, topic, number), epoch, stored.offset, cursor.fetchone())
+
+    # --- as a consumer's offset store: on connections of its own
+
+    async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        wanted = list(partitions)
+        return await asyncio.to_thread(self._own, lambda connection: self.load_in(connection, group, wanted), True)
+
+    async def save(
+        self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
+    ) -> None:
+        given = dict(offsets)
+        await asyncio.to_thread(
+            self._own, lambda connection: self.save_in(connection, group, given, rewind=True), False
+        )
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _own(self, work: Callable[[Any], Any], is_repeatable: bool) -> Any:
+        if self._connect is None:
+            raise ConfigError(
+                "SqlOffsetStore has no way to its database", hint="SqlOffsetStore(lambda: sqlite3.connect(path))"
+            )
+        for attempt in range(1, _ATTEMPTS + 1):
+            with closing(self._connect()) as connection:
+                try:
+                    outcome = work(connection)
+                    connection.commit()
+                except Exception as error:
+                    connection.rollback()
+                    # Two first owners insert the same row, or are made to wait in a circle: the next attempt finds it.
+                    if not is_repeatable or attempt == _ATTEMPTS or not _is_passing(error):
+                        raise
+                    logger.debug("offsets in %s: attempt %d: %s", self.table, attempt, error)
+                else:
+                    return outcome
+        raise OffsetStoreError(f"offsets in {self.table} could not be loaded")
+
+    def _style_for(self, connection: Any) -> str:
+        return self._style or style_of(connection)
+
+
+def _refusal(partition: str, epoch: int, offset: int, row: Any) -> OffsetStoreError:
+    if row is not None and row[3] == epoch:
+        return AlreadyStored(
+            f"{partition} is stored up to {row[0]} already, so {offset} is nothing new",
+            hint="Roll the transaction back: these records were handled before; to replay them on purpose, rewind=True",
+        )
+    return StaleOwner(
+        f"{partition} has another owner by now: nothing was stored",
+        hint="Roll the transaction back; the partition's new owner reads these records again",
+    )
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a database's error comes of somebody else at work; DB-API names errors, not their causes."""
+    return any(each.__name__ in ("IntegrityError", "OperationalError") for each in type(error).__mro__)
+
+
+def _named(group: str, topic: str, partition: int) -> str:
+    return f"{topic}-{partition} of group {group}"

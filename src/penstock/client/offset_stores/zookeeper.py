@@ -1,0 +1,134 @@
+"""Offsets in ZooKeeper, where consumers up to 0.9 kept them: /consumers/<group>/offsets/<topic>/<partition>.
+
+Rule: a node holds the offset as decimal text, and nothing else: leader epochs and notes have no place there, and
+nothing tells a replaced member from its successor. It is for living beside old consumers; the broker is the better
+store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.client.errors import ConfigError
+from penstock.client.offset_stores.base import (
+    NO_MEMBER,
+    Membership,
+    OffsetAndMetadata,
+    OffsetStoreError,
+    P,
+)
+
+
+class ZooKeeperOffsetStore:
+    """Offsets under a ZooKeeper's /consumers; `hosts` as in "zk1:2181,zk2:2181/chroot"."""
+
+    def __init__(self, hosts: str, *, timeout_ms: int = 10_000) -> None:
+        self.hosts = hosts
+        self._timeout_s = timeout_ms / 1000
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        wanted = list(partitions)
+        return await asyncio.to_thread(self._load, group, wanted)
+
+    async def save(
+        self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
+    ) -> None:
+        await asyncio.to_thread(self._save, group, dict(offsets))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _load(self, group: str, partitions: list[P]) -> dict[P, OffsetAndMetadata]:
+        errors = _kazoo("exceptions")
+        asked = [(each, offset_path(group, each)) for each in partitions]
+        client = self._connected()
+        # All are asked before the first answer is awaited: one round trip, not one a partition.
+        answers = [(partition, path, client.get_async(path)) for partition, path in asked]
+        loaded: dict[P, OffsetAndMetadata] = {}
+        for partition, path, answer in answers:
+            try:
+                data, _ = self._answer(answer, path)
+            except errors.NoNodeError:
+                continue
+            loaded[partition] = OffsetAndMetadata(parse_offset(data, path))
+        return loaded
+
+    def _save(self, group: str, offsets: dict[P, OffsetAndMetadata]) -> None:
+        errors = _kazoo("exceptions")
+        work = [(offset_path(group, each), str(stored.offset).encode()) for each, stored in offsets.items()]
+        client = self._connected()
+        answers = [(path, data, client.set_async(path, data)) for path, data in work]
+        for path, data, answer in answers:
+            try:
+                self._answer(answer, path)
+            except errors.NoNodeError:
+                try:
+                    self._answer(client.create_async(path, data, makepath=True), path)
+                except errors.NodeExistsError:
+                    # Made by somebody else in between; the later commit counts, as it does for nodes that are there.
+                    self._answer(client.set_async(path, data), path)
+
+    def _answer(self, answer: Any, path: str) -> Any:
+        errors, waiting = _kazoo("exceptions"), _kazoo("handlers.threading")
+        try:
+            return answer.get(timeout=self._timeout_s)
+        except (errors.NoNodeError, errors.NodeExistsError):
+            raise
+        except (errors.KazooException, waiting.KazooTimeoutError) as error:
+            raise OffsetStoreError(
+                f"ZooKeeper {self.hosts} did not answer for {path}: {type(error).__name__} {error}",
+                hint="See whether ZooKeeper is up, and whether this client may read and write there",
+                retriable=True,
+            ) from error
+
+    def _connected(self) -> Any:
+        library, waiting = _kazoo("client"), _kazoo("handlers.threading")
+        with self._lock:
+            if self._client is None:
+                client = library.KazooClient(hosts=self.hosts, timeout=self._timeout_s)
+                try:
+                    client.start(timeout=self._timeout_s)
+                except waiting.KazooTimeoutError as error:
+                    client.close()
+                    raise OffsetStoreError(
+                        f"ZooKeeper {self.hosts} could not be reached within {self._timeout_s:g} s",
+                        hint="See whether ZooKeeper is up and the address right: host:port,host:port/chroot",
+                        retriable=True,
+                    ) from error
+                self._client = client
+            return self._client
+
+    def _close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.stop()
+            client.close()
+
+
+def _kazoo(module: str) -> Any:
+    """Imported when it is needed: most consumers never see a ZooKeeper."""
+    return importlib.import_module(f"kazoo.{module}")
+
+
+def offset_path(group: str, partition: tuple[str, int]) -> str:
+    """The node of a partition; raises ConfigError for a name that cannot be a node's."""
+    for what, name in (("group", group), ("topic", partition[0])):
+        if not name or "/" in name or "\0" in name or name in (".", "..", "zookeeper"):
+            raise ConfigError(f"{name!r} cannot be the name of a {what} in ZooKeeper", hint="Rename it, without /")
+    return f"/consumers/{group}/offsets/{partition[0]}/{partition[1]}"
+
+
+def parse_offset(data: bytes, path: str) -> int:
+    text = data.strip()
+    if not text.isdigit() or len(text) > 19:
+        raise OffsetStoreError(
+            f"{path} holds {data[:40]!r}, which is no offset", hint="Set it to a number, or delete the node"
+        )
+    return int(text)

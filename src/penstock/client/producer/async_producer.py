@@ -1,0 +1,376 @@
+"""The producer for asyncio: the same core on the caller's own loop.
+
+    async with AsyncProducer(address) as producer:
+        metadata = await producer.send("views", b"3")     # acknowledged
+        delivery = producer.send_nowait("views", b"4")    # on its way
+        await delivery
+
+Rule: `await send` is back when the broker has acknowledged the record, and waits for room before that; `send_nowait`
+never waits, and raises BufferFull where it would have to: `await producer.room()` first. A record for a topic that was
+not met before is kept until the topic is known, and goes before all later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+from penstock.client.addresses import Addresses
+from penstock.client.cluster import ClusterClient
+from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
+from penstock.client.producer.accumulator import Blocked, record_size
+from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
+from penstock.client.producer.completion import Completion, RecordMetadata
+from penstock.client.producer.core import NO_HEADERS, AnyHeaders, ProducerCore
+from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
+from penstock.client.producer.interceptors import Headers, ProducerInterceptor
+from penstock.client.producer.key_value import K, V
+from penstock.client.producer.partitioners import Partitioner
+from penstock.client.producer.settings import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_BUFFER_MEMORY,
+    INTERRUPTED_CLOSE_S,
+    Acks,
+    checked_settings,
+)
+from penstock.client.serializers.base import Encoder
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_time_ns = time.time_ns
+
+
+class _Parked(NamedTuple):
+    """A record whose topic is being looked up."""
+
+    completion: Completion
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int | None
+    timestamp_ms: int | None
+    size: int
+
+
+class AsyncProducer(Generic[K, V]):
+    """Sends records from one event loop. Connects on `start()`, or on entering `async with`.
+
+    Options are those of `Producer`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        *,
+        key: Encoder[K] | None = None,
+        value: Encoder[V] | None = None,
+        client_id: str = "penstock-producer",
+        acks: Acks = "all",
+        enable_idempotence: bool | None = None,
+        compression_type: str | None = None,
+        compression_level: int | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        linger_ms: float = 0,
+        buffer_memory: int = DEFAULT_BUFFER_MEMORY,
+        max_block_ms: float = 60_000,
+        max_request_size: int = 1_048_576,
+        max_in_flight_requests_per_connection: int = 5,
+        retries: int = 2**31 - 1,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: float = 120_000,
+        connect_timeout_ms: int = 10_000,
+        metadata_max_age_ms: int = 300_000,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        ssl: tls.SSLContext | None = None,
+        start_timeout_ms: int | None = None,
+    ) -> None:
+        self._settings = checked_settings(
+            acks=acks, enable_idempotence=enable_idempotence, compression_type=compression_type,
+            compression_level=compression_level, batch_size=batch_size, linger_ms=linger_ms,
+            buffer_memory=buffer_memory, max_block_ms=max_block_ms, max_request_size=max_request_size,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection, retries=retries,
+            retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
+            request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
+        )  # fmt: skip
+        cluster = ClusterClient(
+            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms, metadata_max_age_ms=metadata_max_age_ms,
+            retry_backoff_ms=max(retry_backoff_ms, 1), retry_backoff_max_ms=max(retry_backoff_max_ms, 1), ssl=ssl,
+        )  # fmt: skip
+        self._core = ProducerCore(
+            cluster, self._settings, key=key, value=value, partitioner=partitioner, interceptors=interceptors
+        )
+        self._core.on_freed = self._freed
+        self._encodes = key is not None or value is not None
+        self._fast = self._core.fast
+        self._moment = self._core.moment
+        self._start_timeout_ms = start_timeout_ms
+        self._is_started = False
+        self._is_closed = False
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._parked: dict[str, list[_Parked]] = {}
+        self._lookups: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> AsyncProducer[K, V]:
+        """Finds the cluster; raises BootstrapError."""
+        if not self._is_started:
+            self._core.check_open()
+            await self._core.start(self._start_timeout_ms)
+            self._is_started = True
+        return self
+
+    # --- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        headers: AnyHeaders | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Sends a record, and returns where it is once the broker has acknowledged it."""
+        return await (await self.enqueue(topic, value, key, headers, partition, timestamp_ms))
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        headers: AnyHeaders | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hands a record over, once there is room for it: its delivery, to be awaited later or not at all."""
+        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms)
+        if delivery is not None:
+            return delivery
+        core = self._core
+        encoded_key, encoded = core.encode_key(topic, key), core.encode_value(topic, value)
+        pairs = core.encode_headers(headers) if headers else NO_HEADERS
+        deadline_s: float | None = None
+        while True:
+            blocked: Delivery | Blocked = Blocked.NO_TOPIC
+            if topic not in self._parked:
+                blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+            if not isinstance(blocked, Blocked):
+                return blocked
+            if deadline_s is None:
+                deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
+            await self._wait(blocked, topic, deadline_s)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        headers: AnyHeaders | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hands a record over at once; raises BufferFull if there is no room (`await room()` waits for it)."""
+        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms)
+        if delivery is not None:
+            return delivery
+        core = self._core
+        encoded_key, encoded = core.encode_key(topic, key), core.encode_value(topic, value)
+        pairs = core.encode_headers(headers) if headers else NO_HEADERS
+        blocked: Delivery | Blocked = Blocked.NO_TOPIC
+        if topic not in self._parked:
+            blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+        if not isinstance(blocked, Blocked):
+            return blocked
+        if blocked is Blocked.NO_TOPIC:
+            return self._park(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+        raise BufferFull(
+            f"the producer's {self._settings.buffer_memory} bytes are full",
+            hint="Await room() before send_nowait, or use send, which waits",
+        )
+
+    def _try_fast(
+        self, topic: str, value: Any, key: Any, headers: AnyHeaders | None, partition: int | None, stamp_ms: int | None
+    ) -> Delivery | None:
+        if headers is None and partition is None and not self._encodes:
+            lanes = self._fast.get(topic)
+            if lanes is not None:
+                try:
+                    self._moment.now_ms = _time_ns() // 1_000_000
+                    return lanes.append(value, key, stamp_ms)
+                except TypeError:
+                    pass  # no bytes: the caller looks at what they are
+        return None
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[V | ProducerRecord | None],
+        *,
+        keys: Iterable[K | None] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkMetadata:
+        """Sends many records, and returns where they are once all are acknowledged; raises the first one's failure."""
+        return await (await self.enqueue_many(topic, values, keys=keys, partition=partition, timestamp_ms=timestamp_ms))
+
+    async def enqueue_many(
+        self,
+        topic: str,
+        values: Iterable[V | ProducerRecord | None],
+        *,
+        keys: Iterable[K | None] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkDelivery:
+        """Hands many records over, as there is room for them."""
+        return await self._bulk(values_job(self._core, topic, values, keys, partition, timestamp_ms))
+
+    async def send_arrow(
+        self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, *, partition: int | None = None
+    ) -> BulkMetadata:
+        """Sends the rows of a table, and returns where they are once all are acknowledged; see Producer.send_arrow."""
+        return await (await self._bulk(ColumnsJob(self._core, topic, table, partition)))
+
+    async def _bulk(self, job: BulkJob) -> BulkDelivery:
+        while True:
+            blocked = Blocked.NO_TOPIC if job.topic in self._parked else job.step()
+            if blocked is None:
+                return job.delivery()
+            try:
+                await self._wait(blocked, job.topic, time.monotonic() + self._settings.max_block_ms / 1000)
+            except PenstockError as error:
+                if not job.has_begun:
+                    raise
+                job.give_up(error)
+                return job.delivery()
+
+    # --- waiting
+
+    async def _wait(self, blocked: Blocked, topic: str, deadline_s: float) -> None:
+        left_s = deadline_s - time.monotonic()
+        if blocked is Blocked.NO_TOPIC:
+            await self._core.learn_topic(topic, max(int(left_s * 1000), 1))
+            while topic in self._parked:  # those who came before
+                await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await self.room()
+        except TimeoutError:
+            full = f"the producer's {self._settings.buffer_memory} bytes were full"
+            raise BufferFull(f"{full} for {self._settings.max_block_ms:.0f} ms") from None
+
+    async def room(self) -> None:
+        """Waits until there is room for another batch."""
+        while not self._core.is_closed and not self._core.accumulator.has_room:
+            self._core.hurry()
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room_waiters.append(future)
+            await future
+        self._core.check_open()
+
+    def _freed(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def _park(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        self._core.check_open()
+        size = record_size(key, value, headers)
+        self._core.check_size(topic, size)
+        if not self._core.accumulator.memory.take(size):
+            raise BufferFull(f"the producer's {self._settings.buffer_memory} bytes are full")
+        completion = Completion(topic, -1 if partition is None else partition)
+        waiting = self._parked.get(topic)
+        if waiting is None:
+            waiting = self._parked[topic] = []
+            task = asyncio.get_running_loop().create_task(self._look_up(topic))
+            self._lookups.add(task)
+            task.add_done_callback(self._lookups.discard)
+        waiting.append(_Parked(completion, key, value, headers, partition, timestamp_ms, size))
+        return Delivery(completion, 0)
+
+    async def _look_up(self, topic: str) -> None:
+        """Learns of a topic, then sends what waits for it, in order."""
+        core, waiting = self._core, self._parked[topic]
+        failure: Exception = ClosedError("the producer was closed before the topic was known")
+        try:
+            await core.learn_topic(topic, max(int(self._settings.max_block_ms), 1))
+            while waiting:
+                parked = waiting[0]
+                core.accumulator.memory.give_back(parked.size)
+                taken = core.append(topic, *parked[1:6])
+                if isinstance(taken, Blocked):
+                    core.accumulator.memory.used += parked.size
+                    await self.room()
+                    continue
+                waiting.pop(0)
+                parked.completion.divide([(0, taken._completion, taken.index)])
+        except PenstockError as error:
+            failure = error
+        finally:
+            del self._parked[topic]
+            for parked in waiting:
+                core.accumulator.memory.give_back(parked.size)
+                parked.completion.fail(failure)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until all that was sent before is acknowledged or has failed; raises TimedOut after `timeout` s."""
+        begun_s = time.monotonic()
+        if self._lookups:
+            await asyncio.wait(set(self._lookups), timeout=timeout)
+        left_s = None if timeout is None else max(timeout - (time.monotonic() - begun_s), 0)
+        if self._lookups or not await self._core.flush(left_s):
+            raise TimedOut(f"not everything was acknowledged within {timeout} s", hint="It is still tried")
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; waits up to max_block_ms if it is not known yet."""
+        if self._core.partition_count(topic) is None:
+            await self._core.learn_topic(topic, max(int(self._settings.max_block_ms), 1))
+        return self._core.partition_count(topic) or 0
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        limit_s = self._settings.delivery_timeout_ms / 1000 if timeout is None else max(timeout, 0)
+        begun_s = time.monotonic()
+        if self._lookups:
+            await asyncio.wait(set(self._lookups), timeout=limit_s)
+            for task in self._lookups:
+                task.cancel()
+            if self._lookups:
+                await asyncio.wait(set(self._lookups))
+        await self._core.close(max(limit_s - (time.monotonic() - begun_s), 0))
+
+    async def __aenter__(self) -> AsyncProducer[K, V]:
+        try:
+            return await self.start()
+        except BaseException:
+            await self.close(0)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A task that is cancelled, by Ctrl-C for one, does not want to wait for a broker that may be gone.
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        await self.close(INTERRUPTED_CLOSE_S if is_interrupted else None)

@@ -1,0 +1,303 @@
+"""What both faces of the producer share: from a record to its place in a batch, from the first connection to the last.
+
+Rule: a record goes straight into the kernel's lanes if there is a way in (see `Producer.send`); whoever finds none
+comes here, once a batch or so. `append` never waits: it says what stands in the way, and the faces wait for that in
+their own manner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_view import ClusterView
+from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
+from penstock.client.producer.accumulator import Accumulator, Blocked, TopicQueues, record_size
+from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.delivery import Delivery
+from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors, ProducerInterceptor
+from penstock.client.producer.partition_queue import PartitionQueue
+from penstock.client.producer.partitioners import Partitioner, checked, partition_of_key
+from penstock.client.producer.requests import FIRST_WITH_BATCHES, HIGHEST_VERSION
+from penstock.client.producer.sender import Sender
+from penstock.client.producer.settings import ProducerSettings
+from penstock.client.serializers.base import Encoder
+from penstock.records.kernel import Moment, TopicLanes
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+
+_log = logging.getLogger("penstock.producer")
+
+AnyHeaders = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+NO_HEADERS: Final[Headers] = ()
+
+
+class ProducerCore:
+    """A producer without a face. Made anywhere; started, ended and woken on its event loop."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        settings: ProducerSettings,
+        *,
+        key: Encoder[Any] | None,
+        value: Encoder[Any] | None,
+        partitioner: Partitioner | None,
+        interceptors: Sequence[ProducerInterceptor],
+    ) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.lock = threading.RLock()
+        self.moment = Moment()
+        self.interceptors = Interceptors(interceptors)
+        self.fast: dict[str, TopicLanes[Delivery]] = {}
+        """Topics whose records may go straight into the lanes, once they are bytes."""
+        self.is_closed = False
+        self.on_freed: Callable[[], None] = _nobody_waits
+        self._key = key
+        self._value = value
+        self.partitioner = partitioner
+        self._is_fast = partitioner is None and not self.interceptors.sees_records
+        self._takes_headers = True
+        self.accumulator = Accumulator(
+            settings, self.moment, cluster.random, is_numbering=settings.is_idempotent, on_closed=self._batched
+        )
+        self._sender: Sender | None = None
+        self._stop_listening: Callable[[], None] | None = None
+
+    # --- beginning and end, on the loop
+
+    async def start(self, timeout_ms: int | None) -> None:
+        """Finds the cluster; raises BootstrapError."""
+        await self.cluster.start(timeout_ms=timeout_ms)
+        connection = await self.cluster.to_any()
+        version = connection.version_of(ApiKey.PRODUCE, at_most=HIGHEST_VERSION)
+        self._takes_headers = version >= FIRST_WITH_BATCHES
+        if self.settings.is_idempotent and not (
+            self._takes_headers and connection.supports(ApiKey.INIT_PRODUCER_ID, 0)
+        ):
+            if self.settings.is_idempotence_asked_for:
+                raise UnsupportedVersion(connection.node, "idempotent producing (InitProducerId)", (0, 5), None)
+            _log.warning(
+                "%s is too old for idempotent producing: a record may be stored twice when a request is repeated",
+                connection.node,
+            )
+            self.accumulator.is_numbering = False
+        self._stop_listening = self.cluster.on_change(self._cluster_changed)
+        self._sender = Sender(
+            self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
+            on_freed=lambda: self.on_freed(),
+        )  # fmt: skip
+
+    async def flush(self, timeout_s: float | None) -> bool:
+        """Whether all that was sent before is acknowledged, or has failed, within the time."""
+        batches = self.hurry()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for batch in batches:
+                    await batch.ended()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Sends what waits, for as long as it may take, gives up the rest, and lets go of everything."""
+        self.refuse_more()
+        if self._sender is not None:
+            if timeout_s is None or timeout_s > 0:
+                await self.flush(timeout_s)
+            left = len(self.accumulator.undone())
+            if left:
+                _log.warning("the producer was closed before %d batches were acknowledged", left)
+            await self._sender.end(
+                ClosedError("the producer was closed before the record was acknowledged; it may be in the log or not")
+            )
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        await self.cluster.close()
+
+    def refuse_more(self) -> None:
+        """No record is taken from now on; from any thread."""
+        with self.lock:
+            self.is_closed = True
+            self._is_fast = False
+            self.fast.clear()
+            for topic in self.accumulator.topics.values():
+                for queue in topic.queues:
+                    self.accumulator.close_open(queue)
+        self.on_freed()
+
+    def hurry(self) -> list[ProducerBatch]:
+        """Makes all that waits due at once; the batches that are not done. From any thread."""
+        with self.lock:
+            self.accumulator.make_all_due()
+            batches = self.accumulator.undone()
+        self.wake()
+        return batches
+
+    def wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    # --- topics
+
+    async def learn_topic(self, topic: str, timeout_ms: int) -> None:
+        """Waits until the partitions of a topic are known; on the loop."""
+        view = await self.cluster.wait_for_topic(topic, timeout_ms=timeout_ms)
+        self.cluster.follow([topic])
+        with self.lock:
+            self._take_in(topic, len(view.partitions), [each.index for each in view.partitions if each.leader >= 0])
+
+    def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
+        with self.lock:
+            for name in list(self.accumulator.topics):
+                view = new.topics.get(name)
+                if view is not None and view.partitions and view != old.topics.get(name):
+                    with_leader = [each.index for each in view.partitions if each.leader >= 0]
+                    self._take_in(name, len(view.partitions), with_leader)
+
+    def _take_in(self, name: str, partition_count: int, with_leader: Sequence[int]) -> None:
+        topic = self.accumulator.add_topic(name, partition_count, self.lock)
+        self.accumulator.set_usable(name, with_leader)
+        if self._is_fast:
+            self.fast[name] = topic.lanes
+
+    def partition_count(self, topic: str) -> int | None:
+        known = self.accumulator.topics.get(topic)
+        return None if known is None else len(known.queues)
+
+    # --- taking records, from any thread
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = NO_HEADERS,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery | Blocked:
+        """Puts a record into a batch of its partition; or says what it has to wait for."""
+        with self.lock:
+            self.check_open()
+            queues = self.accumulator.topics.get(topic)
+            if queues is None:
+                return Blocked.NO_TOPIC
+            stamp_ms = self.cluster.clock.now_ms() if timestamp_ms is None else timestamp_ms
+            queue, is_sticky = self._choose(queues, key, partition)
+            delivery = queue.lane.append(value, key, stamp_ms, headers)
+            if delivery is None and is_sticky:
+                self.accumulator.close_open(queue)
+                queue = self.accumulator.stick(queues)
+                delivery = queue.lane.append(value, key, stamp_ms, headers)
+            if delivery is None:
+                self.check_size(topic, record_size(key, value, headers))
+                opened = self.accumulator.open(
+                    queue, self.cluster.clock.monotonic_ms(), stamp_ms, key, value, headers
+                )  # fmt: skip
+                if isinstance(opened, Blocked):
+                    self.wake()
+                    return opened
+                delivery = opened
+                if self.accumulator.wants_attention:
+                    self.wake()
+            if self.interceptors.sees_records:  # under the lock, so that it comes before the end of the batch
+                self.interceptors.enqueued(EnqueuedRecord(topic, queue.partition, key, value, headers, stamp_ms))
+        return delivery
+
+    def _choose(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> tuple[PartitionQueue, bool]:
+        """The partition of a record, and whether another would do as well."""
+        count = len(topic.queues)
+        if partition is not None:
+            return topic.queues[checked(partition, count, "the partition", topic.name)], False
+        if self.partitioner is not None:
+            return topic.queues[self.ask_partitioner(topic.name, key, count)], False
+        if key is not None:
+            return topic.queues[partition_of_key(key, count)], False
+        if topic.lanes.sticky < 0:
+            return self.accumulator.stick(topic), True
+        return topic.queues[topic.lanes.sticky], True
+
+    def ask_partitioner(self, topic: str, key: bytes | None, partition_count: int) -> int:
+        """What the user's own partitioner says, where there is one."""
+        if self.partitioner is None:
+            return -1
+        chosen = self.partitioner(topic, key, partition_count)
+        return checked(chosen, partition_count, "what the partitioner returned", topic)
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError("the producer is closed", hint="Send before close(), or make a new producer")
+
+    def check_size(self, topic: str, size: int) -> None:
+        """Raises RecordTooLarge for a record that no request may carry."""
+        if size > self.settings.max_request_size:
+            raise RecordTooLarge(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                where=f"topic {topic}",
+                detail=f"a record of about {size} bytes exceeds max_request_size ({self.settings.max_request_size})",
+                hint="Send less at once, or raise max_request_size, and max.message.bytes of the topic with it",
+            )
+
+    def _batched(self, batch: ProducerBatch) -> None:
+        if self.interceptors.sees_batches:
+            self.interceptors.batched(batch.info(self.cluster.clock.monotonic_ms()))
+
+    # --- serializing
+
+    def encode_value(self, topic: str, value: Any) -> bytes | None:
+        if self._value is not None:
+            return self._value.encode(topic, value)
+        return plain_bytes(value, topic, "value")
+
+    def encode_key(self, topic: str, key: Any) -> bytes | None:
+        if self._key is not None:
+            return None if key is None else self._key.encode(topic, key)
+        return plain_bytes(key, topic, "key")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether bytes need no serializer."""
+        return self._value is None
+
+    @property
+    def is_record_wise(self) -> bool:
+        """Whether each record has to be looked at by itself: by a partitioner or an interceptor."""
+        return self.partitioner is not None or self.interceptors.sees_records
+
+    def check_headers(self) -> None:
+        if not self._takes_headers:
+            raise SerializationError("the broker is too old for headers", hint="It needs Kafka 0.11 or newer")
+
+    def encode_headers(self, headers: AnyHeaders | None) -> Headers:
+        """Headers as pairs of text and bytes."""
+        if not headers:
+            return NO_HEADERS
+        self.check_headers()
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return [(name, content.encode() if isinstance(content, str) else content) for name, content in pairs]
+
+
+def plain_bytes(data: Any, topic: str, what: str) -> bytes | None:
+    """Bytes as they are, text as UTF-8."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise SerializationError(
+        f"the {what} for topic {topic} is a {type(data).__name__}, neither bytes nor str",
+        topic=topic,
+        field=what,
+        hint=f"Serialize it first, or give the producer a serializer: {what}=Json()",
+    )
+
+
+def _nobody_waits() -> None:
+    """Until a face says otherwise."""

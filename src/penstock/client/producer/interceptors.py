@@ -1,0 +1,114 @@
+"""Looking on while records are sent: a method for each stage of their way.
+
+    enqueued      one record was put into a batch                     (user's thread)
+    batched       a batch was closed: full, or its time has come      (user's or producer's thread)
+    sent          a batch was given to a connection; again on retry   (producer's thread, as all that follow)
+    acknowledged  the broker has it
+    failed        it will not be tried again
+
+Rule: an interceptor looks on. What it raises is logged and changes nothing, and it sees batches, not records, except in
+`enqueued`: who overrides that pays for a call of Python for each record, and nobody else does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_log = logging.getLogger("penstock.producer")
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class EnqueuedRecord(NamedTuple):
+    """A record as it was put into its batch, serialized."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class BatchInfo(NamedTuple):
+    """What there is to know of a batch. `attempt` counts from 1 when it is sent; `node` is -1 before that."""
+
+    topic: str
+    partition: int
+    record_count: int
+    size_bytes: int
+    age_ms: float
+    attempt: int
+    node: int
+
+
+class ProducerInterceptor:
+    """Override what you want to see."""
+
+    def enqueued(self, record: EnqueuedRecord) -> None:
+        """A record was put into a batch."""
+
+    def batched(self, batch: BatchInfo) -> None:
+        """A batch was closed; no more records go into it."""
+
+    def sent(self, batch: BatchInfo) -> None:
+        """A batch was handed to the connection to its leader."""
+
+    def acknowledged(self, batch: BatchInfo, base_offset: int) -> None:
+        """The broker has the batch, its first record at `base_offset`; -1 if it did not say."""
+
+    def failed(self, batch: BatchInfo, error: Exception) -> None:
+        """The batch will not be tried again; `error` is what its deliveries raise."""
+
+
+class Interceptors:
+    """All interceptors of a producer, called one after the other."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
+        self._all = tuple(interceptors)
+        self._per_record = tuple(
+            each for each in self._all if getattr(type(each), "enqueued", None) is not ProducerInterceptor.enqueued
+        )
+        self.sees_batches = bool(self._all)
+        self.sees_records = bool(self._per_record)
+
+    def enqueued(self, record: EnqueuedRecord) -> None:
+        for each in self._per_record:
+            try:
+                each.enqueued(record)
+            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+                _complain(each, "enqueued")
+
+    def batched(self, batch: BatchInfo) -> None:
+        for each in self._all:
+            try:
+                each.batched(batch)
+            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+                _complain(each, "batched")
+
+    def sent(self, batch: BatchInfo) -> None:
+        for each in self._all:
+            try:
+                each.sent(batch)
+            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+                _complain(each, "sent")
+
+    def acknowledged(self, batch: BatchInfo, base_offset: int) -> None:
+        for each in self._all:
+            try:
+                each.acknowledged(batch, base_offset)
+            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+                _complain(each, "acknowledged")
+
+    def failed(self, batch: BatchInfo, error: Exception) -> None:
+        for each in self._all:
+            try:
+                each.failed(batch, error)
+            except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
+                _complain(each, "failed")
+
+
+def _complain(interceptor: object, stage: str) -> None:
+    _log.exception("interceptor %s raised in %s(); sending goes on", type(interceptor).__name__, stage)

@@ -1,0 +1,374 @@
+"""The blocking producer: thread-safe, its work done on a loop in the background.
+
+    with Producer("localhost:9092", value=Json(View), linger_ms=5) as producer:
+        delivery = producer.send("views", View(1), key="u1", headers={"src": b"web"})
+        metadata = delivery.result(timeout=5)
+
+Rule: `send` returns at once while there is room, and its cost is one call into the kernel. It waits, up to
+`max_block_ms`, for the partitions of a topic that it has not met and for memory; it never waits for a broker's answer:
+that is what the `Delivery` is for. A producer that is not closed is flushed at the exit of the interpreter, for a few
+seconds at most, with a warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import ssl as tls
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from penstock.client.addresses import Addresses
+from penstock.client.background import Background
+from penstock.client.cluster import ClusterClient
+from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
+from penstock.client.producer.accumulator import Blocked
+from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
+from penstock.client.producer.completion import wait_for_all
+from penstock.client.producer.core import NO_HEADERS, AnyHeaders, ProducerCore
+from penstock.client.producer.delivery import BulkDelivery, Delivery
+from penstock.client.producer.interceptors import ProducerInterceptor
+from penstock.client.producer.key_value import K, V
+from penstock.client.producer.partitioners import Partitioner
+from penstock.client.producer.settings import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_BUFFER_MEMORY,
+    INTERRUPTED_CLOSE_S,
+    Acks,
+    checked_settings,
+)
+from penstock.client.serializers.base import Encoder
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = logging.getLogger("penstock.producer")
+_EXIT_FLUSH_S: Final = 5.0
+_CLOSE_GRACE_S: Final = 5.0  # for letting go of connections, after the time that close() gives to what waits
+_time_ns = time.time_ns
+
+
+class Producer(Generic[K, V]):
+    """Sends records. Connects when it is made: raises BootstrapError if no broker is to be had.
+
+    `key` and `value` are serializers, objects with `encode(topic, value)`; without them bytes and str are taken.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        *,
+        key: Encoder[K] | None = None,
+        value: Encoder[V] | None = None,
+        client_id: str = "penstock-producer",
+        acks: Acks = "all",
+        enable_idempotence: bool | None = None,
+        compression_type: str | None = None,
+        compression_level: int | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        linger_ms: float = 0,
+        buffer_memory: int = DEFAULT_BUFFER_MEMORY,
+        max_block_ms: float = 60_000,
+        max_request_size: int = 1_048_576,
+        max_in_flight_requests_per_connection: int = 5,
+        retries: int = 2**31 - 1,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: float = 120_000,
+        connect_timeout_ms: int = 10_000,
+        metadata_max_age_ms: int = 300_000,
+        partitioner: Partitioner | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
+        ssl: tls.SSLContext | None = None,
+        start_timeout_ms: int | None = None,
+    ) -> None:
+        self._is_closed = True  # until it is open: __del__ may see it before
+        settings = checked_settings(
+            acks=acks, enable_idempotence=enable_idempotence, compression_type=compression_type,
+            compression_level=compression_level, batch_size=batch_size, linger_ms=linger_ms,
+            buffer_memory=buffer_memory, max_block_ms=max_block_ms, max_request_size=max_request_size,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection, retries=retries,
+            retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
+            request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
+        )  # fmt: skip
+        self._background = Background.acquire()
+        try:
+            self._core: ProducerCore = self._background.run(
+                _started(
+                    bootstrap_servers, settings, start_timeout_ms,
+                    options={
+                        "key": key, "value": value, "partitioner": partitioner, "interceptors": tuple(interceptors)
+                    },
+                    cluster_options={
+                        "client_id": client_id, "request_timeout_ms": request_timeout_ms,
+                        "connect_timeout_ms": connect_timeout_ms, "metadata_max_age_ms": metadata_max_age_ms,
+                        "retry_backoff_ms": max(retry_backoff_ms, 1),
+                        "retry_backoff_max_ms": max(retry_backoff_max_ms, 1), "ssl": ssl,
+                    },
+                )
+            )  # fmt: skip
+        except BaseException:
+            self._background.release()
+            raise
+        self._settings = settings
+        self._encodes = key is not None or value is not None
+        self._fast = self._core.fast
+        self._moment = self._core.moment
+        self._room = threading.Condition(self._core.lock)
+        self._waiting_for_room = 0
+        self._closing = threading.Lock()
+        self._is_closed = False
+        core_room = weakref.WeakMethod(self._freed)
+        self._core.on_freed = lambda: wake() if (wake := core_room()) is not None else None
+        _open.add(self)
+
+    # --- sending
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        headers: AnyHeaders | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hands a record over. Raises BufferFull when there was no room for max_block_ms, SerializationError,
+        RecordTooLarge, ClosedError; what a broker says comes by the Delivery."""
+        if headers is None and partition is None and not self._encodes:
+            lanes = self._fast.get(topic)
+            if lanes is not None:
+                try:
+                    self._moment.now_ms = _time_ns() // 1_000_000
+                    delivery = lanes.append(value, key, timestamp_ms)  # type: ignore[arg-type]
+                    if delivery is not None:
+                        return delivery
+                except TypeError:
+                    pass  # no bytes: what they are is looked at below
+        core = self._core
+        return self._send_bytes(
+            topic,
+            core.encode_key(topic, key),
+            core.encode_value(topic, value),
+            core.encode_headers(headers) if headers else NO_HEADERS,
+            partition,
+            timestamp_ms,
+        )
+
+    def _send_bytes(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        deadline_s: float | None = None
+        while True:
+            taken = self._core.append(topic, key, value, headers, partition, timestamp_ms)
+            if not isinstance(taken, Blocked):
+                return taken
+            if deadline_s is None:
+                deadline_s = time.monotonic() + self._settings.max_block_ms / 1000
+            self._wait(taken, topic, deadline_s)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[V | ProducerRecord | None],
+        *,
+        keys: Iterable[K | None] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkDelivery:
+        """Hands many records over: values, with one of `keys` each if there are any, or `ProducerRecord`s.
+
+        Waits as `send` does. When there is no room any more after some were taken, those that were not fail in the
+        delivery, with BufferFull.
+        """
+        return self._bulk(values_job(self._core, topic, values, keys, partition, timestamp_ms))
+
+    def send_arrow(
+        self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch, *, partition: int | None = None
+    ) -> BulkDelivery:
+        """Hands the rows of a table over: its columns `value` and, where there are any, `key`, `timestamp`, `headers`
+        and `partition`. Serializers are not asked. Interceptors see its batches, not its records."""
+        return self._bulk(ColumnsJob(self._core, topic, table, partition))
+
+    def _bulk(self, job: BulkJob) -> BulkDelivery:
+        while (blocked := job.step()) is not None:
+            try:
+                self._wait(blocked, job.topic, time.monotonic() + self._settings.max_block_ms / 1000)
+            except PenstockError as error:
+                if not job.has_begun:
+                    raise
+                job.give_up(error)
+                break
+        return job.delivery()
+
+    def _wait(self, blocked: Blocked, topic: str, deadline_s: float) -> None:
+        """Until there may be a way; raises when there was none in time."""
+        left_s = deadline_s - time.monotonic()
+        if blocked is Blocked.NO_TOPIC:
+            self._background.run(self._core.learn_topic(topic, max(int(left_s * 1000), 1)), left_s + 1)
+            return
+        if self._background.on_loop:
+            raise BufferFull(
+                "there is no room, and a delivery callback cannot wait for it",
+                hint="Hand the work to another thread, or raise buffer_memory",
+            )
+        with self._room:
+            self._waiting_for_room += 1
+            try:
+                if left_s <= 0 or not self._room.wait_for(self._may_have_room, left_s):
+                    raise BufferFull(
+                        f"the producer's {self._settings.buffer_memory} bytes were full for "
+                        f"{self._settings.max_block_ms:.0f} ms"
+                    )
+            finally:
+                self._waiting_for_room -= 1
+
+    def _may_have_room(self) -> bool:
+        return self._core.is_closed or self._core.accumulator.has_room
+
+    def _freed(self) -> None:
+        if self._waiting_for_room:
+            with self._room:
+                self._room.notify_all()
+
+    # --- waiting
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until all that was sent before is acknowledged or has failed; raises TimedOut after `timeout` s."""
+        batches = self._core.hurry()
+        if self._background.on_loop:
+            raise ClosedError("flush() was called in a delivery callback, where it would wait for itself")
+        if not wait_for_all(batches, timeout):
+            left = sum(not batch.is_done for batch in batches)
+            raise TimedOut(f"{left} batches were not acknowledged within {timeout} s", hint="They are still tried")
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has; waits up to max_block_ms if it is not known yet."""
+        count = self._core.partition_count(topic)
+        if count is None:
+            self._wait(Blocked.NO_TOPIC, topic, time.monotonic() + self._settings.max_block_ms / 1000)
+            count = self._core.partition_count(topic) or 0
+        return count
+
+    def close(self, timeout: float | None = None) -> None:
+        """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless.
+
+        Without a time-out it takes at most delivery_timeout_ms. Records that were not acknowledged then fail with
+        ClosedError.
+        """
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        _open.discard(self)
+        self._core.refuse_more()
+        try:
+            limit_s = self._settings.delivery_timeout_ms / 1000 if timeout is None else max(timeout, 0)
+            if self._background.on_loop:
+                self._background.loop.create_task(self._core.close(0))
+            else:
+                self._background.run(self._core.close(limit_s), limit_s + _CLOSE_GRACE_S)
+        except BaseException:
+            # Ctrl-C, most likely: what waits is given up at once.
+            self._background.call(_close_now, self._core)
+            raise
+        finally:
+            self._background.release()
+
+    def __enter__(self) -> Producer[K, V]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Who presses Ctrl-C does not want to wait for a broker that may be gone.
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        self.close(INTERRUPTED_CLOSE_S if is_interrupted else None)
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            warnings.warn(
+                "a Producer was not closed; what it was sent is still delivered", ResourceWarning, stacklevel=2
+            )
+            self._is_closed = True
+            _abandon(self._background, self._core, self._settings.delivery_timeout_ms / 1000)
+
+
+async def _started(
+    bootstrap_servers: Addresses,
+    settings: Any,
+    timeout_ms: int | None,
+    *,
+    options: dict[str, Any],
+    cluster_options: dict[str, Any],
+) -> ProducerCore:
+    core = ProducerCore(ClusterClient(bootstrap_servers, **cluster_options), settings, **options)
+    try:
+        await core.start(timeout_ms)
+    except BaseException:
+        await core.close(0)
+        raise
+    return core
+
+
+def _close_now(core: ProducerCore) -> None:
+    import asyncio
+
+    task = asyncio.ensure_future(core.close(0))
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+
+
+def _abandon(background: Background, core: ProducerCore, timeout_s: float) -> None:
+    """Nobody holds the producer any more: its records go out, and then everything is let go of."""
+    import asyncio
+
+    core.refuse_more()
+
+    async def finish() -> None:
+        try:
+            await core.close(timeout_s)
+        finally:
+            # The last user's release joins the loop's thread, which this is.
+            threading.Thread(target=background.release, name="penstock-release", daemon=True).start()
+
+    def begin() -> None:
+        task = asyncio.ensure_future(finish())
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+
+    background.call(begin)
+
+
+_ending: set[Any] = set()
+_open: weakref.WeakSet[Producer[Any, Any]] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    deadline_s = time.monotonic() + _EXIT_FLUSH_S
+    for producer in list(_open):
+        left = len(producer._core.accumulator.undone())
+        _log.warning(
+            "a producer was not closed before the interpreter's exit; %s",
+            f"up to {_EXIT_FLUSH_S:.0f} s are given to what it has to send" if left else "nothing is left to send",
+        )
+        try:
+            producer.close(max(deadline_s - time.monotonic(), 0))
+        except Exception:  # noqa: BLE001 - the interpreter ends, whatever is wrong
+            _log.exception("a producer could not be closed")
+
+
+# After Background's own, since that was imported first: handlers run in reverse order, so the loop is still there.
+atexit.register(_at_exit)

@@ -1,0 +1,380 @@
+"""The task of getting batches to their leaders: carries out what the accumulator plans, and learns from the answers.
+
+Rule: everything here happens on one event loop, batch by batch. `run` is one turn: give up what is too old, plan, send,
+set the timer. It is called when records are there (`wake`), when an answer has come, when the cluster has changed and
+when a time has come; between these nothing runs. The accumulator is shared with the threads that send, so it is entered
+under the lock, and left before anybody's callback is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+
+from penstock.client.cluster import ClusterClient
+from penstock.client.connection import Connection
+from penstock.client.errors import DeliveryTimeout, PenstockError, error_for
+from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
+from penstock.client.producer.answers import Answer, answers_of
+from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.interceptors import Interceptors
+from penstock.client.producer.producer_ids import ask_producer_id
+from penstock.client.producer.requests import HIGHEST_VERSION, check_codec, produce_request
+from penstock.client.producer.sequences import ProducerId
+from penstock.client.producer.settling import Acknowledged, Settlement
+from penstock.runtime.clock import Clock
+from penstock.runtime.randomness import Random
+from penstock.wire.api_keys import ApiKey
+
+_log = logging.getLogger("penstock.producer")
+_PACKING_THREADS: Final = 2
+_LOOK_AGAIN_S: Final = 0.005
+
+
+class _NodeState:
+    """What is known of the way to a node."""
+
+    __slots__ = ("connection", "in_flight", "is_connecting", "last_error", "throttled_until_ms", "version")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.version = -1
+        self.is_connecting = False
+        self.in_flight = 0
+        self.throttled_until_ms = 0.0
+        self.last_error: PenstockError | None = None
+
+
+class Sender:
+    """The sending side of a producer; used on its event loop's thread only, `wake` excepted."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        accumulator: Accumulator,
+        lock: AbstractContextManager[Any],
+        interceptors: Interceptors,
+        clock: Clock,
+        random: Random,
+        *,
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._settings = accumulator.settings
+        self._lock = lock
+        self._interceptors = interceptors
+        self._clock = clock
+        self._settlement = Settlement(accumulator, random)
+        self._on_freed = on_freed
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._nodes: dict[int, _NodeState] = {}
+        self._producer: ProducerId | None = None
+        self._asking_for_id: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = NEVER
+        self._packer: ThreadPoolExecutor | None = None
+        self._is_woken = False
+        self._is_ended = False
+        self._unfollow = cluster.on_change(lambda old, new: self.wake_here())
+
+    # --- when to look
+
+    def wake(self) -> None:
+        """Something is to be sent: from any thread. Called often; the loop is told once until it looks."""
+        if self._thread == threading.get_ident():
+            self.wake_here()
+        elif not self._is_woken:
+            self._is_woken = True
+            try:
+                self._loop.call_soon_threadsafe(self.run)
+            except RuntimeError:  # the loop is closed: whoever waits is told by `end`
+                _log.debug("records were sent after the event loop had ended")
+
+    def wake_here(self) -> None:
+        """The same from the loop's own thread."""
+        if not self._is_woken and not self._is_ended:
+            self._is_woken = True
+            self._loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """One turn."""
+        self._is_woken = False
+        if self._is_ended:
+            return
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            late = self._accumulator.expired(now_ms)
+            if not late and self._accumulator.has_nothing_due:
+                self._set_timer(self._accumulator.next_deadline_ms(), now_ms)
+                return
+            plan = self._accumulator.plan(now_ms, self, self._producer)
+        if late:
+            self._end([(batch, self._too_late(batch)) for batch in late])
+        for request in plan.requests:
+            self._send(request, now_ms)
+        for node in plan.to_connect:
+            self._connect(node)
+        for batch in plan.to_pack:
+            self._pack(batch)
+        if plan.needs_producer_id:
+            self._need_producer_id()
+        if plan.leaderless:
+            self._cluster.refresh_soon()
+        self._set_timer(plan.wake_at_ms, now_ms)
+
+    def _set_timer(self, at_ms: float, now_ms: float) -> None:
+        """Look again then at the latest. A timer that is set earlier stays: a look too many costs less than a timer."""
+        if at_ms >= self._timer_at_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = self._loop.call_later(max(at_ms - now_ms, 0.0) / 1000, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer, self._timer_at_ms = None, NEVER
+        self.run()
+
+    # --- the accumulator's questions
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        view = self._cluster.view.leader_of(topic, partition)
+        return view.leader if view is not None else -1
+
+    def slots_of(self, node: int) -> int:
+        state = self._nodes.get(node)
+        if state is None:
+            return -1
+        if state.connection is None or state.connection.closed:
+            return 0 if state.is_connecting else -1
+        if state.throttled_until_ms > self._clock.monotonic_ms():
+            return 0
+        if self._settings.acks == 0 and _is_backed_up(state.connection):
+            return 0  # nothing is in flight then that would bound what the connection holds
+        return self._settings.max_in_flight - state.in_flight
+
+    # --- connections and ids
+
+    def _connect(self, node: int) -> None:
+        state = self._nodes.setdefault(node, _NodeState())
+        if not state.is_connecting:
+            state.is_connecting = True
+            self._start(self._open(node, state))
+
+    async def _open(self, node: int, state: _NodeState) -> None:
+        try:
+            connection = await self._cluster.to(node)
+            version = connection.version_of(ApiKey.PRODUCE, at_most=HIGHEST_VERSION)
+            check_codec(connection.node, version, self._settings.codec)
+            # A new connection has none of the old one's requests, whose answers still count down the old state.
+            fresh = self._nodes[node] = _NodeState()
+            fresh.connection, fresh.version = connection, version
+        except PenstockError as error:
+            state.last_error = error
+            self._cluster.refresh_soon()
+            if not error.retriable:
+                _log.warning("records cannot be sent to broker %d: %s", node, error)
+            await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
+        finally:
+            state.is_connecting = False
+        self.wake_here()
+
+    def _need_producer_id(self) -> None:
+        if self._asking_for_id is None:
+            self._asking_for_id = self._start(self._ask_for_id())
+
+    async def _ask_for_id(self) -> None:
+        failures = 0
+        try:
+            while True:
+                try:
+                    self._producer = await ask_producer_id(self._cluster, self._settings.request_timeout_ms)
+                    break
+                except PenstockError as error:
+                    failures += 1
+                    if not error.retriable:
+                        _log.error("no producer id: %s", error)
+                        with self._lock:
+                            given_up = list(self._accumulator.take_all())
+                        self._end([(batch, error) for batch in given_up])
+                        return
+                    _log.debug("no producer id yet: %s", error)
+                wait_ms = self._settlement.backoff_ms(failures)
+                await asyncio.sleep(wait_ms / 1000)
+        finally:
+            self._asking_for_id = None
+        self.wake_here()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- compressing
+
+    def _pack(self, batch: ProducerBatch) -> None:
+        if self._packer is None:
+            self._packer = ThreadPoolExecutor(_PACKING_THREADS, thread_name_prefix="penstock-compress")
+        self._packer.submit(self._compress, batch).add_done_callback(partial(self._packed, batch))
+
+    def _compress(self, batch: ProducerBatch) -> None:
+        """What `build` compresses it keeps: the numbers come later."""
+        builder = batch.builder
+        if builder is not None:
+            builder.build(
+                codec=self._settings.codec, level=self._settings.compression_level, producer_id=-1, producer_epoch=-1,
+                base_sequence=-1, is_transactional=False,
+            )  # fmt: skip
+
+    def _packed(self, batch: ProducerBatch, done: Future[None]) -> None:
+        # In the other thread. What went wrong there goes wrong again, and is dealt with, when the batch is sent.
+        batch.is_packed = True
+        batch.is_packing = False
+        self.wake()
+
+    # --- requests and answers
+
+    def _send(self, request: OutgoingRequest, now_ms: float) -> None:
+        state = self._nodes[request.node]
+        connection = state.connection
+        if self._interceptors.sees_batches:
+            for batch in request.batches:
+                self._interceptors.sent(batch.info(now_ms))
+        try:
+            if connection is None:
+                raise error_for(13, where=f"broker {request.node}")
+            message = produce_request(request.batches, state.version, self._settings)
+            future = connection.send(
+                ApiKey.PRODUCE, message, timeout_ms=self._settings.request_timeout_ms, version=state.version,
+                expects_answer=self._settings.acks != 0,
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batches' deliveries say it
+            self._loop.call_soon(self._unanswered, request, state, error)
+            return
+        if future is None:  # acks=0: nobody will say that there is room again
+            if _is_backed_up(connection):
+                self._loop.call_later(_LOOK_AGAIN_S, self.wake_here)
+            self._loop.call_soon(self._settle, request, {}, Answer())
+            return
+        state.in_flight += 1
+        future.add_done_callback(partial(self._answered, request, state))
+
+    def _answered(self, request: OutgoingRequest, state: _NodeState, future: asyncio.Future[Any]) -> None:
+        state.in_flight -= 1
+        if self._is_ended:
+            return
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
+            self._unanswered(request, state, error)
+            return
+        response = future.result()
+        if response.throttle_time_ms > 0:
+            state.throttled_until_ms = self._clock.monotonic_ms() + response.throttle_time_ms
+            self._loop.call_later(response.throttle_time_ms / 1000, self.wake_here)
+        self._settle(request, answers_of(response), None)
+
+    def _unanswered(self, request: OutgoingRequest, state: _NodeState, error: BaseException) -> None:
+        if isinstance(error, PenstockError):
+            state.last_error = error
+        self._settle(request, {}, error)
+
+    def _settle(
+        self, request: OutgoingRequest, answers: dict[tuple[str, int], Answer], all_alike: Answer | BaseException | None
+    ) -> None:
+        """Act on what became of each batch of a request."""
+        now_ms = self._clock.monotonic_ms()
+        ended: list[tuple[ProducerBatch, Acknowledged | Exception]] = []
+        must_refresh = False
+        with self._lock:
+            for batch in request.batches:
+                answer = all_alike or answers.get((batch.topic, batch.partition)) or Answer.missing()
+                end, refresh = self._settlement.settle(batch, answer, now_ms)
+                must_refresh |= refresh
+                if end is not None:
+                    ended.append((batch, end))
+                elif batch.is_divided:
+                    self._accumulator.finished(batch)
+        for (topic, partition), told in answers.items():
+            if told.leader >= 0:
+                self._cluster.learnt_leader(topic, partition, told.leader, told.leader_epoch)
+        if must_refresh:
+            self._cluster.refresh_soon()
+        self._end(ended)
+        self.run()
+
+    # --- the end of a batch
+
+    def _end(self, ended: list[tuple[ProducerBatch, Acknowledged | Exception]]) -> None:
+        """Tells everybody, the interceptors last, and gives the memory back; without the lock."""
+        if not ended:
+            return
+        for batch, end in ended:
+            if isinstance(end, Exception):
+                batch.fail(end)
+            else:
+                batch.acknowledge(end.base_offset, end.stamps)
+        with self._lock:
+            for batch, _ in ended:
+                self._accumulator.finished(batch)
+        self._on_freed()
+        if self._interceptors.sees_batches:
+            for batch, end in ended:
+                info = batch.info(self._clock.monotonic_ms())
+                if isinstance(end, Exception):
+                    self._interceptors.failed(info, end)
+                else:
+                    self._interceptors.acknowledged(info, end.base_offset)
+
+    def _too_late(self, batch: ProducerBatch) -> DeliveryTimeout:
+        timeout_ms = self._settings.delivery_timeout_ms
+        why: Exception | None = batch.last_error
+        if why is None:
+            leader = self.leader_of(batch.topic, batch.partition)
+            state = self._nodes.get(leader)
+            why = state.last_error if state is not None else None
+            if leader < 0:
+                why = why or error_for(5, where=f"{batch.topic}-{batch.partition}")
+        reason = f"; the last failure was: {why}" if why is not None else ""
+        tries = f"sent {batch.attempts} times" if batch.attempts else "never sent"
+        error = DeliveryTimeout(
+            f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged within "
+            f"delivery_timeout_ms ({timeout_ms:.0f}), {tries}{reason}",
+            hint="They may be in the log if they were sent. See whether the broker is up and keeps up",
+        )
+        error.__cause__ = why
+        return error
+
+    # --- ending
+
+    async def end(self, error: Exception) -> None:
+        """Gives up whatever is left, with this error, and everything that runs."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._unfollow()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        with self._lock:
+            left = list(self._accumulator.take_all())
+        self._end([(batch, error) for batch in left])
+        if self._packer is not None:
+            self._packer.shutdown(wait=True, cancel_futures=True)
+
+
+def _is_backed_up(connection: Connection) -> bool:
+    """Whether the socket takes no more at the moment."""
+    return connection._paused

@@ -1,0 +1,149 @@
+"""What a producer can be told, checked before anything is tried. Names and defaults are Kafka's where it has them.
+
+Rule: a combination that would silently lose a promise is refused: idempotence needs acks=all, retries, and at most five
+requests on their way, since a broker remembers that many batches of a producer.
+
+Two defaults are not Kafka's. `batch_size` is 256 KiB, not 16: a request costs a client in Python more than the bytes in
+it, and with 16 KiB a million records of 100 B take 2.7 times as long by `send`, 5 times by `send_many`. `buffer_memory`
+is 16 MiB, not 32, since the rate is the same from 8 on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.client.errors import ConfigError
+from penstock.records.compression import LEVELS, Codec
+
+Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]
+
+DEFAULT_BATCH_SIZE: Final = 256 * 1024
+DEFAULT_BUFFER_MEMORY: Final = 16 * 1024 * 1024
+INTERRUPTED_CLOSE_S: Final = 1.0
+MOST_IN_FLIGHT_NUMBERED: Final = 5
+_ACKS: Final = {"all": -1, "-1": -1, -1: -1, "0": 0, 0: 0, "1": 1, 1: 1}
+_CODECS: Final = {None: Codec.NONE, "none": Codec.NONE} | {codec.name.lower(): codec for codec in Codec}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Checked; made by `checked_settings`."""
+
+    acks: int
+    is_idempotent: bool
+    is_idempotence_asked_for: bool
+    codec: Codec
+    compression_level: int | None
+    batch_size: int
+    linger_ms: float
+    buffer_memory: int
+    max_block_ms: float
+    max_request_size: int
+    max_in_flight: int
+    retries: int
+    retry_backoff_ms: float
+    retry_backoff_max_ms: float
+    request_timeout_ms: int
+    delivery_timeout_ms: float
+
+
+def checked_settings(
+    *,
+    acks: Acks,
+    enable_idempotence: bool | None,
+    compression_type: str | None,
+    compression_level: int | None,
+    batch_size: int,
+    linger_ms: float,
+    buffer_memory: int,
+    max_block_ms: float,
+    max_request_size: int,
+    max_in_flight_requests_per_connection: int,
+    retries: int,
+    retry_backoff_ms: float,
+    retry_backoff_max_ms: float,
+    request_timeout_ms: int,
+    delivery_timeout_ms: float,
+) -> ProducerSettings:
+    """The settings; raises ConfigError that names the one at fault."""
+    if acks not in _ACKS or isinstance(acks, bool):
+        raise ConfigError(f"acks is {acks!r}", hint='It is "all", 1 or 0')
+    _at_least("batch_size", batch_size, 0)
+    _at_least("linger_ms", linger_ms, 0)
+    _at_least("max_block_ms", max_block_ms, 0)
+    _at_least("max_request_size", max_request_size, 1)
+    _at_least("buffer_memory", buffer_memory, 1)
+    _at_least("max_in_flight_requests_per_connection", max_in_flight_requests_per_connection, 1)
+    _at_least("retries", retries, 0)
+    _at_least("request_timeout_ms", request_timeout_ms, 1)
+    _at_least("retry_backoff_ms", retry_backoff_ms, 0)
+    _at_least("delivery_timeout_ms", delivery_timeout_ms, 1)
+    if delivery_timeout_ms < linger_ms + request_timeout_ms:
+        raise ConfigError(
+            f"delivery_timeout_ms is {delivery_timeout_ms}, less than linger_ms + request_timeout_ms "
+            f"({linger_ms} + {request_timeout_ms})",
+            hint="A record would be given up before its first try could end: raise it, or lower the others",
+        )
+    if max_request_size > buffer_memory:
+        raise ConfigError(
+            f"buffer_memory is {buffer_memory}, less than max_request_size ({max_request_size})",
+            hint="A record of the largest size must fit: raise buffer_memory, or lower max_request_size",
+        )
+    is_idempotent = _idempotence(enable_idempotence, _ACKS[acks], retries, max_in_flight_requests_per_connection)
+    codec = _codec(compression_type, compression_level)
+    return ProducerSettings(
+        acks=_ACKS[acks],
+        is_idempotent=is_idempotent,
+        is_idempotence_asked_for=enable_idempotence is True,
+        codec=codec,
+        compression_level=compression_level,
+        batch_size=min(max(batch_size, 1), max_request_size),
+        linger_ms=linger_ms,
+        buffer_memory=buffer_memory,
+        max_block_ms=max_block_ms,
+        max_request_size=max_request_size,
+        max_in_flight=max_in_flight_requests_per_connection,
+        retries=retries,
+        retry_backoff_ms=retry_backoff_ms,
+        retry_backoff_max_ms=max(retry_backoff_max_ms, retry_backoff_ms),
+        request_timeout_ms=request_timeout_ms,
+        delivery_timeout_ms=delivery_timeout_ms,
+    )
+
+
+def _idempotence(asked_for: bool | None, acks: int, retries: int, max_in_flight: int) -> bool:
+    obstacle, hint = None, ""
+    if acks != -1:
+        obstacle, hint = f"acks is {acks}", 'Use acks="all", or enable_idempotence=False'
+    elif retries == 0:
+        obstacle, hint = "retries is 0", "Allow retries, or use enable_idempotence=False"
+    elif max_in_flight > MOST_IN_FLIGHT_NUMBERED:
+        obstacle = f"max_in_flight_requests_per_connection is {max_in_flight}"
+        hint = f"At most {MOST_IN_FLIGHT_NUMBERED} are possible, or use enable_idempotence=False"
+    if asked_for and obstacle:
+        raise ConfigError(f"enable_idempotence is on, but {obstacle}", hint=hint)
+    return obstacle is None if asked_for is None else asked_for
+
+
+def _codec(name: str | None, level: int | None) -> Codec:
+    codec = _CODECS.get(name)
+    if codec is None:
+        raise ConfigError(f"compression_type is {name!r}", hint="It is none, gzip, snappy, lz4 or zstd")
+    if level is None:
+        return codec
+    levels = LEVELS.get(codec)
+    if levels is None:
+        raise ConfigError(f"compression_level is {level}, but {codec.name.lower()} has no levels")
+    if level not in levels:
+        raise ConfigError(
+            f"compression_level is {level}", hint=f"{codec.name.lower()} takes {levels[0]} to {levels[-1]}"
+        )
+    return codec
+
+
+def _at_least(name: str, value: object, lowest: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name} is {value!r}; it must be a number")
+    if not value >= lowest:
+        raise ConfigError(f"{name} is {value}; it must be at least {lowest}")

@@ -1,0 +1,296 @@
+"""A network and a broker that fail under load: no record is lost, skipped or reordered, and every call ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.wire_client import make_topic, until
+from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, read, reader
+from tests.client.producer.proxy import Proxy
+
+from penstock.client.consumer.consumer import Consumer
+from penstock.client.consumer.engine import Engine
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.errors import PenstockError, TimedOut
+from penstock.testing.embedded_broker import EmbeddedBroker
+
+QUICK: dict[str, Any] = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 50, "consumer_timeout_ms": 20_000}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def behind_a_proxy() -> Iterator[tuple[EmbeddedBroker, Proxy]]:
+    port = free_port()
+    with Proxy(port) as proxy:
+        advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+        with EmbeddedBroker(port=port, settings=advertised) as broker:
+            yield broker, proxy
+
+
+def take(
+    consumer: Consumer[Any, Any], upto: int, before_each: Callable[[int], None] = lambda number: None
+) -> list[int]:
+    """The numbers up to one, in the order in which they come."""
+    seen: list[int] = []
+    for record in consumer:
+        seen.append(int(record.value))
+        before_each(seen[-1])
+        if seen[-1] == upto:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("step", [700, 3_000, 7_000])
+@pytest.mark.parametrize("group", [False, True])
+def test_connections_cut_in_the_middle_of_an_answer_lose_and_repeat_nothing(step: int, group: bool) -> None:
+    with behind_a_proxy() as (broker, proxy):
+        topic = filled_topic(broker, 3_000, a_batch=20)
+        options = {"group_id": new_group()} if group else {}
+        with reader(proxy.address, topic, max_partition_fetch_bytes=4_000, **QUICK, **options) as consumer:
+
+            def cut_often(number: int) -> None:
+                if number % 400 == 0:
+                    proxy.cut_after(to_client=step)
+
+            assert take(consumer, 2_999, cut_often) == list(range(3_000))
+        assert proxy.cuts >= 2
+
+
+def test_a_broker_restarted_under_load_is_read_on_by_the_same_members(tmp_path: Path) -> None:
+    port = free_port()
+    broker = EmbeddedBroker(str(tmp_path), port=port).start()
+    topic = make_topic(broker.broker, partitions=2)
+    for partition in (0, 1):
+        fill(broker, topic, range(500), partition=partition)
+    group = new_group()
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    options = {**QUICK, "max_partition_fetch_bytes": 2_000, "group_id": group, "auto_commit_interval_ms": 50}
+    with reader(f"127.0.0.1:{port}", topic, **options) as consumer:
+        lost: list[Any] = []
+        consumer.on_lost(lost.append)
+        restarted = 0
+        for record in consumer:
+            seen[record.partition].append(int(record.value))
+            total = sum(map(len, seen.values()))
+            if total in (150, 700):
+                broker.stop()
+                broker = EmbeddedBroker(str(tmp_path), port=port).start()
+                restarted += 1
+            if total == 900:
+                for partition in (0, 1):
+                    fill(broker, topic, range(500, 510), partition=partition)
+            if total == 1_020:
+                break
+        assert restarted == 2
+    assert seen == {0: list(range(510)), 1: list(range(510))}
+    with reader(f"127.0.0.1:{port}", topic, **options) as consumer:
+        fill(broker, topic, [510])
+        assert read(consumer, 1) == [510]
+    broker.stop()
+
+
+def test_a_broker_that_is_away_for_a_while_costs_the_members_nothing_but_time(tmp_path: Path) -> None:
+    port = free_port()
+    broker = EmbeddedBroker(str(tmp_path), port=port).start()
+    topic = make_topic(broker.broker)
+    fill(broker, topic, range(10))
+    with reader(f"127.0.0.1:{port}", topic, group_id=new_group(), **QUICK) as consumer:
+        assert read(consumer, 10) == list(range(10))
+        broker.stop()
+        begun = time.monotonic()
+        assert consumer.poll(300) == {}
+        with pytest.raises(PenstockError):
+            consumer.commit({(topic, 0): 5}, timeout_ms=300)
+        with pytest.raises(PenstockError):
+            consumer.end_offsets([(topic, 0)], timeout_ms=300)
+        assert time.monotonic() - begun < 5
+        broker = EmbeddedBroker(str(tmp_path), port=port).start()
+        fill(broker, topic, [10])
+        assert read(consumer, 1) == [10]
+        consumer.commit()
+    broker.stop()
+
+
+def test_a_slow_broker_is_waited_for() -> None:
+    with behind_a_proxy() as (broker, proxy):
+        topic = filled_topic(broker, 300)
+        proxy.delay_s = 0.02
+        with reader(proxy.address, topic, group_id=new_group(), **QUICK) as consumer:
+            assert take(consumer, 299) == list(range(300))
+            consumer.commit()
+
+
+def test_every_call_ends_in_its_time_though_the_broker_hangs() -> None:
+    with behind_a_proxy() as (broker, proxy):
+        topic = filled_topic(broker, 10)
+        consumer = reader(proxy.address, topic, group_id=new_group(), **{**QUICK, "consumer_timeout_ms": 300})
+        assert read(consumer, 10) == list(range(10))
+        proxy.hold()
+        calls: list[tuple[Callable[[], Any], bool]] = [
+            (lambda: consumer.poll(300), False),
+            (lambda: list(consumer), False),
+            (lambda: consumer.commit(timeout_ms=300), True),
+            (lambda: consumer.committed(timeout_ms=300), True),
+            (lambda: consumer.end_offsets([(topic, 0)], timeout_ms=300), True),
+            (lambda: consumer.lag(timeout_ms=300), True),
+            (lambda: consumer.close(1.0), False),
+        ]
+        for call, raises in calls:
+            begun = time.monotonic()
+            if raises:
+                with pytest.raises(TimedOut):
+                    call()
+            else:
+                call()
+            assert time.monotonic() - begun < 3
+        proxy.let_go()
+
+
+def test_a_member_whose_broker_hung_for_longer_than_its_session_goes_on_where_it_had_committed() -> None:
+    with behind_a_proxy() as (broker, proxy):
+        topic, group = filled_topic(broker, 100), new_group()
+        options = {**QUICK, "session_timeout_ms": 6_000, "request_timeout_ms": 500, "group_id": group}
+        with reader(proxy.address, topic, max_partition_fetch_bytes=500, **options) as consumer:
+            first = read(consumer, 30)
+            proxy.cut()
+            proxy.hold()
+            threading.Timer(1.0, proxy.let_go).start()
+            assert first + take(consumer, 99) == list(range(100))
+
+
+def test_what_a_record_deleted_under_the_reader_does(tmp_path: Path) -> None:
+    """The log's beginning moves past the position: by policy the reader goes on from there."""
+    from tests.broker.wire_client import WireClient
+
+    from penstock.wire.api_keys import ApiKey
+    from penstock.wire.schemas.delete_records import (
+        DeleteRecordsPartition,
+        DeleteRecordsRequest,
+        DeleteRecordsTopic,
+    )
+
+    with EmbeddedBroker(str(tmp_path)) as broker:
+        topic = filled_topic(broker, 100)
+        with reader(broker.address, topic, max_partition_fetch_bytes=1_000, **QUICK) as consumer:
+            assert read(consumer, 5) == [0, 1, 2, 3, 4]
+            with WireClient(broker.port) as client:
+                wanted = DeleteRecordsPartition(partition_index=0, offset=80)
+                topics = [DeleteRecordsTopic(name=topic, partitions=[wanted])]
+                client.ask(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=topics, timeout_ms=5_000), 1)
+            seen = take(consumer, 99)
+            assert seen == sorted(seen)
+            assert seen[-20:] == list(range(80, 100))
+
+
+CHILD = """
+    import sys
+    from penstock.client.consumer.consumer import Consumer
+from penstock.client.consumer.engine import Engine
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.consumer.types import TopicPartition
+    with Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id=sys.argv[3], auto_offset_reset="earliest") as c:
+        for record in c:
+            print(int(record.value), flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_consumer_that_waits_and_its_place_is_free_at_once(broker: EmbeddedBroker) -> None:
+    topic, group = filled_topic(broker, 3), new_group()
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CHILD), broker.address, topic, group],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert [int(child.stdout.readline()) for _ in range(3)] == [0, 1, 2]
+    time.sleep(0.3)  # It waits for the fourth.
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=10)
+    assert time.monotonic() - begun < 3
+    assert child.returncode != 0
+    assert errors.strip().endswith("KeyboardInterrupt")
+    with reader(broker.address, topic, group_id=group) as consumer:
+        fill(broker, topic, [3])
+        begun = time.monotonic()
+        # It was waiting, so all it had been given was done, and committed on the way out.
+        assert read(consumer, 1) == [3]
+        assert time.monotonic() - begun < 3
+
+
+def test_a_program_that_ends_without_closing_leaves_its_group(broker: EmbeddedBroker) -> None:
+    topic, group = filled_topic(broker, 3), new_group()
+    code = """
+        import sys
+        from penstock.client.consumer.consumer import Consumer
+from penstock.client.consumer.engine import Engine
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.consumer.types import TopicPartition
+        kept = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id=sys.argv[3], auto_offset_reset="earliest")
+        print(next(kept).value)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), broker.address, topic, group]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "b'0'\n"
+    assert done.stderr == ""
+    with reader(broker.address, topic, group_id=group) as consumer:
+        begun = time.monotonic()
+        assert read(consumer, 3) == [0, 1, 2]
+        assert time.monotonic() - begun < 3
+
+
+def test_hundreds_of_partitions_are_read_within_one_session(broker: EmbeddedBroker) -> None:
+    topic = make_topic(broker.broker, partitions=300)
+    with reader(broker.address, topic, **QUICK) as consumer:
+        assert consumer.poll(300) == {}
+        for partition in (0, 150, 299):
+            fill(broker, topic, [partition], partition=partition)
+        assert sorted(read(consumer, 3)) == [0, 150, 299]
+        sessions = consumer._engine._fetcher._sessions
+        until(lambda: any(session.is_open for session in sessions.values()), "a session is kept")
+
+
+def test_what_falls_due_between_two_looks_at_the_clock_is_not_forgotten(address: str) -> None:
+    """Time passes between deciding what to fetch and setting the timer for what was put off."""
+
+    class Jumping:
+        def __init__(self) -> None:
+            self.looks_ms = 0.0
+
+        def now_ms(self) -> int:
+            return 0
+
+        def monotonic_ms(self) -> float:
+            self.looks_ms += 100
+            return self.looks_ms
+
+    async def story() -> None:
+        clock = Jumping()
+        engine = Engine(address, ConsumerSettings(), post=lambda work: None, clock=clock)
+        place = engine._set_places(frozenset({TopicPartition("t", 0)}))[0]
+        place.seek(0)
+        place.retry_at(clock.looks_ms + 150)
+        engine.pump()
+        assert engine._timer is not None
+        await engine.close()
+
+    asyncio.run(story())

@@ -1,0 +1,378 @@
+"""The cluster client: metadata, connections, and brokers that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.core.scripted import Scripted, brokers, run, speaking
+
+from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_view import ClusterView
+from penstock.client.errors import (
+    BootstrapError,
+    ClosedError,
+    ConfigError,
+    InvalidTopic,
+    NotConnected,
+    PenstockError,
+    UnknownTopic,
+)
+from penstock.runtime.port_reservation import PortReservation
+from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.headers import RequestHeader
+from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorResponse
+from penstock.wire.schemas.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.wire.schemas.metadata import MetadataResponse
+from penstock.wire.types import Message
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+
+
+class Fake:
+    """A broker whose metadata can be changed, and that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.nodes: MetadataResponse | None = None
+        self.coordinator_errors: list[int] = []
+        self.server = Scripted(speaking(self._answer))
+
+    def _answer(self, header: RequestHeader, message: Any) -> Message | None:
+        if header.api.key is ApiKey.FIND_COORDINATOR:
+            self.asked.append("coordinator")
+            error = self.coordinator_errors.pop(0) if self.coordinator_errors else 0
+            found = Coordinator(
+                key=message.coordinator_keys[0], node_id=1, host="127.0.0.1", port=self.server.port, error_code=error
+            )
+            return FindCoordinatorResponse(coordinators=[found])
+        self.asked.append(None if message.topics is None else sorted(topic.name for topic in message.topics))
+        return self.nodes or brokers((1, "127.0.0.1", self.server.port))
+
+
+def test_a_topic_is_made_on_demand_and_followed(broker: EmbeddedBroker) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            changes: list[tuple[ClusterView, ClusterView]] = []
+            stop = cluster.on_change(lambda old, new: changes.append((old, new)))
+            topic = await cluster.wait_for_topic("made", timeout_ms=5_000)
+            assert topic.partitions[0].leader == 0
+            assert changes[-1][1] is cluster.view
+            stop()
+            count = len(changes)
+            await cluster.wait_for_topic("made-too", timeout_ms=5_000)
+            assert len(changes) == count
+            leader = cluster.view.leader_of("made", 0)
+            assert leader is not None
+            connection = await cluster.to(leader.leader)
+            assert connection is await cluster.to(leader.leader)
+            assert connection is await cluster.to_any()
+            assert connection is await cluster.to_controller()
+
+    run(story())
+
+
+def test_a_topic_that_shall_not_be_made_is_not(broker: EmbeddedBroker) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            with pytest.raises(UnknownTopic, match="topic never"):
+                await cluster.wait_for_topic("never", timeout_ms=300, create=False)
+            with pytest.raises(InvalidTopic):
+                await cluster.wait_for_topic("not a name", timeout_ms=5_000)
+            assert (await cluster.refresh(["never"])).topic("never") is None
+
+    run(story())
+
+
+def test_a_listener_that_fails_does_not_keep_news_from_others(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            seen: list[ClusterView] = []
+
+            def failing(old: ClusterView, new: ClusterView) -> None:
+                raise RuntimeError("mine")
+
+            cluster.on_change(failing)
+            cluster.on_change(lambda old, new: seen.append(new))
+            await cluster.wait_for_topic("told", timeout_ms=5_000)
+            assert seen
+
+    run(story())
+    assert "a listener for changes" in caplog.text
+
+
+def test_a_client_that_is_closed_leaves_nothing_behind(broker: EmbeddedBroker) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            await cluster.to_coordinator("group", "g")
+            await cluster.to(0, lane="fetch")
+        await cluster.close()
+        with pytest.raises(ClosedError):
+            await cluster.to_any()
+        with pytest.raises(ClosedError):
+            await cluster.refresh()
+        with pytest.raises(ClosedError):
+            await cluster.start()
+
+    run(story())
+    gc.collect()
+    before = open_files()
+    run(story())
+    gc.collect()
+    # The broker, in this very process, closes its ends a little later.
+    deadline_s = time.monotonic() + 10
+    while open_files() > before and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert open_files() <= before
+
+
+def test_closing_ends_who_waits() -> None:
+    async def story() -> None:
+        fake = Fake()
+        async with fake.server:
+            cluster = ClusterClient(fake.server.address)
+            await cluster.start()
+            fake.coordinator_errors = [15] * 1000
+            waiting = asyncio.ensure_future(cluster.to_coordinator("group", "g"))
+            connection = await cluster.to_any()
+            request = asyncio.ensure_future(
+                connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=10_000, version=0)
+            )
+            await asyncio.sleep(0.05)
+            await cluster.close()
+            with pytest.raises(ClosedError):
+                await waiting
+            with pytest.raises((NotConnected, PenstockError)):
+                await request
+
+    run(story())
+
+
+def test_refreshes_asked_for_together_are_one_and_those_meanwhile_the_next() -> None:
+    async def story() -> None:
+        fake = Fake()
+        async with fake.server, ClusterClient(fake.server.address) as cluster:
+            await asyncio.sleep(0.02)
+            await cluster.refresh()
+            fake.asked.clear()
+            first = [asyncio.ensure_future(cluster.refresh([f"t{number}"])) for number in range(10)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            later = [asyncio.ensure_future(cluster.refresh(["late"])) for _ in range(10)]
+            await asyncio.gather(*first, *later)
+            assert fake.asked[0] == sorted(f"t{number}" for number in range(10))
+            assert fake.asked[1:] == [["late"]]
+
+    run(story())
+
+
+def test_followed_topics_are_asked_for_by_age_and_when_news_are_wanted() -> None:
+    async def story() -> None:
+        fake = Fake()
+        async with (
+            fake.server,
+            ClusterClient(fake.server.address, metadata_max_age_ms=150, retry_backoff_ms=10) as cluster,
+        ):
+            cluster.follow(["a", "b"])
+            await asyncio.sleep(0.1)
+            assert ["a", "b"] in fake.asked
+            fake.asked.clear()
+            await asyncio.sleep(0.4)
+            assert 1 <= fake.asked.count(["a", "b"]) <= 4
+            cluster.unfollow(["a"])
+            fake.asked.clear()
+            for _ in range(100):
+                cluster.refresh_soon()
+            await asyncio.sleep(0.05)
+            assert fake.asked[:1] == [["b"]]
+            assert len(fake.asked) <= 2
+            cluster.follow_all()
+            await cluster.refresh()
+            assert fake.asked[-1] is None
+
+    run(story())
+
+
+def test_a_coordinator_is_asked_for_once_until_it_is_forgotten() -> None:
+    async def story() -> None:
+        fake = Fake()
+        fake.coordinator_errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        async with fake.server, ClusterClient(fake.server.address, retry_backoff_ms=10) as cluster:
+            found = await asyncio.gather(*(cluster.to_coordinator("group", "g") for _ in range(5)))
+            assert len(set(found)) == 1
+            assert fake.asked.count("coordinator") == 2
+            assert found[0] is not await cluster.to_any()
+            await cluster.to_coordinator("group", "g")
+            assert fake.asked.count("coordinator") == 2
+            cluster.forget_coordinator("group", "g")
+            await cluster.to_coordinator("group", "g")
+            assert fake.asked.count("coordinator") == 3
+            fake.coordinator_errors = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+            with pytest.raises(PenstockError, match="group other"):
+                await cluster.to_coordinator("group", "other")
+
+    run(story())
+
+
+def test_a_broker_restarted_at_its_address_is_found_again(tmp_path: Path) -> None:
+    first = EmbeddedBroker(str(tmp_path)).start()
+    port = first.port
+
+    async def story() -> None:
+        async with ClusterClient(first.address, retry_backoff_ms=20) as cluster:
+            connection = await cluster.to_any()
+            await asyncio.to_thread(first.stop)
+            await connection.wait_closed(5_000)
+            with pytest.raises(NotConnected, match="the broker closed the connection"):
+                await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=1_000)
+            refreshing = asyncio.ensure_future(cluster.refresh())
+            await asyncio.sleep(0.1)
+            assert not refreshing.done()
+            second = await asyncio.to_thread(EmbeddedBroker(str(tmp_path), port=port).start)
+            try:
+                assert set((await refreshing).nodes) == {0}
+                assert not (await cluster.to(0)).closed
+            finally:
+                await asyncio.to_thread(second.stop)
+
+    run(story())
+
+
+def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_asked_again() -> None:
+    async def story() -> None:
+        where: dict[str, int] = {}
+        seed = Scripted(speaking(lambda *_: brokers((where["id"], "127.0.0.1", where["port"]))))
+        old, new = Fake(), Fake()
+        async with seed, new.server:
+            async with old.server:
+                where.update(id=1, port=old.server.port)
+                cluster = ClusterClient(seed.address, retry_backoff_ms=10)
+                await cluster.start()
+                connection = await cluster.to_any()
+                assert connection.node == old.server.address
+            where.update(id=2, port=new.server.port)
+            connection.close()
+            assert (await cluster.to_any()).node == new.server.address
+            assert set(cluster.view.nodes) == {2}
+            await cluster.close()
+
+    run(story())
+
+
+def test_behind_a_balancer_each_connection_may_reach_another_broker() -> None:
+    """One static address, several brokers behind it, one of them dead: the client finds a live one."""
+
+    async def story() -> None:
+        one, two = Fake(), Fake()
+        async with one.server, two.server:
+            nodes = brokers((1, "127.0.0.1", one.server.port), (2, "127.0.0.1", two.server.port))
+            one.nodes = two.nodes = nodes
+            live = speaking(lambda header, _: ListGroupsResponse() if header.api.key is ApiKey.LIST_GROUPS else nodes)
+            behind = [None, live, None]
+
+            async def balance(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                chosen = behind[(balancer.connections - 1) % len(behind)]
+                if chosen is not None:
+                    await chosen(reader, writer)
+
+            async with Scripted(balance) as balancer:
+                cluster = ClusterClient(balancer.address, retry_backoff_ms=10)
+                await cluster.start(timeout_ms=5_000)
+                assert set(cluster.view.nodes) == {1, 2}
+                assert (await cluster.to(1)).era is None
+                assert {(await cluster.to(node)).node for node in (1, 2)} == {one.server.address, two.server.address}
+                await cluster.close()
+
+    run(story())
+
+
+def test_callers_share_the_opening_of_a_connection_and_its_failure() -> None:
+    async def story() -> None:
+        reservation = PortReservation("127.0.0.1", 0)
+        nodes = brokers((1, "127.0.0.1", 1), (2, "127.0.0.1", reservation.port))
+        async with Scripted(speaking(lambda *_: nodes)) as one:
+            nodes.brokers[0].port = one.port
+            async with Scripted(speaking(lambda *_: nodes)) as seed, ClusterClient(seed.address) as cluster:
+                before = one.connections
+                found = await asyncio.gather(*(cluster.to(1, lane="x") for _ in range(20)))
+                assert len(set(found)) == 1
+                assert one.connections == before + 1
+                failed = await asyncio.gather(*(cluster.to(2) for _ in range(5)), return_exceptions=True)
+                for error in failed:
+                    assert isinstance(error, NotConnected)
+                    assert f"broker 2 (127.0.0.1:{reservation.port})" in str(error)
+                    assert "advertised.listeners" in error.hint
+                    assert seed.address in error.hint
+        reservation.release()
+
+    run(story())
+
+
+def test_a_caller_who_goes_does_not_take_the_opening_with_him(broker: EmbeddedBroker) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            hasty = asyncio.ensure_future(cluster.to(0, lane="y"))
+            patient = asyncio.ensure_future(cluster.to(0, lane="y"))
+            await asyncio.sleep(0)
+            hasty.cancel()
+            assert not (await patient).closed
+            with pytest.raises(asyncio.CancelledError):
+                await hasty
+
+    run(story())
+
+
+def test_an_unknown_node_is_looked_for_then_refused(broker: EmbeddedBroker) -> None:
+    async def story() -> None:
+        async with ClusterClient(broker.address) as cluster:
+            with pytest.raises(NotConnected, match="broker 77"):
+                await cluster.to(77)
+
+    run(story())
+
+
+def test_a_cluster_that_is_gone_is_an_error_within_the_time_out() -> None:
+    async def story() -> None:
+        fake = Fake()
+        async with fake.server:
+            cluster = ClusterClient(fake.server.address, request_timeout_ms=300, retry_backoff_ms=20)
+            await cluster.start()
+            (await cluster.to_any()).close()
+        await asyncio.sleep(0.01)
+        with pytest.raises(BootstrapError, match="refused"):
+            await asyncio.wait_for(cluster.refresh(), 5)
+        await cluster.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "option", ["request_timeout_ms", "connect_timeout_ms", "metadata_max_age_ms", "retry_backoff_ms"]
+)
+@pytest.mark.parametrize("value", [0, -1, "1", True])
+def test_options_that_make_no_sense_are_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=option):
+        ClusterClient("localhost", **{option: value})
+
+
+def test_ssl_must_be_a_context() -> None:
+    with pytest.raises(ConfigError, match=r"ssl is True"):
+        ClusterClient("localhost", ssl=True)  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+"""The embedded broker by its public name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock import testing
+from penstock.broker.settings import InvalidSettings
+from penstock.cluster.errors import Refusal
+from penstock.testing import Broker
+
+
+def test_what_it_made_is_gone_afterwards() -> None:
+    threads = set(threading.enumerate())
+    with Broker(data_dir=None) as broker:
+        folder = Path(broker.data_dir)
+        assert folder.exists()
+        assert broker.address == f"127.0.0.1:{broker.port}"
+    assert not folder.exists()
+    assert set(threading.enumerate()) <= threads
+
+
+def test_a_folder_that_was_given_stays_with_what_is_in_it(tmp_path: Path) -> None:
+    with Broker(str(tmp_path)) as broker:
+        broker.create_topic("kept", partitions=2)
+    with Broker(str(tmp_path)) as broker:
+        assert len(broker.broker.cluster.image.topics["kept"].partitions) == 2
+
+
+def test_a_topic_that_cannot_be_is_refused_with_the_brokers_reason() -> None:
+    with Broker() as broker:
+        broker.create_topic("there")
+        with pytest.raises(Refusal, match="there"):
+            broker.create_topic("there")
+        with pytest.raises(Refusal):
+            broker.create_topic("bad name")
+
+
+def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InvalidSettings), Broker(settings={"num.partitions": "many"}):
+        raise AssertionError
+    assert os.listdir(tmp_path) == []
+
+
+def test_there_is_nothing_else_under_its_name() -> None:
+    with pytest.raises(AttributeError, match="Brokers"):
+        _ = testing.Brokers
