@@ -20,12 +20,19 @@ from tests.broker.wire_client import make_topic, until
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, read, reader
 from tests.client.producer.proxy import Proxy
 
+from penstock.client.cluster_view import ClusterView, PartitionView, TopicView
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.engine import Engine
 from penstock.client.consumer.settings import ConsumerSettings
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import PenstockError, TimedOut
 from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 
 QUICK: dict[str, Any] = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 50, "consumer_timeout_ms": 20_000}
 
@@ -142,7 +149,7 @@ def test_every_call_ends_in_its_time_though_the_broker_hangs() -> None:
     with behind_a_proxy() as (broker, proxy):
         topic = filled_topic(broker, 10)
         consumer = reader(proxy.address, topic, group_id=new_group(), **{**QUICK, "consumer_timeout_ms": 300})
-        assert read(consumer, 10) == list(range(10))
+        assert len(consumer.poll(10_000)[TopicPartition(topic, 0)]) == 10
         proxy.hold()
         calls: list[tuple[Callable[[], Any], bool]] = [
             (lambda: consumer.poll(300), False),
@@ -203,9 +210,6 @@ def test_what_a_record_deleted_under_the_reader_does(tmp_path: Path) -> None:
 CHILD = """
     import sys
     from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.engine import Engine
-from penstock.client.consumer.settings import ConsumerSettings
-from penstock.client.consumer.types import TopicPartition
     with Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id=sys.argv[3], auto_offset_reset="earliest") as c:
         for record in c:
             print(int(record.value), flush=True)
@@ -242,9 +246,6 @@ def test_a_program_that_ends_without_closing_leaves_its_group(broker: EmbeddedBr
     code = """
         import sys
         from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.engine import Engine
-from penstock.client.consumer.settings import ConsumerSettings
-from penstock.client.consumer.types import TopicPartition
         kept = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id=sys.argv[3], auto_offset_reset="earliest")
         print(next(kept).value)
     """
@@ -294,3 +295,38 @@ def test_what_falls_due_between_two_looks_at_the_clock_is_not_forgotten(address:
         await engine.close()
 
     asyncio.run(story())
+
+
+def test_a_broker_that_knows_times_by_segment_only_is_never_sought_past_what_was_asked_for() -> None:
+    """ListOffsets 0, as 0.9 has it: no segment written before a time means that everything is after it."""
+    from tests.client.core.scripted import run
+
+    from penstock.client.consumer.lookups import OffsetLookup
+
+    asked: list[int] = []
+
+    class OldBroker:
+        def version_of(self, api_key: int, at_most: int | None = None) -> int:
+            return 0
+
+        async def request(self, api_key: int, message: Any, **more: Any) -> ListOffsetsResponse:
+            wanted = message.topics[0].partitions[0]
+            asked.append(wanted.timestamp)
+            offsets = [7] if wanted.timestamp == -2 else []
+            answer = ListOffsetsPartitionResponse(partition_index=0, old_style_offsets=offsets)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[answer])])
+
+    class Cluster:
+        view = ClusterView(
+            topics={
+                "t": TopicView("t", None, (PartitionView(0, 1, -1, (1,), (1,), ErrorCode.NONE),), False, ErrorCode.NONE)
+            }
+        )
+
+        async def to(self, node_id: int) -> OldBroker:
+            return OldBroker()
+
+    lookup = OffsetLookup(Cluster(), isolation_level=0, timeout_ms=1_000)  # type: ignore[arg-type]
+    partition = TopicPartition("t", 0)
+    assert run(lookup.offsets({partition: 12_345})) == {partition: OffsetAndTimestamp(7, -1)}
+    assert asked == [12_345, -2]

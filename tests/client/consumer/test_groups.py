@@ -203,6 +203,12 @@ def test_members_that_have_no_assignor_in_common_are_told_so(broker: EmbeddedBro
             until(lambda: second.poll(50) is None, "it is told")
 
 
+def test_a_session_that_the_broker_does_not_accept_is_refused_with_its_limits(broker: EmbeddedBroker) -> None:
+    consumer = reader(broker.address, "anything", group_id=new_group(), session_timeout_ms=100)
+    with consumer, pytest.raises(GroupError, match=r"group\.min\.session\.timeout\.ms"):
+        consumer.poll(5_000)
+
+
 def test_an_assignor_of_ones_own_is_used(broker: EmbeddedBroker) -> None:
     class FirstTakesAll:
         name = "first-takes-all"

@@ -175,7 +175,6 @@ class Fetcher:
             session_id=said.session_id,
             session_epoch=said.epoch,
             topics=_topics(said.named, version),
-            rack_id=settings.client_rack or "",
         )
         if version >= _SESSIONS_FROM:
             request.forgotten_topics_data = _forgotten(said.forgotten)

@@ -54,6 +54,8 @@ _log = logging.getLogger(__name__)
 
 _INSTANCE_IDS_FROM: Final = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3}
 _LEAVES_MANY_FROM: Final = 3
+# What brokers before 0.10.1 accept unless they are told otherwise; today's default session is longer.
+_LONGEST_OLD_SESSION_MS: Final = 30_000
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 DoDuty = Callable[[Revoke | Assign], Awaitable[None]]
@@ -153,6 +155,8 @@ class GroupWorker:
         connection = await self._cluster.to_coordinator("group", self._group_id)
         version = connection.version_of(api_key)
         self._name_instance(connection, api_key, version, request)
+        if api_key is ApiKey.JOIN_GROUP and version == 0:
+            request.session_timeout_ms = min(request.session_timeout_ms, _LONGEST_OLD_SESSION_MS)
         response = await connection.request(
             api_key, request, version=version, timeout_ms=timeout_ms or self._settings.request_timeout_ms
         )
@@ -352,7 +356,13 @@ class GroupWorker:
         self.wake()
 
     def _fatal(self, code: ErrorCode) -> PenstockError:
-        return error_for(code, where=f"group {self._group_id}")
+        hint = None
+        if code == ErrorCode.INVALID_SESSION_TIMEOUT:
+            hint = (
+                f"session_timeout_ms is {self._settings.session_timeout_ms}; the broker's limits are its settings "
+                "group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+        return error_for(code, where=f"group {self._group_id}", hint=hint)
 
 
 def _subscription(metadata: bytes) -> Subscription:

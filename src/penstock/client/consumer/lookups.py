@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.client.cluster import ClusterClient
-from penstock.client.consumer.positions import NO_EPOCH
+from penstock.client.consumer.positions import EARLIEST, NO_EPOCH
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import PenstockError, TimedOut, error_for
 from penstock.wire.api_keys import ApiKey
@@ -136,6 +136,11 @@ class OffsetLookup:
         for topic in response.topics:
             for one in topic.partitions:
                 found[TopicPartition(topic.name, one.partition_index)] = _offset_of(topic.name, one, version)
+        if version == 0:
+            # The oldest brokers know when segments were written. If none was before the time, all are after it.
+            later = [p for p, one in found.items() if isinstance(one, OffsetAndTimestamp) and one.offset < 0]
+            if any(times[p] >= 0 for p in later):
+                found.update(await self._list(node_id, dict.fromkeys(later, EARLIEST)))
         return found
 
     async def _epochs(

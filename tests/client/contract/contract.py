@@ -1,0 +1,239 @@
+"""What the stories of the contract share: which broker they run against, and what it can do.
+
+Noun: the contract is what a user of the client and of the command may rely on, whoever wrote the broker. Its stories
+take `bootstrap` (an address), `capabilities` and `make_topic`; who runs them elsewhere gives these three fixtures and
+has the stories by `stories_of`.
+
+Rule: a story goes through the public names only. Where it can, it is not our own client that judges our own client.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+import pytest
+
+from penstock import Consumer, Producer, TopicPartition
+
+BEGIN_MS = 1_700_000_000_000
+PATIENCE_S = 30.0
+_AGAIN_S = 0.01
+
+
+class MakeTopic(Protocol):
+    """Makes a topic that has a leader when this returns; its name."""
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str: ...
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a broker can do. As it is made here, it is one of today that lacks nothing."""
+
+    name: str
+    administers: bool = True
+    """Topics, settings, folders, records and groups can be looked after by requests."""
+    batches: bool = True
+    """Records have timestamps and headers, and producers numbers."""
+    transactions: bool = True
+    static_members: bool = True
+    codecs: frozenset[str] = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
+    librdkafka: Mapping[str, Any] = field(default_factory=dict)
+    """What confluent-kafka has to be told to talk to it."""
+
+    def need(self, what: str) -> None:
+        """Skips the story if the broker lacks this."""
+        if not getattr(self, what):
+            pytest.skip(f"{self.name} lacks {what}")
+
+    def need_codec(self, codec: str) -> None:
+        if codec not in self.codecs:
+            pytest.skip(f"{self.name} knows no {codec}")
+
+
+def stories_of(*modules: ModuleType) -> dict[str, Callable[..., object]]:
+    """All stories of some modules, by name."""
+    stories: dict[str, Callable[..., object]] = {}
+    for module in modules:
+        for name, story in vars(module).items():
+            if name.startswith("test_"):
+                if name in stories:
+                    raise ValueError(f"two stories are called {name}")
+                stories[name] = story
+    return stories
+
+
+def new_name(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def new_group() -> str:
+    return new_name("group")
+
+
+def until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Waits for something that other threads or processes do."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in vain after {patience_s} s: {what}")
+        time.sleep(_AGAIN_S)
+
+
+def texts(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def fill(bootstrap: str, topic: str, values: Iterable[bytes], *, partition: int = 0, **options: Any) -> None:
+    """Writes the values into a partition, with a millisecond between their timestamps."""
+    with Producer(bootstrap, **options) as producer:
+        sent = [
+            producer.send(topic, value, key=value, partition=partition, timestamp_ms=BEGIN_MS + number)
+            for number, value in enumerate(values)
+        ]
+        for delivery in sent:
+            delivery.result(PATIENCE_S)
+
+
+def fill_all(bootstrap: str, topic: str, partitions: int, count: int, first: int = 0) -> None:
+    """Writes `count` values into each partition."""
+    with Producer(bootstrap) as producer:
+        for partition in range(partitions):
+            producer.send_many(topic, texts(count, first), partition=partition)
+        producer.flush(PATIENCE_S)
+
+
+def reader(bootstrap: str, *topics: str, **options: Any) -> Consumer[bytes, bytes]:
+    """From the beginning, ending after a while without records."""
+    chosen = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 5_000, "heartbeat_interval_ms": 100, **options}
+    return Consumer(*topics, bootstrap_servers=bootstrap, **chosen)
+
+
+def take(consumer: Consumer[Any, Any], count: int) -> list[Any]:
+    """That many records, or fewer if no more come."""
+    found: list[Any] = []
+    while len(found) < count:
+        try:
+            found.append(next(consumer))
+        except StopIteration:
+            break
+    return found
+
+
+def values(records: Iterable[Any]) -> list[Any]:
+    return [record.value for record in records]
+
+
+def read_all(bootstrap: str, topic: str, count: int, *, partition: int = 0, **options: Any) -> list[Any]:
+    """The records of a partition, by our consumer."""
+    with reader(bootstrap, **options) as consumer:
+        consumer.assign([(topic, partition)])
+        return take(consumer, count)
+
+
+@contextmanager
+def librdkafka_reader(bootstrap: str, capabilities: Capabilities, **options: Any) -> Iterator[Any]:
+    confluent = pytest.importorskip("confluent_kafka")
+    consumer = confluent.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "nobody",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 500,
+            **capabilities.librdkafka,
+            **{name.replace("_", "."): value for name, value in options.items()},
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_by_librdkafka(
+    bootstrap: str, capabilities: Capabilities, topic: str, count: int, *, partition: int = 0
+) -> list[Any]:
+    """The records of a partition, by somebody else's consumer."""
+    confluent = pytest.importorskip("confluent_kafka")
+    with librdkafka_reader(bootstrap, capabilities) as consumer:
+        consumer.assign([confluent.TopicPartition(topic, partition, 0)])
+        found: list[Any] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline:
+            for message in consumer.consume(count - len(found), 0.2):
+                if message.error() is not None:
+                    raise AssertionError(message.error())
+                found.append(message)
+        return found
+
+
+class Worker(threading.Thread):
+    """A member of a group that reads until it is told to stop, and remembers what it read."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.consumer = reader(bootstrap, topic, group_id=group, **{"consumer_timeout_ms": None, **options})
+        self.seen: list[tuple[int, int]] = []
+        self.failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for record in self.consumer:
+                self.seen.append((record.partition, record.offset))
+        except BaseException as error:  # noqa: BLE001 - shown by `stop`
+            self.failure = error
+
+    @property
+    def partitions(self) -> set[int]:
+        return {p.partition for p in self.consumer.assignment()}
+
+    def stop(self) -> None:
+        self.consumer.close()
+        self.join(PATIENCE_S)
+        assert self.failure is None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+_MEMBER = """
+import sys
+from penstock import Consumer
+bootstrap, topic, group = sys.argv[1:]
+with Consumer(topic, bootstrap_servers=bootstrap, group_id=group, session_timeout_ms=1_000,
+              heartbeat_interval_ms=100, auto_offset_reset="earliest") as consumer:
+    while True:
+        consumer.poll(100)
+        print(len(consumer.assignment()), flush=True)
+"""
+
+
+@contextmanager
+def member_process(bootstrap: str, topic: str, group: str) -> Iterator[subprocess.Popen[str]]:
+    """A member in a process of its own, which can be killed; it says how many partitions it has, again and again."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MEMBER, bootstrap, topic, group], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def partitions_of(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]
