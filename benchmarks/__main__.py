@@ -20,9 +20,10 @@ BENCHMARKS = {
     "restart": "a broker killed under load, from its launch to its first answer; some minutes",
     "network_echo": "the socket server beside asyncio streams",
     "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1; some minutes",
+    "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
 }
-WITH_OPTIONS = ("peers", "growth")
+WITH_OPTIONS = ("peers", "clients", "growth")
 
 
 def main() -> None:

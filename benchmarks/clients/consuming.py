@@ -15,8 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,16 +23,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.clients.rounds import (
+    PARTITIONS,
+    PATIENCE_S,
+    Outcome,
+    in_a_process,
+    medians,
+    new_topic,
+    status_kb,
+    turned,
+)
 from benchmarks.peers.servers import Server
 from benchmarks.report import table
 
-PARTITIONS: Final = 6
+_MODULE: Final = "benchmarks.clients.consuming"
 _AT_ONCE: Final = 10_000
-_PATIENCE_S: Final = 120.0
 _REFERENCE: Final = "confluent consume"
 GOALS: Final = {"penstock iterate": 1.5, "penstock to_arrow": 5.0}
 
-Outcome = dict[str, float]
 Work = Callable[[str, str, int], Outcome]
 
 
@@ -50,18 +56,13 @@ class Meter:
     def begin(self) -> None:
         """The first records are there; they are not counted."""
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-        self._before_kb = _status_kb("VmRSS")
+        self._before_kb = status_kb("VmRSS")
         self._cpu_s, self._began = time.process_time(), time.perf_counter()
 
     def end(self, counted: int) -> Outcome:
         took_s, cpu_s = time.perf_counter() - self._began, time.process_time() - self._cpu_s
-        memory_mb = (_status_kb("VmHWM") - self._before_kb) / 1024
+        memory_mb = (status_kb("VmHWM") - self._before_kb) / 1024
         return {"rate": counted / took_s, "cpu_s": cpu_s / counted * 1e6, "memory_mb": memory_mb}
-
-
-def _status_kb(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def _group() -> str:
@@ -227,24 +228,11 @@ CONTENDERS: Final[dict[str, tuple[Work, float]]] = {
 # --- the rounds
 
 
-def _in_a_process(name: str, address: str, topic: str, count: int) -> Outcome:
-    command = [sys.executable, "-m", "benchmarks.clients.consuming", "--work", name, address, topic, str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S * 2, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
-    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return outcome
-
-
 def _filled_topic(server: Server, size: int, records: int) -> str:
     """Batches as a busy producer makes them."""
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": server.address})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        future.result()
+    name = new_topic(server)
     producer = Producer(
         {"bootstrap.servers": server.address, "linger.ms": 20, "batch.size": 200_000, "acks": 1,
          "queue.buffering.max.messages": 2_000_000}
@@ -254,7 +242,7 @@ def _filled_topic(server: Server, size: int, records: int) -> str:
         producer.produce(name, value, partition=number * PARTITIONS // records)
         if not number & 8191:
             producer.poll(0)
-    producer.flush(_PATIENCE_S)
+    producer.flush(PATIENCE_S)
     return name
 
 
@@ -264,13 +252,10 @@ def measure(server: Server, size: int, records: int, rounds: int) -> dict[str, O
     names = list(CONTENDERS)
     outcomes: dict[str, list[Outcome]] = {name: [] for name in names}
     for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in turned(names, number):
             count = int(records * CONTENDERS[name][1])
-            outcomes[name].append(_in_a_process(name, server.address, topic, count))
-    return {
-        name: {field: statistics.median(each[field] for each in some) for field in some[0]}
-        for name, some in outcomes.items()
-    }
+            outcomes[name].append(in_a_process(_MODULE, name, server.address, topic, count))
+    return medians(outcomes)
 
 
 def show(server: str, size: int, outcomes: dict[str, Outcome]) -> None:

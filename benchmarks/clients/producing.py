@@ -18,31 +18,35 @@ import argparse
 import asyncio
 import json
 import os
-import resource
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from benchmarks.clients.rounds import (
+    PARTITIONS,
+    PATIENCE_S,
+    Outcome,
+    in_a_process,
+    medians,
+    new_topic,
+    status_kb,
+    turned,
+)
 from benchmarks.peers.servers import Server
 from benchmarks.report import table
 
-PARTITIONS: Final = 6
 TRIPS: Final = 1_000
 _CHUNK: Final = 10_000
-_PATIENCE_S: Final = 120.0
+_MODULE: Final = "benchmarks.clients.producing"
 _REFERENCE: Final = "confluent produce"
 GOALS: Final = {"penstock send": 1.0, "penstock send_many": 3.0, "penstock send_arrow": 3.0}
 
 # Contenders run in processes of their own, and are told by their environment.
 ACKS: Final[Literal["all", "1"]] = "1" if os.environ.get("BENCH_ACKS") == "1" else "all"
 
-Outcome = dict[str, float]
 Work = Callable[[str, str, int, int], Outcome]
 
 
@@ -50,17 +54,12 @@ Work = Callable[[str, str, int, int], Outcome]
 
 
 def _measured(send_all: Callable[[], None], count: int) -> Outcome:
-    before_kb = _rss_kb()
+    before_kb = status_kb("VmRSS")
     cpu_s, began = time.process_time(), time.perf_counter()
     send_all()
     took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_kb = status_kb("VmHWM")
     return {"rate": count / took_s, "cpu_s": cpu_s / count * 1e6, "memory_mb": (peak_kb - before_kb) / 1024}
-
-
-def _rss_kb() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def _penstock(method: str) -> Work:
@@ -69,19 +68,19 @@ def _penstock(method: str) -> Work:
 
         value = b"v" * size
         with Producer(address, acks=ACKS) as producer:
-            producer.send(topic, value).result(_PATIENCE_S)
+            producer.send(topic, value).result(PATIENCE_S)
 
             def one_by_one() -> None:
                 send = producer.send
                 for _ in range(count):
                     send(topic, value)
-                producer.flush(_PATIENCE_S)
+                producer.flush(PATIENCE_S)
 
             def lists() -> None:
                 values = [value] * _CHUNK
                 for _ in range(count // _CHUNK):
                     producer.send_many(topic, values)
-                producer.flush(_PATIENCE_S)
+                producer.flush(PATIENCE_S)
 
             def columns() -> None:
                 import pyarrow
@@ -89,7 +88,7 @@ def _penstock(method: str) -> Work:
                 rows = pyarrow.table({"value": pyarrow.array([value] * _CHUNK, pyarrow.binary())})
                 for _ in range(count // _CHUNK):
                     producer.send_arrow(topic, rows)
-                producer.flush(_PATIENCE_S)
+                producer.flush(PATIENCE_S)
 
             if method == "send_arrow":
                 import pyarrow  # noqa: F401 - its memory is not the sending's
@@ -115,7 +114,7 @@ def _confluent(method: str) -> Work:
         value = b"v" * size
         producer = Producer({**_CONFLUENT, "bootstrap.servers": address})
         producer.produce(topic, value)
-        producer.flush(_PATIENCE_S)
+        producer.flush(PATIENCE_S)
 
         def one_by_one() -> None:
             produce, poll = producer.produce, producer.poll
@@ -128,7 +127,7 @@ def _confluent(method: str) -> Work:
                         poll(0.01)
                 if not number & 1023:
                     poll(0)
-            producer.flush(_PATIENCE_S)
+            producer.flush(PATIENCE_S)
 
         def lists() -> None:
             messages = [{"value": value}] * _CHUNK
@@ -137,7 +136,7 @@ def _confluent(method: str) -> Work:
                 while left:
                     left -= producer.produce_batch(topic, messages[:left])
                     producer.poll(0.01 if left else 0)
-            producer.flush(_PATIENCE_S)
+            producer.flush(PATIENCE_S)
 
         return _measured(one_by_one if method == "produce" else lists, count)
 
@@ -160,13 +159,13 @@ def _aiokafka(address: str, topic: str, size: int, count: int) -> Outcome:
         await producer.start()
         try:
             await producer.send_and_wait(topic, value)
-            before_kb = _rss_kb()
+            before_kb = status_kb("VmRSS")
             cpu_s, began = time.process_time(), time.perf_counter()
             for _ in range(count):
                 await producer.send(topic, value)
             await producer.flush()
             took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-            peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            peak_kb = status_kb("VmHWM")
             return {"rate": count / took_s, "cpu_s": cpu_s / count * 1e6, "memory_mb": (peak_kb - before_kb) / 1024}
         finally:
             await producer.stop()
@@ -185,12 +184,12 @@ def _kafka_python(address: str, topic: str, size: int, count: int) -> Outcome:
         linger_ms=5,
         batch_size=262_144,
     )
-    producer.send(topic, value).get(_PATIENCE_S)
+    producer.send(topic, value).get(PATIENCE_S)
 
     def one_by_one() -> None:
         for _ in range(count):
             producer.send(topic, value)
-        producer.flush(_PATIENCE_S)
+        producer.flush(PATIENCE_S)
 
     outcome = _measured(one_by_one, count)
     producer.close()
@@ -214,7 +213,7 @@ def _penstock_trip(address: str, topic: str, size: int, count: int) -> Outcome:
 
     value = b"v" * size
     with Producer(address, acks=ACKS) as producer:
-        return _latencies(lambda: producer.send(topic, value).result(_PATIENCE_S), count)
+        return _latencies(lambda: producer.send(topic, value).result(PATIENCE_S), count)
 
 
 def _confluent_trip(address: str, topic: str, size: int, count: int) -> Outcome:
@@ -225,7 +224,7 @@ def _confluent_trip(address: str, topic: str, size: int, count: int) -> Outcome:
 
     def trip() -> None:
         producer.produce(topic, value)
-        producer.flush(_PATIENCE_S)
+        producer.flush(PATIENCE_S)
 
     return _latencies(trip, count)
 
@@ -246,40 +245,8 @@ TRIPPERS: Final[dict[str, Work]] = {"confluent, one": _confluent_trip, "penstock
 # --- the rounds
 
 
-def _in_a_process(name: str, address: str, topic: str, size: int, count: int, acks: str) -> Outcome:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.clients.producing",
-        "--work",
-        name,
-        address,
-        topic,
-        str(size),
-        str(count),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S * 2,
-        check=False,
-        env={**os.environ, "BENCH_ACKS": acks},
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
-    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return outcome
-
-
-def _topic(server: Server) -> str:
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": server.address})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        future.result()
-    return name
+def _run(name: str, server: Server, size: int, count: int, acks: str) -> Outcome:
+    return in_a_process(_MODULE, name, server.address, new_topic(server), size, count, environment={"BENCH_ACKS": acks})
 
 
 def measure(
@@ -290,19 +257,12 @@ def measure(
     floods: dict[str, list[Outcome]] = {name: [] for name in names}
     trips: dict[str, list[Outcome]] = {name: [] for name in TRIPPERS}
     for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in turned(names, number):
             count = max(int(records * FLOODS[name][1]) // _CHUNK, 1) * _CHUNK
-            floods[name].append(_in_a_process(name, server.address, _topic(server), size, count, acks))
+            floods[name].append(_run(name, server, size, count, acks))
         for name in sorted(TRIPPERS, reverse=bool(number % 2)):
-            trips[name].append(_in_a_process(name, server.address, _topic(server), size, TRIPS, acks))
-    return _medians(floods), _medians(trips)
-
-
-def _medians(outcomes: dict[str, list[Outcome]]) -> dict[str, Outcome]:
-    return {
-        name: {field: statistics.median(each[field] for each in some) for field in some[0]}
-        for name, some in outcomes.items()
-    }
+            trips[name].append(_run(name, server, size, TRIPS, acks))
+    return medians(floods), medians(trips)
 
 
 def show(server: str, size: int, acks: str, floods: dict[str, Outcome], trips: dict[str, Outcome]) -> None:

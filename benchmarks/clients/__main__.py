@@ -1,0 +1,5 @@
+import sys
+
+from benchmarks.clients.command import main
+
+main(sys.argv[1:])

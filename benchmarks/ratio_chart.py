@@ -1,0 +1,78 @@
+"""Ratios as a picture: a bar a row on a logarithmic axis, to the right of the middle where ours is better.
+
+Rule: "better" is one direction for every row. The mark on a bar's line is its goal; a bar is red that misses it or,
+where there is none, shows ours behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape
+
+WIDTH, LABELS, LINE, TOP = 900, 440, 20, 56
+INK = "#222"
+_MIDDLE: Final = LABELS + 150
+_DECADE: Final = 150
+_BETTER, _WORSE, _GREY = "#2a7f62", "#b5483a", "#999"
+
+
+class Bar(NamedTuple):
+    """How many times better ours is, and how many times it should be."""
+
+    label: str
+    better: float
+    goal: float | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.better >= (1.0 if self.goal is None else self.goal)
+
+
+def picture(title: str, bars: Sequence[Bar], extra: Sequence[str] = ()) -> str:
+    """The chart as SVG; `extra` is drawn over it."""
+    height = TOP + LINE * len(bars) + 12
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" font-family="sans-serif" font-size="12" fill="{INK}">',
+            f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+            f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
+            *_axis(height),
+            *(line for number, bar in enumerate(bars) for line in _drawn(number, bar)),
+            *extra,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def place(better: float) -> float:
+    """Where on the axis; a bar longer than the axis ends where that does, and its figure is written beside it."""
+    return round(_MIDDLE + _DECADE * max(-1.0, min(1.7, math.log10(better))), 1)
+
+
+def _axis(height: int) -> list[str]:
+    lines = []
+    for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50):
+        x = place(factor)
+        lines.append(f'<text x="{x}" y="44" text-anchor="middle" fill="{_GREY}">{factor:g}</text>')
+        colour = INK if factor == 1 else "#e4e4e4"
+        lines.append(f'<line x1="{x}" x2="{x}" y1="50" y2="{height - 8}" stroke="{colour}"/>')
+    return lines
+
+
+def _drawn(number: int, bar: Bar) -> list[str]:
+    y = TOP + number * LINE
+    start, end = sorted((place(1), place(bar.better)))
+    colour = _BETTER if bar.is_good else _WORSE
+    lines = [
+        f'<text x="{LABELS - 10}" y="{y + 12}" text-anchor="end">{escape(bar.label)}</text>',
+        f'<rect x="{start}" y="{y + 2}" width="{round(end - start, 1)}" height="12" fill="{colour}"/>',
+        f'<text x="{WIDTH - 8}" y="{y + 12}" text-anchor="end">{bar.better:.2f}</text>',
+    ]
+    if bar.goal is not None:
+        x = place(bar.goal)
+        lines.append(f'<line x1="{x}" x2="{x}" y1="{y}" y2="{y + 16}" stroke="{INK}" stroke-width="2"/>')
+    return lines
