@@ -314,7 +314,7 @@ def free_port() -> int:
 def run(gigabytes: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     total = int(gigabytes * GB)
-    # So many that each has about one segment, nearly full: a start after a crash walks all that are not sealed.
+    # So many that each has about one segment, nearly full: without marks a start after a crash would walk all of them.
     partitions = max(1, round(gigabytes))
     cases = (
         Case("1 MB batches", 1_000_000, partitions, total),

@@ -38,9 +38,12 @@ def imported_by(*args: str) -> set[str]:
         ["--version"],
         ["log", "--help"],
         ["log", "verify", "--help"],
-        ["server", "--help"],
         ["server", "start", "--help"],
-        ["up", "--help"],
+        *([name, "--help"] for name in AREAS),
+        ["topics", "create", "--help"],
+        ["groups", "seek", "--help"],
+        ["perf", "produce", "--help"],
+        ["brokers", "versions", "--help"],
     ],
 )
 def test_help_does_not_wait_for_what_it_does_not_need(args: list[str]) -> None:
@@ -187,3 +190,26 @@ def test_an_error_of_the_disk_is_one_line(
         main(["log", "dump", str(tmp_path / "t-0")])
     assert end.value.code == 2
     assert capsys.readouterr().err == "Error: t-0/x.log: Input/output error.\n"
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_mistake_of_ours_is_told_in_a_line_or_shown_whole(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    partition(tmp_path / "t-0", batches=2)
+
+    def mistaken(*_: object) -> None:
+        raise ZeroDivisionError("of nothing")
+
+    monkeypatch.setattr("penstock.cli.log_dump.Dump.run", mistaken)
+    if wanted:
+        monkeypatch.setenv("PENSTOCK_TRACEBACK", "1")
+        with pytest.raises(ZeroDivisionError):
+            main(["log", "dump", str(tmp_path / "t-0")])
+        return
+    with pytest.raises(SystemExit) as end:
+        main(["log", "dump", str(tmp_path / "t-0")])
+    assert end.value.code == 70
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: of nothing (test_command.py:" in said
+    assert "Traceback" not in said

@@ -26,7 +26,9 @@ from penstock.log.folders.names import (
     doomed_name,
     folder_name,
     is_doomed_name,
+    is_stray_name,
     parse_folder_name,
+    stray_name,
 )
 from penstock.runtime.posix_files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles
@@ -217,3 +219,12 @@ def test_every_id_survives_its_digits(raw: bytes) -> None:
 def test_an_id_has_sixteen_bytes(raw: bytes) -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         encode_id(raw)
+
+
+@given(TOPICS, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16))
+def test_a_strays_name_is_nobody_elses(topic: str, partition: int, unique: bytes) -> None:
+    name = stray_name(topic, partition, unique)
+    assert is_stray_name(name)
+    assert not is_doomed_name(name)
+    assert parse_folder_name(name) is None
+    assert len(name) <= 255

@@ -11,6 +11,7 @@ from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_dir
 from penstock.log.checkpoints import TopicPartition
 from penstock.log.folders.directory import LogDirectory
 from penstock.log.folders.removals import remove_all
+from penstock.log.opening import open_log
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles
@@ -111,6 +112,21 @@ def start_again(files: SimulatedFiles, promises: Promises) -> None:
     promises.closed = True
 
 
+def set_aside(files: SimulatedFiles, promises: Promises) -> None:
+    """A stray's records are never lost, and never those of a later partition of its name."""
+    promises.being_deleted.add(T0)
+    directory = open_directory(files, load=False)
+    directory.set_aside({T0: "it is nobody's"})
+    promises.deleted.add(T0)
+    directory.load(lambda topic: SMALL, NOW)
+    promises.deleted.discard(T0)
+    promises.flushed[T0] = 0
+    directory.create(T0, b"another-topic-id", SMALL, NOW)
+    promises.being_deleted.discard(T0)
+    fill(directory, promises, T0, 3)
+    directory.checkpoint()
+
+
 def before() -> tuple[SimulatedFiles, Promises]:
     """A folder with two partitions of ten records, all durable, checkpointed, stopped by a crash."""
     files, promises = SimulatedFiles(), Promises()
@@ -133,6 +149,11 @@ def check(files: SimulatedFiles, promises: Promises) -> None:
         assert directory.was_clean
     assert promises.created - promises.being_deleted <= directory.hosted.keys()
     assert not promises.deleted & directory.hosted.keys()
+    strays = [name for name in files.list_folder("/data") if name.endswith("-stray")]
+    for name in strays:
+        stray = open_log(files, f"/data/{name}", SMALL, clean=False, now_ms=NOW).log
+        assert values_in(stray) == numbered(10)
+        stray.release()
     for key, hosted in directory.hosted.items():
         log = hosted.log
         start = log.log_start_offset
@@ -158,6 +179,7 @@ def check(files: SimulatedFiles, promises: Promises) -> None:
         (truncate, False),
         (stop, False),
         (start_again, False),
+        (set_aside, False),
     ],
 )
 def test_the_power_goes_at_every_operation(scenario: Scenario, is_first: bool) -> None:

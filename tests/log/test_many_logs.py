@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.broker.faulty_files import FaultyFiles
 from tests.log.directory_stories import NOW, SMALL, TOPIC_ID, numbered, open_manager, put, values_in
 
+from penstock.log import marks
+from penstock.log.folders import upkeep
+from penstock.log.folders.directory import Progress
 from penstock.log.folders.making import NewLog
 from penstock.log.folders.manager import LogManager
 from penstock.log.folders.upkeep import UNFLUSHED_BYTES, UNFLUSHED_MS
@@ -149,6 +153,32 @@ def test_what_recovery_found_is_durable_soon_so_that_a_second_crash_costs_no_mor
     assert log.unflushed == 0
     manager.checkpoint_tick()
     assert manager.directories[0].checkpoints.recovery_point(("t", 0)) == 15
+
+
+def test_a_flush_in_the_background_leaves_a_mark_and_soon_a_recovery_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "LEAST_MARKED_BYTES", 1)
+    monkeypatch.setattr(upkeep, "UNCHECKPOINTED_BYTES", 1000)
+    files = SimulatedFiles()
+    manager = open_manager(files, ("/one",))
+    log = manager.create("t", 0, TOPIC_ID, replace(SMALL, segment_bytes=1 << 20), NOW)
+    put(log, b"little")
+    assert manager.background_flush_tick(NOW + UNFLUSHED_MS) == 1
+    checkpoints = manager.directories[0].checkpoints
+    assert checkpoints.recovery_point(("t", 0)) == 0, (
+        "a checkpoint for every little flush would cost more than it saves"
+    )
+    put(log, bytes(2000))
+    manager.background_flush_tick(NOW + UNFLUSHED_MS)
+    assert checkpoints.recovery_point(("t", 0)) == 2
+    put(log, b"more")
+    files.kill()
+    manager = open_manager(files, ("/one",), load=False)
+    steps: list[Progress] = []
+    manager.load(lambda topic: SMALL, NOW, steps.append)
+    opened = steps[0].opened
+    assert opened is not None
+    assert opened.walked_bytes < 200
+    assert opened.log.log_end_offset == 3
 
 
 def test_a_flush_in_the_background_that_fails_takes_its_folder_offline(tmp_path: Path) -> None:

@@ -227,3 +227,15 @@ def test_names_carry_the_offset_in_twenty_digits() -> None:
 )
 def test_other_names_are_not_snapshots(name: str) -> None:
     assert snapshot_offset(name) is None
+
+
+def test_a_mark_goes_along_and_is_no_part_of_what_producers_are_told() -> None:
+    marked = EXAMPLE._replace(mark=b"where a recovery may begin")
+    assert decode_snapshot(encode_snapshot(marked)) == marked
+    assert encode_snapshot(marked).find(encode_snapshot(EXAMPLE)[6:]) == 6, "Kafka's part is the same"
+
+
+@pytest.mark.parametrize("behind", [b"\0", b"\0\0\0\0", b"\0\0\0\5mark", b"\0\0\0\3mark", b"\xff\xff\xff\xffmark"])
+def test_what_is_behind_the_transactions_must_be_a_mark(behind: bytes) -> None:
+    with pytest.raises(SnapshotError):
+        decode_snapshot(with_checksum(encode_snapshot(EXAMPLE)[6:] + behind))

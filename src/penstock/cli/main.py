@@ -14,15 +14,20 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
 from penstock import __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, and below + SIGPIPE: what a shell shows for a command that a signal ended
 EXIT_PIPE_CLOSED = 141
+EXIT_MISTAKE = 70  # sysexits.h: a mistake in the program itself
+TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 
 
 class Area(NamedTuple):
@@ -34,8 +39,19 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
+    "brokers": Area("penstock.cli.brokers", "brokers", "Show brokers, their disks and versions."),
+    "completion": Area("penstock.cli.completion", "completion", "Print what makes a shell complete this command."),
+    "configs": Area("penstock.cli.configs", "configs", "Show and change settings: describe, alter."),
+    "consume": Area("penstock.cli.consume", "consume", "Read records from topics to standard output."),
+    "doctor": Area("penstock.cli.doctor", "doctor", "Find out why it does not work."),
+    "groups": Area("penstock.cli.groups", "groups", "Consumer groups: list, describe, seek, delete."),
     "log": Area("penstock.cli.log", "log", "Look into the files of a log: dump, verify."),
+    "offsets": Area("penstock.cli.offsets", "offsets", "Show where partitions begin and end, or offsets of a time."),
+    "perf": Area("penstock.cli.perf", "perf", "Measure: produce, consume, latency."),
+    "produce": Area("penstock.cli.produce", "produce", "Send lines or files as records to a topic."),
     "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
+    "spark": Area("penstock.cli.spark", "spark", "Spark with everything set: shell, submit, python."),
+    "topics": Area("penstock.cli.topics", "topics", "Topics: create, list, describe, alter, delete."),
     "up": Area("penstock.cli.up", "up", "Run a broker on this machine, ready to try."),
 }
 
@@ -74,6 +90,13 @@ class LazyGroup(click.Group):
             _forget_output()
             ctx.exit(EXIT_PIPE_CLOSED)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=AREAS[name].summary) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, AREAS[name].summary) for name in self.list_commands(ctx)])
@@ -90,7 +113,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 done and something is wrong, 2 not done."""
+    """Run the command line and exit: 0 done, 1 done and something is wrong, 2 and more not done (docs/cli.md)."""
     try:
         code = cli.main(list(sys.argv[1:] if args is None else args), prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
@@ -104,9 +127,23 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         _forget_output()
         code = EXIT_PIPE_CLOSED
     except OSError as error:
+        if _wants_traceback():
+            raise
         click.echo(f"Error: {error.filename or 'I/O'}: {error.strerror or error}.", err=True)
         code = EXIT_USAGE
+    except Exception as error:
+        if _wants_traceback():
+            raise
+        from penstock.cli.log_lines import told
+
+        click.echo(f"Error: This should not have happened: {told(error)}.", err=True)
+        click.echo(f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.", err=True)
+        code = EXIT_MISTAKE
     sys.exit(code)
+
+
+def _wants_traceback() -> bool:
+    return bool(os.environ.get(TRACEBACK_VARIABLE))
 
 
 def _forget_output() -> None:

@@ -14,8 +14,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -30,10 +30,26 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 
 
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # it has not always been generic
+
+
+class _Format(_Choice):
+    """text or json; "table" is another word for text."""
+
+    def __init__(self) -> None:
+        super().__init__([TEXT, JSON])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(TEXT if value == "table" else value, param, ctx)
+
+
 def format_option(command: _Command) -> _Command:
     """The `--format` that every command has."""
     return click.option(
-        "--format", "output_format", type=click.Choice([TEXT, JSON]), default=TEXT, show_default=True,
+        "--format", "output_format", type=_Format(), default=TEXT, show_default=True,
         help="Text for people, JSON for programs.",
     )(command)  # fmt: skip
 
@@ -63,7 +79,10 @@ class Output:
         if self.is_terminal:
             self._stream.flush()
 
-    def json(self, value: Mapping[str, object], *, indent: int | None = None) -> None:
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def json(self, value: Mapping[str, object] | Sequence[object], *, indent: int | None = None) -> None:
         """One JSON value; without `indent` on one line."""
         self.line(json.dumps(value, ensure_ascii=False, indent=indent))
 

@@ -24,10 +24,10 @@ _HOST = "127.0.0.1"
 _SNIPPETS = (
     (
         "In a shell",
-        "kcat",
+        "or kcat, or any tool for Kafka",
         """\
-echo hello | kcat -P -b {address} -t greetings
-kcat -C -b {address} -t greetings -o beginning -e""",
+echo hello | penstock produce -b {address} greetings
+penstock consume -b {address} greetings --from-beginning""",
     ),
     (
         "Produce from Python",

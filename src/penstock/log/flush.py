@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
 from penstock.log.prompt_sync import PromptSync
+from penstock.log.segment_mark import Marker
 from penstock.runtime.files import File, Files
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
@@ -23,7 +24,7 @@ from penstock.runtime.workers import Outcome, Workers, WorkersError
 class Flush:
     """What to sync, and what is durable then."""
 
-    __slots__ = ("end_offset", "files", "folder", "folder_changes", "generation", "sealed", "targets")
+    __slots__ = ("end_offset", "files", "folder", "folder_changes", "generation", "marker", "sealed", "targets")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Flush:
         folder: str | None,
         sealed: frozenset[int],
         folder_changes: int,
+        marker: Marker | None = None,
     ) -> None:
         self.files = files
         self.end_offset = end_offset
@@ -42,12 +44,15 @@ class Flush:
         self.folder = folder
         self.sealed = sealed  # base offsets of the sealed segments that it covers
         self.folder_changes = folder_changes  # how often the folder's names had changed by then
+        self.marker = marker
 
     def run(self) -> None:
         for file in self.targets:
             file.sync()
         if self.folder is not None:
             self.files.sync_folder(self.folder)
+        if self.marker is not None:
+            self.marker.write()  # last: it tells of what is durable
 
 
 class Flushable(Protocol):

@@ -1,8 +1,9 @@
 """Opening a partition's folder: what is there, what must be repaired, where the log ends.
 
 Rule: after a clean stop nothing is read but the manifest and the end of the last segment. After an unclean one the
-segments that were not known to be durable are walked batch by batch, and the log is cut at the first that is torn,
-damaged or out of order: what stays is a prefix, and it holds everything that was synced. Half-done compactions are
+segments that were not known to be durable are walked batch by batch, the first of them from its newest mark below the
+recovery point, and the log is cut at the first batch that is torn, damaged or out of order: what stays is a prefix, and
+it holds everything that was synced. Half-done compactions are
 finished or undone, half-done deletions finished; files of others are left alone.
 """
 
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.marks import is_worth_marking
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers.state import ProducerStates
-from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
+from penstock.log.restoring import load_newest_snapshot, mark_at, newest_mark, remove_snapshots, replay
 from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
-from penstock.log.segment_recovery import Damage, recover
+from penstock.log.segment_recovery import Damage, Marked, recover
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import segment_files, sweep
@@ -103,6 +105,7 @@ def open_log(
     log.epochs.truncate_from_start(log.log_start_offset)
     if clean:
         _restore_producers(log, end, now_ms)
+        _note_mark(log, now_ms)
         if has_manifest and not found.damages and log.restored_offset == end:
             log.found_closed_at = end
     else:
@@ -155,7 +158,8 @@ def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery
     for index in range(first, len(rows)):
         segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=interval)
         walked.append(segment)
-        damage = recover(segment, known, segment.base_offset)
+        marked = _find_mark(files, folder, segment.base_offset, known) if index == first else None
+        damage = recover(segment, known, segment.base_offset, marked)
         if damage is not None:
             damages.append(damage)
             _log_damage(damage)
@@ -173,8 +177,18 @@ def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery
             break
         segment.seal()
         sealed.append(Row(segment.base_offset, segment.size, segment.max_timestamp))
-    total = sum(segment.size for segment in walked)
+    total = sum(segment.size - segment.recovered_from for segment in walked)
     return _Found(SegmentTable.of(sealed), walked[-1], walked[:-1], damages, removed, total)
+
+
+def _find_mark(files: Files, folder: str, base_offset: int, recovery_point: int) -> Marked | None:
+    """From where the segment needs walking; None if from its start."""
+    if recovery_point <= base_offset:
+        return None
+    marked = newest_mark(files, folder, base_offset, recovery_point)
+    if marked is not None and _load_epochs(files, folder, needed=True) is None:
+        return None  # the batches must tell the epochs, and damage among them is then better met here
+    return marked
 
 
 def _log_damage(damage: Damage) -> None:
@@ -223,15 +237,28 @@ def _rebuild_epochs(log: PartitionLog) -> None:
 
 def _restore_after_crash(log: PartitionLog, recovered: list[Segment], recovery_point: int, now_ms: int) -> None:
     """Replay all that was not durable, even where a snapshot survived: epochs and aborted transactions are in none."""
-    limit = min(recovery_point, log.log_end_offset)
+    # A snapshot inside of a segment is as doubtful as the segment's index of aborts, which only a mark vouches for.
+    limit = min(recovery_point, log.log_end_offset, recovered[0].trusted_offset)
     for segment in recovered:
-        if segment.aborted.cut_damaged_tail():
-            limit = min(limit, segment.base_offset)
+        segment.aborted.cut_damaged_tail()
     _restore_producers(log, limit, now_ms)
     for segment in recovered:
         segment.walked = None
-    kept = {*log.table.bases, log.active.base_offset, log.restored_offset or 0}
+        if segment.recovered_from:
+            log.marks.found(segment.trusted_offset)
+    if log.active.recovered_from:
+        log.marks.tried(log.active.base_offset, log.active.recovered_from, now_ms)
+    kept = {*log.table.bases, log.active.base_offset, log.restored_offset or 0, *log.marks.offsets}
     remove_snapshots(log.files, log.folder, keep=kept)
+
+
+def _note_mark(log: PartitionLog, now_ms: int) -> None:
+    """After a clean stop: whether it left a mark; where the active segment is small there need be none."""
+    active, offset = log.active, log.restored_offset
+    if is_worth_marking(active.size) and offset is not None and offset > active.base_offset:
+        mark = mark_at(log.files, log.folder, offset)
+        if mark is not None and mark.base_offset == active.base_offset:
+            log.marks.tried(active.base_offset, mark.position, now_ms)
 
 
 def _restore_producers(log: PartitionLog, limit: int, now_ms: int) -> None:
@@ -240,5 +267,7 @@ def _restore_producers(log: PartitionLog, limit: int, now_ms: int) -> None:
     log.restored_offset = start
     if start is None:
         start = log.log_start_offset
+    elif start not in log.table.bases and start != log.active.base_offset:
+        log.marks.found(start)
     for index in range(log.find_segment(start), log.segment_count):
         replay(log.segment_at(index), start, log.producers, log.epochs, now_ms)

@@ -32,11 +32,13 @@ from penstock.log.errors import (
 )
 from penstock.log.flush import Flush
 from penstock.log.leader_epochs import LeaderEpochs
+from penstock.log.marks import Marks, is_worth_marking
 from penstock.log.open_segments import OpenSegments
 from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.producers.state import CompletedTransaction, ProducerStates
 from penstock.log.recompression import recompressed
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
+from penstock.log.segment_mark import Marker
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import DELETED, segment_files
@@ -104,6 +106,8 @@ class PartitionLog:
         self._prepared_size = self._flushed_size = 0  # of the log at its last flush
         self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
         self._appended_ms = now_ms
+        self.marks = Marks()
+        self._marker: Marker | None = None  # that a flush is writing
         self._unsynced: list[Segment] = list(unsynced)
         self._folder_changes = 1  # its files may be new
         self._folder_changes_synced = 0
@@ -249,6 +253,7 @@ class PartitionLog:
         self._appended_ms = now_ms
         if self._unflushed_ms is None:
             self._unflushed_ms = now_ms
+        self.marks.appended(now_ms)
         for header in headers:
             if header.leader_epoch > self.epochs.latest_epoch:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -290,12 +295,14 @@ class PartitionLog:
         self._unsynced.append(old)
         self._open.add(old)
         self._folder_changes += 1
+        self.marks.forget(base_offset)
         self.active = new
         self._rolled_ms = now_ms
 
-    def write_producer_snapshot(self, offset: int) -> None:
+    def write_producer_snapshot(self, offset: int, data: bytes | None = None) -> None:
         """Keep the producers' state as of `offset`, so that a restart need not read what is before it."""
-        data = self.producers.encode_snapshot()
+        if data is None:
+            data = self.producers.encode_snapshot()
         atomic_write(self.files, f"{self.folder}/{snapshot_name(offset)}", data, sync=False)
 
     # --- segments
@@ -322,6 +329,7 @@ class PartitionLog:
     def after_truncation(self, end_offset: int) -> None:
         """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
         self._cuts.append(end_offset)
+        self.marks.cut(self.active)
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -453,6 +461,11 @@ class PartitionLog:
         return self.log_end_offset - self.flushed_offset
 
     @property
+    def unflushed_bytes(self) -> int:
+        """About; deletions count as flushes."""
+        return max(0, self.size - self._flushed_size)
+
+    @property
     def flush_count_reached(self) -> bool:
         """Whether as many records are not durable as the topic allows."""
         return self.unflushed >= self.settings.flush_messages
@@ -467,18 +480,25 @@ class PartitionLog:
         return self._unflushed_ms is None or now_ms - self._unflushed_ms >= self.settings.flush_ms
 
     def flush_wanted(self, now_ms: int, most_bytes: int, most_ms: int) -> bool:
-        """Whether so much, or something so old, is not durable; about, as deletions count as flushes do."""
-        if self.unflushed <= 0:
-            return False
-        too_old = self._unflushed_ms is None or now_ms - self._unflushed_ms >= most_ms
-        return too_old or self.size - self._flushed_size >= most_bytes
+        """Whether so much, or something so old, is not durable or has no mark; about, as deletions count as flushes."""
+        if self.unflushed > 0:
+            too_old = self._unflushed_ms is None or now_ms - self._unflushed_ms >= most_ms
+            if too_old or self.size - self._flushed_size >= most_bytes:
+                return True
+        # Where every append is synced for its producer nothing else would ever ask for a mark.
+        return self.marks.wanted(self.active, now_ms, most_bytes, most_ms)
 
-    def prepare_flush(self) -> Flush | None:
-        """What must be synced so that all that was appended so far is durable; None if it is."""
+    def prepare_flush(self, *, mark: bool = False) -> Flush | None:
+        """What must be synced so that all that was appended so far is durable; None if it is.
+
+        With `mark`, the flush leaves one for the next start after a crash, if there is enough to be worth it.
+        """
         self.require_online()
         changes = self._folder_changes
         folder_is_dirty = changes != self._folder_changes_synced
-        if self.flushed_offset >= self.log_end_offset and not self._unsynced and not folder_is_dirty:
+        mark = mark and self.marks.worth_it(self.active)
+        is_durable = self.flushed_offset >= self.log_end_offset and not self._unsynced and not folder_is_dirty
+        if is_durable and not mark:
             return None
         targets: list[File] = []
         try:
@@ -487,16 +507,27 @@ class PartitionLog:
                 segment.aborted.flush()
             self.active.aborted.flush()
             targets.append(self.active.file)
+            marker = self._begin_mark(targets) if mark else None
             self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
         except OSError as error:
             raise self._disk_error(error) from error
         self._prepared_size = self.size
         folder = self.folder if folder_is_dirty else None
         sealed = frozenset(segment.base_offset for segment in self._unsynced)
-        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, sealed, changes)
+        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, sealed, changes, marker)
+
+    def _begin_mark(self, targets: list[File]) -> Marker:
+        active = self.active
+        marker = Marker(self.files, active, self.producers.snapshot())
+        targets += [active.index.file, active.time_index.file]
+        self.marks.tried(active.base_offset, active.size, self._appended_ms)
+        self._marker = marker
+        return marker
 
     def complete_flush(self, flush: Flush) -> None:
         """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
+        if flush.marker is not None and (flush.generation != self.generation or flush.marker is not self._marker):
+            flush.marker.drop()
         if flush.generation != self.generation:
             return
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
@@ -505,6 +536,30 @@ class PartitionLog:
         self._unsynced = [segment for segment in self._unsynced if segment.base_offset not in flush.sealed]
         # What was appended while the flush ran is at most as old as that.
         self._unflushed_ms = None if self.flushed_offset >= self.log_end_offset else self._appended_ms
+        if flush.marker is not None and flush.marker is self._marker:
+            self._marker = None
+            self._keep_mark(flush.marker)
+
+    def _keep_mark(self, marker: Marker) -> None:
+        """Let a mark count that was written, and remove those that it makes needless."""
+        if not marker.is_written or self._failure is not None:
+            marker.drop()
+            return
+        if marker.offset == self.active.base_offset:
+            marker.drop()  # the segment was rolled there, and its own snapshot tells the same
+            return
+        try:
+            marker.keep()
+            self._folder_changes += 1
+            self.marks.added(marker.offset, self._folder_changes)
+            for offset in self.marks.take_old(self.checkpointed_offset, self._folder_changes_synced):
+                self._remove_snapshot(offset)
+        except OSError as error:
+            self.fail(error)
+
+    def _remove_snapshot(self, offset: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.files.remove(f"{self.folder}/{snapshot_name(offset)}")
 
     def flush(self) -> None:
         """Make everything durable, here and now."""
@@ -536,26 +591,27 @@ class PartitionLog:
     def close(self) -> None:
         """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest."""
         try:
+            if self._marker is not None:
+                self._marker.is_cancelled, self._marker = True, None
             if self._failure is None:
                 self.active.seal()
                 self.flush()
-                self._replace_restored_snapshot()
+                self._replace_marks()
                 self._save_manifest()
         except OSError as error:
             raise self._disk_error(error) from error
         finally:
             self.release()
 
-    def _replace_restored_snapshot(self) -> None:
-        """Leave one for the end, and not the one that the last stop left."""
-        end, old = self.log_end_offset, self.restored_offset
-        self.write_producer_snapshot(end)
-        if old is None or old == end or old == self.active.base_offset:
-            return
-        row = self.table.find(old)
-        if row < 0 or self.table.bases[row] != old:
-            with contextlib.suppress(FileNotFoundError):
-                self.files.remove(f"{self.folder}/{snapshot_name(old)}")
+    def _replace_marks(self) -> None:
+        """Leave a snapshot for the end, with a mark if there is much before it, and no other inside of a segment."""
+        end, active, data = self.log_end_offset, self.active, None
+        if is_worth_marking(active.size):
+            data = Marker(self.files, active, self.producers.snapshot()).encode()
+        self.write_producer_snapshot(end, data)
+        for offset in self.marks.take_all():
+            if offset != end:
+                self._remove_snapshot(offset)
 
     def _save_manifest(self) -> None:
         if self.deletions_pending and any(name.endswith(DELETED) for name in self.files.list_folder(self.folder)):

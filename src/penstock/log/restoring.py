@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable
 
 from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.producers.snapshot import SnapshotError, snapshot_name, snapshot_offset
+from penstock.log.producers.snapshot import SnapshotError, decode_snapshot, snapshot_name, snapshot_offset
 from penstock.log.producers.state import ProducerStates
 from penstock.log.segment import Segment
+from penstock.log.segment_mark import BEGUN_SUFFIX, SegmentMark, decode_mark
+from penstock.log.segment_recovery import Marked
 from penstock.log.transaction_index import AbortedTransaction, TransactionIndex, TransactionIndexError, entry_of
 from penstock.log.walk import Place, Run
 from penstock.records import scan
@@ -40,25 +42,52 @@ def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: 
     return None
 
 
+def newest_mark(files: Files, folder: str, base_offset: int, end_offset: int) -> Marked | None:
+    """The newest mark of the segment that begins at `base_offset`, up to `end_offset`; damaged ones are passed over."""
+    offsets = (offset for offset in map(snapshot_offset, files.list_folder(folder)) if offset is not None)
+    for offset in sorted((o for o in offsets if base_offset < o <= end_offset), reverse=True):
+        mark = mark_at(files, folder, offset)
+        if mark is not None and mark.base_offset == base_offset:
+            return Marked(offset, mark)
+    return None
+
+
+def mark_at(files: Files, folder: str, offset: int) -> SegmentMark | None:
+    """The mark in the snapshot of that offset; None if it has none, or is damaged."""
+    data = _read(files, f"{folder}/{snapshot_name(offset)}")
+    try:
+        return None if data is None else decode_mark(decode_snapshot(data).mark)
+    except SnapshotError:
+        return None
+
+
 def remove_snapshots(files: Files, folder: str, *, keep: Collection[int] = ()) -> None:
-    """Remove the snapshots, but for those of the offsets in `keep`."""
-    for offset in map(snapshot_offset, files.list_folder(folder)):
-        if offset is not None and offset not in keep:
-            files.remove(f"{folder}/{snapshot_name(offset)}")
+    """Remove the snapshots, but for those of the offsets in `keep`, and those that were never finished."""
+    for name in files.list_folder(folder):
+        offset = snapshot_offset(name.removesuffix(BEGUN_SUFFIX))
+        if offset is not None and (offset not in keep or name.endswith(BEGUN_SUFFIX)):
+            files.remove(f"{folder}/{name}")
 
 
 def _load(files: Files, path: str, producers: ProducerStates) -> bool:
+    data = _read(files, path)
+    try:
+        if data is not None:
+            producers.load_snapshot(data)
+    except SnapshotError:
+        return False
+    return data is not None
+
+
+def _read(files: Files, path: str) -> bytes | None:
     try:
         file = files.open(path, writable=False)
     except FileNotFoundError:
-        return False
+        return None
     try:
-        producers.load_snapshot(file.read_at(0, file.size()))
-    except SnapshotError:
-        return False
+        return file.read_at(0, file.size())
     finally:
         file.close()
-    return True
 
 
 def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs: LeaderEpochs, now_ms: int) -> None:
@@ -85,7 +114,7 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
 def _runs(segment: Segment, start: int) -> Iterable[Run]:
     """The batches from position `start` on: as recovery has just seen them, or read."""
     walked, segment.walked = segment.walked, None
-    if walked is None:
+    if not walked or walked[0].position > start:
         return segment.runs(start)
     found: list[Run] = []
     for run in walked:

@@ -80,6 +80,8 @@ class Segment:
         self.tail_position = 0
         self.tail_header: BatchHeader | None = None
         self.walked: list[Run] | None = None  # all headers, from a recovery to whoever replays them
+        self.recovered_from = 0  # the position at which the last recovery began to walk
+        self.trusted_offset = base_offset  # the offset at that position
 
     # --- life
 
@@ -182,9 +184,9 @@ class Segment:
             if self.max_timestamp > NO_TIMESTAMP:
                 self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self.since_index = 0
-        self._take(header, position)
+        self.take(header, position)
 
-    def _take(self, header: BatchHeader, position: int) -> None:
+    def take(self, header: BatchHeader, position: int) -> None:
         """As note, for a batch that is in the indexes already."""
         self.since_index += header.size
         if header.max_timestamp > self.max_timestamp:
@@ -375,7 +377,7 @@ class Segment:
             if last.value + HEADER_SIZE > self.size:
                 return f"names position {last.value} of a log of {self.size} bytes"
             self.since_index = 0
-            self.first_timestamp = self._first_timestamp()
+            self.first_timestamp = self.read_first_timestamp()
         position = start
         for place in walk_headers(self.file, start, self.size):
             if isinstance(place, str):
@@ -384,7 +386,7 @@ class Segment:
                 named = self.base_offset + last.key
                 if not place.header.base_offset <= named <= place.header.last_offset:
                     return f"names offset {named} for the batch at {place.position}"
-            self._take(place.header, place.position)
+            self.take(place.header, place.position)
             position = place.end
         return None if stamp is None else self._time_trouble(stamp)
 
@@ -403,7 +405,7 @@ class Segment:
             return f"names time {last.key} for offset {offset}"
         return None
 
-    def _first_timestamp(self) -> int | None:
+    def read_first_timestamp(self) -> int | None:
         for place in walk_headers(self.file, 0, self.size):
             return None if isinstance(place, str) else place.header.max_timestamp
         return None
@@ -455,6 +457,6 @@ class Segment:
         if stamp is not None:
             self.max_timestamp, self.max_timestamp_offset = stamp.key, self.base_offset + stamp.value
         for place in self.places(0 if last is None else last.value):
-            self._take(place.header, place.position)
+            self.take(place.header, place.position)
         if last is not None:
-            self.first_timestamp = self._first_timestamp()
+            self.first_timestamp = self.read_first_timestamp()

@@ -81,6 +81,18 @@ class SparseIndex:
         self._last = last
         return None
 
+    def resume(self, count: int) -> None:
+        """Take over the first `count` entries of the file, which the caller knows to be sound, and no others."""
+        self._forget()
+        try:
+            file = self._open(create=True)
+            if file.size() > count * self._entry.size:
+                file.truncate(count * self._entry.size)
+            self._stored = count
+            self._last = self._read(count - 1, 1)[0] if count else None
+        finally:
+            self.close()
+
     def _forget(self) -> None:
         self._stored = 0
         self._pending = 0
@@ -90,6 +102,10 @@ class SparseIndex:
 
     def __len__(self) -> int:
         return self._stored + len(self._keys)
+
+    @property
+    def entry_bytes(self) -> int:
+        return self._entry.size
 
     @property
     def size_bytes(self) -> int:

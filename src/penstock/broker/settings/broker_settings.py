@@ -80,6 +80,7 @@ class BrokerSettings:
     # logs
     log_dirs: tuple[str, ...]
     num_recovery_threads_per_data_dir: int
+    penstock_strays: str
     log_segment_bytes: int
     log_roll_ms: int
     log_roll_jitter_ms: int

@@ -52,6 +52,9 @@ SEGMENTS: Final = (
     Definition("log.dirs", _STRING, None, "The data folders, parted by commas, one on each disk; a new partition goes "
                "where the fewest are.", _HIGH),
     Definition("log.dir", _STRING, DEFAULT_LOG_DIR, "The data folder, if log.dirs is not set.", _HIGH),
+    Definition("penstock.strays", _STRING, "refuse", "What to do at a start where data folders hold records, but no "
+               "topic is known: refuse it, or set-aside all partitions' folders under other names. Not Kafka's.",
+               one_of=("refuse", "set-aside")),
     Definition("log.segment.bytes", _INT, _LOG.segment_bytes, "The size at which a log begins a new segment file.",
                _HIGH, least=14, dynamic=True),
     Definition("log.roll.ms", _LONG, None, "The age at which a log begins a new segment file; if not set, "

@@ -24,7 +24,7 @@ from penstock.log.checkpoints import (
 from penstock.log.errors import FolderInUse
 from penstock.log.folders.errors import DirectoryOffline
 from penstock.log.folders.metadata_files import META_FILE, NO_OWNER, PARTITION_METADATA_FILE, read_meta, write_meta
-from penstock.log.folders.names import is_doomed_name, parse_folder_name
+from penstock.log.folders.names import is_doomed_name, is_stray_name, parse_folder_name
 from penstock.log.folders.offsets import DirectoryCheckpoints
 from penstock.log.segment_table import MANIFEST_NAME
 from penstock.log.sweeping import segment_files
@@ -116,6 +116,8 @@ def list_directory(files: Files, path: str) -> Listing:
             found.partitions.append(key)
         elif is_doomed_name(name) and files.is_folder(f"{path}/{name}"):
             found.doomed.append(name)
+        elif is_stray_name(name):
+            logger.info("%s/%s was set aside at an earlier start", path, name)
         else:
             found.foreign.append(name)
     found.partitions.sort()

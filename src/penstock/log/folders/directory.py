@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -37,10 +37,11 @@ from penstock.log.folders.errors import (
 )
 from penstock.log.folders.making import Made, NewLog, make_all
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id, write_topic_id
-from penstock.log.folders.names import doomed_name, folder_name
+from penstock.log.folders.names import doomed_name, folder_name, stray_name
 from penstock.log.folders.removals import PendingRemovals, Removal, remove_all
 from penstock.log.opening import Opened, open_log
 from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import LOG_SUFFIX
 from penstock.log.settings import LogSettings
 from penstock.log.trimming import truncate_fully, truncate_to
 from penstock.records import RecordError
@@ -92,6 +93,8 @@ class LogDirectory:
         self.hosted: dict[TopicPartition, Hosted] = {}
         self.damaged: dict[TopicPartition, LogFailed] = {}
         self.is_flushing = False  # a log, for no one in particular
+        self.flushed_bytes = 0  # in that way since the last checkpoint, about
+        self.topic_ids: Mapping[str, bytes] = {}  # a partition of another topic of such a name is set aside
         self._lock = claim.lock
         self._random = random
         self._on_failure = on_failure
@@ -117,6 +120,31 @@ class LogDirectory:
         claim = claim_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
         return cls(files, claim, random, on_failure)
 
+    def has_records(self, key: TopicPartition) -> bool:
+        """Whether the folder of an unopened partition holds any."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        with self.disk():
+            names = [name for name in self.files.list_folder(folder) if name.endswith(LOG_SUFFIX)]
+            return any(self.files.size_of(f"{folder}/{name}") for name in names)
+
+    def set_aside(self, strays: Mapping[TopicPartition, str]) -> None:
+        """Let these partitions, which are not open, be none, durably; each is named with the reason that is given.
+
+        What the checkpoints say of them goes with the first that is written, or when their names are used again.
+        """
+        with self.disk():
+            for key, reason in strays.items():
+                folder = f"{self.path}/{folder_name(*key)}"
+                aside = f"{self.path}/{stray_name(*key, self._random.random_bytes(16))}"
+                self.files.rename(folder, aside)
+                self.listing.partitions.remove(key)
+                logger.warning(
+                    "%s: a partition that the cluster does not know (%s). It was set aside, unopened, as %s. Remove "
+                    "that folder if its records are not wanted; `penstock log dump` shows them",
+                    folder, reason, aside,
+                )  # fmt: skip
+            self.files.sync_folder(self.path)
+
     def load(
         self,
         settings_for: SettingsFor,
@@ -137,7 +165,7 @@ class LogDirectory:
         self._load_began = True
         names = self.listing.doomed
         self.removals.add(Removal(now_ms, f"{self.path}/{name}", is_folder=True) for name in names)
-        keys = self.listing.partitions
+        keys = list(self.listing.partitions)
 
         def read(key: TopicPartition) -> tuple[Opened, bytes | None]:
             return self._read_one(key, settings_for(key[0]), now_ms)
@@ -155,12 +183,15 @@ class LogDirectory:
         """Open a log, which changes nothing but its own folder: it may happen in any thread."""
         folder = f"{self.path}/{folder_name(*key)}"
         checkpoints = self.checkpoints
+        topic_id, wanted = self._topic_id_of(folder), self.topic_ids.get(key[0])
+        if None not in (topic_id, wanted) and topic_id != wanted:
+            raise InconsistentTopicId(folder, topic_id or b"", wanted or b"")
         opened = open_log(
             self.files, folder, settings, clean=self.was_clean, now_ms=now_ms,
             recovery_point=checkpoints.recovery_point(key),
             log_start_offset=checkpoints.start.rows.get(key, 0),
         )  # fmt: skip
-        return opened, self._topic_id_of(folder)
+        return opened, topic_id
 
     def _take_one(self, key: TopicPartition, outcome: Outcome[tuple[Opened, bytes | None]]) -> Opened | None:
         folder = f"{self.path}/{folder_name(*key)}"
@@ -174,6 +205,12 @@ class LogDirectory:
                 self._isolate(key, LogFailed(folder, str(error)))
             else:
                 self.fail(error)
+            return None
+        except InconsistentTopicId as error:
+            with contextlib.suppress(LogError):
+                self.set_aside({key: f"it is of an earlier topic of this name, {error.found.hex()}"})
+                return None
+            self._isolate(key, LogFailed(folder, str(error)))
             return None
         except (LogError, RecordError) as error:
             self._isolate(key, LogFailed(folder, str(error)))
@@ -390,6 +427,7 @@ class LogDirectory:
         """
         if not self.check_logs():
             return 0
+        self.flushed_bytes = 0
         with self.disk():
             return self.checkpoints.write({key: each.log for key, each in self.hosted.items()}, self.damaged.keys())
 

@@ -160,9 +160,40 @@ class LogManager:
             outcome.result()
 
     def loaded(self, now_ms: int) -> None:
-        """The part of load that must not: begin to remove what is due. NoDirectoryOnline."""
+        """The part of load that must not: forget strays, begin to remove what is due. NoDirectoryOnline."""
         self._require_online()
+        self._forget_strays()
         self._remove_due(now_ms)
+
+    # --- before load
+
+    def unopened(self) -> list[TopicPartition]:
+        """The partitions that `load` will open."""
+        return list(self._where)
+
+    def has_records(self, topic: str, partition: int) -> bool:
+        """Whether the folder of an unopened partition holds any."""
+        return self.directory_of(topic, partition).has_records((topic, partition))
+
+    def set_aside(self, strays: Mapping[TopicPartition, str]) -> None:
+        """Rename the folders of these partitions, each for its reason: `load` and all others know nothing of them."""
+        for directory in self._directories:
+            mine = {key: reason for key, reason in strays.items() if self._where.get(key) is directory}
+            if mine:
+                with contextlib.suppress(DirectoryOffline):
+                    directory.set_aside(mine)
+        self._forget_strays()
+
+    def expect(self, topic_ids: Mapping[str, bytes]) -> None:
+        """When they are loaded, partitions of other topics of these names are set aside."""
+        for directory in self._directories:
+            directory.topic_ids = topic_ids
+
+    def _forget_strays(self) -> None:
+        for directory in self._directories:
+            left = set(directory.listing.partitions)
+            for key in [key for key, where in self._where.items() if where is directory and key not in left]:
+                del self._where[key]
 
     @property
     def unread(self) -> int:

@@ -2,6 +2,7 @@
 
     <topic>-<partition>                      a partition's log; a topic may hold dashes, so the last dash parts them
     <topic>-<partition>.<32 hex>-delete      no longer a partition, waiting to be removed
+    <topic>-<partition>.<32 hex>-stray       set aside: a partition that the cluster did not know; never removed
 
 Rule: a name is a partition's only if writing that partition gives the same name again ("t-07" is not), so no two
 folders of one data folder stand for the same partition. Whatever is not recognised belongs to somebody else.
@@ -22,6 +23,7 @@ _NAME_BYTES_MAX = 255
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _DOOMED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
+_STRAY = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-stray")
 
 
 class InvalidPartitionName(LogError):
@@ -57,9 +59,21 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 
 def doomed_name(topic: str, partition: int, unique: bytes) -> str:
     """The name of a partition's folder from its deletion to its removal; a long topic is cut to fit a file name."""
-    tail = f"-{partition}.{unique.hex()}-delete"
-    return topic[: _NAME_BYTES_MAX - len(tail)] + tail
+    return _with_tail(topic, f"-{partition}.{unique.hex()}-delete")
 
 
 def is_doomed_name(name: str) -> bool:
     return _DOOMED.fullmatch(name) is not None
+
+
+def stray_name(topic: str, partition: int, unique: bytes) -> str:
+    """The name of a folder that was set aside; a long topic is cut to fit a file name."""
+    return _with_tail(topic, f"-{partition}.{unique.hex()}-stray")
+
+
+def is_stray_name(name: str) -> bool:
+    return _STRAY.fullmatch(name) is not None
+
+
+def _with_tail(topic: str, tail: str) -> str:
+    return topic[: _NAME_BYTES_MAX - len(tail)] + tail

@@ -27,6 +27,8 @@ IsBusy = Callable[[PartitionLog], bool]
 
 UNFLUSHED_BYTES: Final = 64 * 1024 * 1024
 UNFLUSHED_MS: Final = 30_000
+# A start after a crash walks what is behind the recovery point that was written last.
+UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
 
 
 def may_expire(log: PartitionLog, now_ms: int) -> bool:
@@ -121,9 +123,10 @@ def flush_in_background(directory: LogDirectory, workers: Workers, now_ms: int) 
 
 
 def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now_ms: int) -> bool:
-    flush = log.prepare_flush()
+    flush = log.prepare_flush(mark=True)
     if flush is None:
         return False
+    size = log.unflushed_bytes
 
     def done(outcome: Outcome[None]) -> None:
         directory.is_flushing = False
@@ -132,6 +135,9 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
             directory.check_logs()
         else:
             log.complete_flush(flush)
+            directory.flushed_bytes += size
+            if directory.flushed_bytes >= UNCHECKPOINTED_BYTES:
+                checkpoint(directory)
             flush_in_background(directory, workers, now_ms)
 
     directory.is_flushing = True

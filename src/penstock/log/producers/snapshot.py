@@ -16,6 +16,7 @@ extension. All big-endian:
         last active i64 (the broker's clock), number of batches i8 (0-5), oldest first:
             last sequence i32, last offset i64, last offset - base offset i32, timestamp i64
       | number i32 of decided but unreplicated transactions: first offset i64, last offset i64
+      | perhaps: size i32, then as many bytes, a mark (see penstock.log.segment_mark)
 
 Anything that contradicts this is a `SnapshotError`: the caller takes an older snapshot, or none, and replays
 more.
@@ -113,6 +114,7 @@ class UnreplicatedTransaction(NamedTuple):
 class ProducerSnapshot(NamedTuple):
     entries: tuple[ProducerEntry, ...] = ()
     unreplicated: tuple[UnreplicatedTransaction, ...] = ()
+    mark: bytes = b""  # of the segment at that offset, if it has one
 
 
 def snapshot_name(offset: int) -> str:
@@ -152,6 +154,8 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
     body += _COUNT.pack(len(snapshot.unreplicated))
     for transaction in snapshot.unreplicated:
         body += _UNREPLICATED.pack(*transaction)
+    if snapshot.mark:
+        body += _COUNT.pack(len(snapshot.mark)) + snapshot.mark
     return _PREFIX.pack(_VERSION, crc32c(body)) + body
 
 
@@ -231,10 +235,20 @@ def _decode_extension(entries: tuple[ProducerEntry, ...], extension: memoryview)
     except struct.error as error:
         raise SnapshotError("the extension is cut off") from error
     position += _COUNT.size
-    if count < 0 or position + count * _UNREPLICATED.size != len(extension):
+    end = position + count * _UNREPLICATED.size
+    if count < 0 or end > len(extension):
         raise SnapshotError(f"{count} transactions announced in {len(extension) - position} bytes")
-    pairs = _UNREPLICATED.iter_unpack(extension[position:])
-    return ProducerSnapshot(tuple(extended), tuple(UnreplicatedTransaction(*pair) for pair in pairs))
+    pairs = _UNREPLICATED.iter_unpack(extension[position:end])
+    mark = _decode_mark(extension[end:])
+    return ProducerSnapshot(tuple(extended), tuple(UnreplicatedTransaction(*pair) for pair in pairs), mark)
+
+
+def _decode_mark(rest: memoryview) -> bytes:
+    if not rest:
+        return b""
+    if len(rest) <= _COUNT.size or _COUNT.unpack_from(rest)[0] != len(rest) - _COUNT.size:
+        raise SnapshotError(f"{len(rest)} bytes behind the transactions are no mark")
+    return bytes(rest[_COUNT.size :])
 
 
 def _require_continuation(entry: ProducerEntry, batches: tuple[AppendedBatch, ...]) -> None:

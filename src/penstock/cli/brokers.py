@@ -1,0 +1,190 @@
+"""`penstock brokers`: who is in the cluster, what lies on their disks, which versions of the protocol they serve.
+
+Rule: a broker that cannot be asked is told with its reason; the others are shown all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.cluster import Cluster, cluster_command
+from penstock.cli.output import JSON, Output, format_option, human_bytes
+from penstock.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from penstock.client.admin import LogDirectory
+
+_EXIT_PARTLY = 1
+
+
+class ListedByDefault(click.Group):
+    """`penstock brokers` alone is `penstock brokers list`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=ListedByDefault)
+def brokers() -> None:
+    """Show the brokers of the cluster: list (the default), disks, versions."""
+
+
+@brokers.command("list", short_help="Show who is in the cluster.")
+@format_option
+@cluster_command
+def list_(cluster: Cluster, output_format: str) -> None:
+    """Show the brokers, which of them is the controller, and what each leads and stores."""
+    from penstock.client.admin import TopicDescription
+    from penstock.client.errors import PenstockError
+
+    with cluster.admin() as admin:
+        found = admin.describe_cluster()
+        topics = [topic for topic in admin.describe_topics().values() if isinstance(topic, TopicDescription)]
+        disks = admin.describe_log_dirs(node.id for node in found.nodes)
+    output = Output()
+    parts = [part for topic in topics for part in topic.partitions]
+    controller = found.controller.id if found.controller else None
+    rows = []
+    for node in found.nodes:
+        folders = disks[node.id]
+        size = None if isinstance(folders, PenstockError) else sum(sum(each.sizes.values()) for each in folders)
+        leads = sum(part.leader is not None and part.leader.id == node.id for part in parts)
+        rows.append((node, leads, sum(node.id in part.replicas for part in parts), size))
+    if output_format == JSON:
+        listed = [
+            {
+                "id": node.id,
+                "host": node.host,
+                "port": node.port,
+                "rack": node.rack,
+                "controller": node.id == controller,
+                "leads": leads,
+                "replicas": replicas,
+                "bytes": size,
+            }
+            for node, leads, replicas, size in rows
+        ]
+        output.json({"cluster": found.cluster_id, "brokers": listed}, indent=2)
+        return
+    output.line(f"Cluster {found.cluster_id or '(without an id)'}")
+    show_table(
+        output,
+        ("BROKER", "ADDRESS", "RACK", "CONTROLLER", "LEADS", "REPLICAS", "DATA"),
+        [
+            (
+                node.id, f"{node.host}:{node.port}", node.rack, node.id == controller, leads, replicas,
+                None if size is None else human_bytes(size),
+            )
+            for node, leads, replicas, size in rows
+        ],
+    )  # fmt: skip
+
+
+@brokers.command(short_help="Show data folders, their sizes and what is free.")
+@click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER]...")
+@click.option("--topics", "by_topic", is_flag=True, help="Show the size of each topic in each folder.")
+@format_option
+@cluster_command
+def disks(cluster: Cluster, broker_ids: tuple[int, ...], by_topic: bool, output_format: str) -> None:
+    """Show the data folders of brokers: how much lies in them, and how much is free.
+
+    \b
+    Exit code: 1  a folder is offline, or a broker could not be asked
+    """
+    from penstock.client.errors import PenstockError
+
+    with cluster.admin() as admin:
+        answers = admin.describe_log_dirs(broker_ids or None)
+    output = Output()
+    failed = {broker: error for broker, error in answers.items() if isinstance(error, PenstockError)}
+    found = [
+        (broker, folder)
+        for broker, folders in sorted(answers.items())
+        if not isinstance(folders, PenstockError)
+        for folder in folders
+    ]
+    if output_format == JSON:
+        document = {
+            "folders": [_folder(broker, folder) for broker, folder in found],
+            "failed": {str(broker): str(error) for broker, error in failed.items()},
+        }
+        output.json(document, indent=2)
+    else:
+        rows = [
+            (
+                broker, folder.path, len(folder.sizes), human_bytes(sum(folder.sizes.values())),
+                _known(folder.usable_bytes), _known(folder.total_bytes), "offline" if folder.error else "online",
+            )
+            for broker, folder in found
+        ]  # fmt: skip
+        show_table(output, ("BROKER", "FOLDER", "PARTITIONS", "DATA", "FREE", "DISK", "STATE"), rows)
+        if by_topic:
+            output.line()
+            sizes = ((broker, folder.path, topic, human_bytes(size)) for broker, folder in found
+                     for topic, size in sorted(_by_topic(folder).items()))  # fmt: skip
+            show_table(output, ("BROKER", "FOLDER", "TOPIC", "DATA"), list(sizes))
+    output.flush()
+    for broker, error in failed.items():
+        click.echo(f"Error: broker {broker}: {error}", err=True)
+    if failed or any(folder.error for _, folder in found):
+        click.get_current_context().exit(_EXIT_PARTLY)
+
+
+def _known(size: int) -> str | None:
+    return None if size < 0 else human_bytes(size)
+
+
+def _by_topic(folder: LogDirectory) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for partition, size in folder.sizes.items():
+        sizes[partition.topic] = sizes.get(partition.topic, 0) + size
+    return sizes
+
+
+def _folder(broker: int, folder: LogDirectory) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "path": folder.path,
+        "online": folder.error is None,
+        "partitions": len(folder.sizes),
+        "bytes": sum(folder.sizes.values()),
+        "freeBytes": folder.usable_bytes if folder.usable_bytes >= 0 else None,
+        "totalBytes": folder.total_bytes if folder.total_bytes >= 0 else None,
+        "topics": _by_topic(folder),
+    }
+
+
+@brokers.command(short_help="Show which requests brokers serve, and in which versions.")
+@click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER]...")
+@format_option
+@cluster_command
+def versions(cluster: Cluster, broker_ids: tuple[int, ...], output_format: str) -> None:
+    """Show which requests each broker serves, in which versions, and which version this command would use."""
+    import asyncio
+
+    from penstock.wire.registry import APIS
+
+    async def ask() -> dict[int, dict[int, tuple[int, int]]]:
+        async with cluster.async_admin() as admin:
+            wanted = broker_ids or [node.id for node in (await admin.describe_cluster()).nodes]
+            return {broker: (await admin.cluster.to(broker)).versions for broker in wanted}
+
+    found = asyncio.run(ask())
+    output = Output()
+    rows = []
+    for broker, served in found.items():
+        for key, (lowest, highest) in sorted(served.items()):
+            api = APIS.get(key)
+            agreed = None
+            if api is not None and lowest <= api.versions.highest and highest >= api.versions.lowest:
+                agreed = min(highest, api.versions.highest)
+            rows.append((broker, key, api.name if api else f"api {key}", lowest, highest, agreed))
+    if output_format == JSON:
+        names = ("broker", "key", "api", "lowest", "highest", "used")
+        output.json({"versions": [dict(zip(names, row, strict=True)) for row in rows]}, indent=2)
+        return
+    show_table(output, ("BROKER", "KEY", "REQUEST", "LOWEST", "HIGHEST", "USED"), rows)

@@ -1,0 +1,253 @@
+"""How commands reach a cluster, and what they say when it does not do as asked.
+
+Noun: `Cluster`, what the options that all such commands share have said: where it is, and settings for its clients.
+
+Rule: nothing is imported before a command runs. What the client library raises leaves as two sentences, what went wrong
+and what to do *on the command line*, with an exit code by its kind:
+
+    2  the options make no sense, or a package is missing     3  no broker could be reached, or none answered in time
+    4  a broker answered, and refused
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from penstock.cli.completing import DEFAULT_SERVER, SERVER_VARIABLE
+from penstock.cli.output import CommandError
+from penstock.cli.values import Assignment
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.admin import Admin, AsyncAdmin
+    from penstock.client.errors import BootstrapError, PenstockError
+
+EXIT_UNREACHABLE: Final = 3
+EXIT_REFUSED: Final = 4
+_TIMES_SINCE: Final = 1
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Cluster:
+    """Where the cluster is, and how to talk to it."""
+
+    def __init__(self, servers: str, properties: Mapping[str, str], request_timeout_ms: int) -> None:
+        self.servers = servers
+        self.properties = dict(properties)
+        self.request_timeout_ms = request_timeout_ms
+
+    def admin(self) -> Admin:
+        from penstock.client.admin import Admin
+
+        return Admin(self.servers, **self.connecting("penstock-admin"))
+
+    def async_admin(self) -> AsyncAdmin:
+        from penstock.client.admin import AsyncAdmin
+
+        return AsyncAdmin(self.servers, **self.connecting("penstock-admin"))
+
+    def check_times(self) -> None:
+        """Raise if the cluster cannot tell the offset of a time: before 0.10.1 brokers know times of files only."""
+        import asyncio
+
+        from penstock.wire.api_keys import ApiKey
+
+        async def ask() -> None:
+            async with self.async_admin() as admin:
+                connection = await admin.cluster.to_any()
+                if not connection.supports(ApiKey.LIST_OFFSETS, _TIMES_SINCE):
+                    raise Refused(
+                        f"{connection.node} is too old to find records by their time.",
+                        "Its records have no times. Use offsets: `penstock offsets` shows those there are.",
+                    )
+
+        asyncio.run(ask())
+
+    def connecting(self, client_id: str) -> dict[str, Any]:
+        """The options that every client takes."""
+        return {
+            "client_id": self.properties.get("client.id", client_id),
+            "request_timeout_ms": self.request_timeout_ms,
+            "connect_timeout_ms": min(10_000, self.request_timeout_ms),
+            "ssl": self._ssl(),
+        }
+
+    def options_for(self, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
+        """Client options from the file and from `given`, which must all be known."""
+        names = {name: name.replace("_", ".") for name in known}
+        by_property = {dotted: name for name, dotted in names.items()}
+        unknown = [name for name in given if name not in by_property]
+        if unknown:
+            raise unknown_property(unknown[0], by_property)
+        values = {**self.properties, **given}
+        return {by_property[name]: _value(name, text) for name, text in values.items() if name in by_property}
+
+    def _ssl(self) -> ssl.SSLContext | None:
+        from penstock.cli.properties import ssl_context
+
+        return ssl_context(self.properties)
+
+
+def _value(name: str, text: str) -> object:
+    if name in {"client.id", "group.id", "group.instance.id", "client.rack", "compression.type", "acks"}:
+        return text
+    if text.lstrip("-").isdigit():
+        return int(text)
+    return text == "true" if text in ("true", "false") else text
+
+
+def unknown_property(name: str, known: Iterable[str]) -> CommandError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return CommandError(
+        f"A client has no property {name!r}.", f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+    )
+
+
+def cluster_command(command: _Command) -> _Command:
+    """A command about a cluster: it gets a `Cluster` first, the options that make it, and its errors told."""
+
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        bootstrap_server: str,
+        zookeeper: str | None,
+        command_config: str | None,
+        command_property: tuple[tuple[str, str], ...],
+        request_timeout_ms: int,
+        **params: Any,
+    ) -> Any:
+        from penstock.cli.properties import client_properties
+
+        properties = client_properties(command_config, dict(command_property))
+        source = click.get_current_context().get_parameter_source("bootstrap_server")
+        is_default = source is not None and source.name == "DEFAULT"
+        servers = properties.get("bootstrap.servers", bootstrap_server) if is_default else bootstrap_server
+        if zookeeper is not None:
+            servers = zookeeper if zookeeper.startswith("zookeeper://") else f"zookeeper://{zookeeper}"
+        given_timeout = click.get_current_context().get_parameter_source("request_timeout_ms")
+        if given_timeout is not None and given_timeout.name == "DEFAULT":
+            request_timeout_ms = _milliseconds(properties.get("request.timeout.ms"), request_timeout_ms)
+        with errors_told():
+            return command(*args, Cluster(servers, properties, request_timeout_ms), **params)
+
+    for option in _OPTIONS:
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def _milliseconds(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isdigit() or not int(text):
+        raise CommandError(f"request.timeout.ms is {text!r}.", "Give a number of milliseconds above 0.")
+    return int(text)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--request-timeout-ms", type=click.IntRange(min=1), default=30_000, show_default=True, metavar="MS",
+        help="How long an answer is waited for.",
+    ),
+    click.option(
+        "--command-property", type=Assignment(), multiple=True, help="One property more for the client.",
+    ),
+    click.option(
+        "--command-config", metavar="FILE",
+        help="Properties for the client, as Kafka has them: client.id, security.protocol, ssl.ca.location ...",
+    ),
+    click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers through ZooKeeper instead."),
+    click.option(
+        "-b", "--bootstrap-server", "--bootstrap-servers", "--broker-list", "bootstrap_server",
+        default=DEFAULT_SERVER, show_default=True, envvar=SERVER_VARIABLE, show_envvar=True,
+        metavar="HOST:PORT,...", help="Where the cluster is.",
+    ),
+)  # fmt: skip
+
+
+class Unreachable(CommandError):
+    """No broker could be reached, or none answered in time."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class Refused(CommandError):
+    """A broker answered, and does not do what was asked for."""
+
+    exit_code = EXIT_REFUSED
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Errors of the client library leave as what went wrong and what to do."""
+    from penstock.client.errors import PenstockError
+
+    try:
+        yield
+    except PenstockError as error:
+        raise told(error) from None
+
+
+def told(error: PenstockError) -> CommandError:
+    """The error as the command line says it."""
+    from penstock.client.errors import BootstrapError, BrokerError, ConfigError, MissingDependency, TimedOut
+    from penstock.client.errors import NotConnected as Lost
+
+    if isinstance(error, BootstrapError):
+        return _unreachable(error)
+    kind: type[CommandError] = Refused
+    if isinstance(error, ConfigError | MissingDependency):
+        kind = CommandError
+    elif isinstance(error, TimedOut | Lost) and not isinstance(error, BrokerError):
+        kind = Unreachable
+    return kind(sentence(error.message), sentence(advice_for(error)))
+
+
+def _unreachable(error: BootstrapError) -> Unreachable:
+    """Every address with its cause; the advice of the first."""
+    lines = "; ".join(f"{attempt.address}: {attempt.detail}" for attempt in error.attempts)
+    first = error.attempts[0]
+    return Unreachable(f"No broker was found: {lines}.", sentence(BY_CAUSE.get(first.cause.name, first.hint)))
+
+
+def advice_for(error: PenstockError) -> str:
+    """What to do about it, in options instead of arguments."""
+    if error.code is not None and error.code.name in _BY_CODE:
+        return _BY_CODE[error.code.name]
+    return error.hint or "Run `penstock doctor` to see whether the cluster is well"
+
+
+def sentence(text: str) -> str:
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "?", "!")) else text + "."
+
+
+BY_CAUSE: Final = {
+    "REFUSED": "Nothing listens there. `penstock up` runs a broker on this machine; another one is named with "
+    "--bootstrap-server",
+    "TLS_REQUIRED": "The port speaks TLS: put security.protocol=SSL into a file and name it with --command-config, or "
+    "use the plaintext port",
+    "TLS_REFUSED": "The port does not speak TLS: leave security.protocol=SSL out, or use the TLS port",
+    "TLS_CERTIFICATE": "Name the authority with ssl.ca.location in the file of --command-config, and use the host name "
+    "that the certificate has",
+}
+_BY_CODE: Final = {
+    "TOPIC_ALREADY_EXISTS": "--if-not-exists accepts a topic that is there already",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics there are",
+    "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups there are",
+    "UNSUPPORTED_VERSION": "`penstock brokers versions` shows what the brokers serve; this needs a newer one",
+    "REQUEST_TIMED_OUT": "The broker may be overloaded or hung; --request-timeout-ms gives it more time",
+    "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows which offsets there are",
+    "INVALID_CONFIG": "`penstock configs describe --all` shows the settings and their values",
+    "MESSAGE_TOO_LARGE": "Send less at once, compress, or raise max.message.bytes: "
+    "penstock configs alter --topic TOPIC --set max.message.bytes=N",
+}

@@ -1,0 +1,109 @@
+"""`penstock perf`: how fast a cluster is, seen from here.
+
+Rule: figures are of the whole way: what `produce` counts is acknowledged, what `consume` counts is decoded. Percentiles
+are of measured values, sorted, not of averages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from penstock.cli.cluster import Cluster, cluster_command
+from penstock.cli.completing import topic_names
+from penstock.cli.output import format_option
+from penstock.cli.values import Assignment
+
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.group()
+def perf() -> None:
+    """Measure a cluster: throughput of producing and consuming, latency."""
+
+
+def _common(command: Any) -> Any:
+    """--topic, and --json as a short way to say --format json."""
+    command = format_option(command)
+    command = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(command)
+    return click.option(
+        "-t", "--topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Which topic."
+    )(command)
+
+
+@perf.command(short_help="Send records as fast as possible, or at a rate.")
+@_common
+@click.option(
+    "-n", "--records", "--num-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N"
+)
+@click.option("-s", "--record-size", type=click.IntRange(min=0), default=100, show_default=True, metavar="BYTES")
+@click.option(
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+)
+@click.option("-z", "--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
+@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="[default: 256 KiB]")
+@click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
+@click.option("--random", "is_random", is_flag=True, help="Bytes that cannot be compressed, instead of text.")
+@click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer.")
+@cluster_command
+def produce(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+    """Send records, one by one, and measure how many are acknowledged a second and how long that takes.
+
+    Latency is from `send` to the acknowledgement, of every hundredth record or of more if there are few.
+
+    \b
+    Exit code: 1  some records were not acknowledged
+    """
+    from penstock.cli.perf_runs import measure_producing
+
+    click.get_current_context().exit(measure_producing(cluster, topic, options, _format(as_json, output_format)))
+
+
+@perf.command(short_help="Read records as fast as possible.")
+@_common
+@click.option(
+    "-n", "--records", "--messages", type=click.IntRange(min=1), metavar="N", help="[default: all that are there]"
+)
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of a group.")
+@click.option(
+    "--as", "kind", type=click.Choice(["records", "arrow"]), default="records", show_default=True,
+    help="What they are decoded to: objects of Python, or columns of Arrow.",
+)  # fmt: skip
+@click.option("--timeout-ms", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="MS",
+              help="End when nothing came for this long.")  # fmt: skip
+@click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer.")
+@cluster_command
+def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+    """Read a topic from its beginning, and measure records and bytes a second.
+
+    The first fetch is part of it, and in a group the time that joining takes.
+
+    \b
+    Exit code: 1  fewer records came than were asked for
+    """
+    from penstock.cli.perf_runs import measure_consuming
+
+    click.get_current_context().exit(measure_consuming(cluster, topic, options, _format(as_json, output_format)))
+
+
+@perf.command(short_help="Send records one at a time, and wait for each.")
+@_common
+@click.option("-n", "--records", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N")
+@click.option("-s", "--record-size", type=click.IntRange(min=0), default=100, show_default=True, metavar="BYTES")
+@click.option(
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+)
+@click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
+@click.option("--end-to-end", is_flag=True, help="Until a consumer has the record, instead of the acknowledgement.")
+@cluster_command
+def latency(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+    """Send records one at a time: how long is it until each is acknowledged, or read by a consumer?"""
+    from penstock.cli.perf_runs import measure_latency
+
+    click.get_current_context().exit(measure_latency(cluster, topic, options, _format(as_json, output_format)))
+
+
+def _format(as_json: bool, output_format: str) -> str:
+    return "json" if as_json else output_format

@@ -1,0 +1,187 @@
+"""What people write on the command line, as values: times, durations, offsets, names with partitions, pairs.
+
+Rule: a value that cannot be understood is refused with what is wrong and an example that can be copied. Times without
+a zone are local time; durations read alike everywhere ("90s", "1h30m", or ISO 8601's "PT1H30M").
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # it has not always been generic
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+_ISO_UNITS_MS: Final = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
+# Eleven digits of seconds are the year 5138; of milliseconds, 1973.
+_SECONDS_DIGITS: Final = 11
+_MOST_MS: Final = 253_402_300_799_000
+_INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_MOST_PARTITIONS: Final = 100_000
+
+
+def parse_duration_ms(text: str) -> int:
+    """Raises ValueError."""
+    plain = text.strip()
+    if _DURATION.fullmatch(plain):
+        return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(plain)))
+    iso = _ISO.fullmatch(plain)
+    if iso and any(iso.groups()):
+        return round(sum(float(count) * unit for count, unit in zip(iso.groups(), _ISO_UNITS_MS, strict=True) if count))
+    raise ValueError(f"{text!r} is no duration: write for example 90s, 15m, 1h30m, 7d or PT1H30M.")
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970; raises ValueError."""
+    plain = text.strip()
+    if plain == "now":
+        return now_ms
+    ago = plain[1:] if plain.startswith("-") else plain[:-4] if plain.endswith(" ago") else ""
+    if ago:
+        return now_ms - parse_duration_ms(ago)
+    if plain.isascii() and plain.isdigit():
+        number = int(plain[:20])
+        time_ms = number * 1000 if len(plain) < _SECONDS_DIGITS else number
+    else:
+        try:
+            time_ms = round(datetime.fromisoformat(plain).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            raise ValueError(
+                f"{text!r} is no time: write for example 2026-11-15T10:30, 2026-11-15T10:30:00Z, 1h ago (or -1h), "
+                "or milliseconds since 1970."
+            ) from None
+    if not 0 <= time_ms <= _MOST_MS:
+        raise ValueError(f"{text!r} is out of range: a time is from 1970 to 9999.")
+    return time_ms
+
+
+class Moment(_ParamType):
+    """A time, as milliseconds since 1970."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_time_ms(value, time.time_ns() // 1_000_000)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Duration(_ParamType):
+    """A length of time, as milliseconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Place(NamedTuple):
+    """Where to begin in a partition: at its beginning or end, `number` records before its end, or at an offset."""
+
+    kind: str
+    number: int = 0
+
+
+EARLIEST: Final = Place("earliest")
+LATEST: Final = Place("latest")
+_WORDS: Final = {"earliest": EARLIEST, "beginning": EARLIEST, "latest": LATEST, "end": LATEST}
+
+
+class OffsetPlace(_ParamType):
+    """earliest, latest, N, or -N for the last N records."""
+
+    name = "OFFSET"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        if isinstance(value, Place):
+            return value
+        text = value.strip().lower()
+        if text in _WORDS:
+            return _WORDS[text]
+        sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            self.fail(f"{value!r} is no offset: it is earliest, latest, a number, or -N for the last N.", param, ctx)
+        return Place("from end", int(digits)) if sign else Place("offset", int(digits))
+
+
+class NameAndPartitions(NamedTuple):
+    """A topic, and which of its partitions; None is all."""
+
+    topic: str
+    partitions: tuple[int, ...] | None = None
+
+
+class TopicPartitions(_ParamType):
+    """TOPIC or TOPIC:0,2,5-7."""
+
+    name = "TOPIC[:P,...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NameAndPartitions:
+        if isinstance(value, NameAndPartitions):
+            return value
+        topic, colon, indexes = value.partition(":")
+        if not topic:
+            self.fail(f"{value!r} names no topic.", param, ctx)
+        if not colon:
+            return NameAndPartitions(topic)
+        if not _INDEXES.fullmatch(indexes) or len(indexes) > 10_000:
+            self.fail(f"{value!r}: partitions are written as {topic}:0,2 or {topic}:0-3.", param, ctx)
+        found: dict[int, None] = {}
+        for part in indexes.split(","):
+            first, _, last = part.partition("-")
+            begin, end = int(first[:9]), int((last or first)[:9])
+            if end - begin >= _MOST_PARTITIONS:
+                self.fail(f"{value!r} names more than {_MOST_PARTITIONS} partitions.", param, ctx)
+            found.update(dict.fromkeys(range(begin, end + 1)))
+        return NameAndPartitions(topic, tuple(found))
+
+
+class Assignment(_ParamType):
+    """NAME=VALUE, as a pair."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not equals or not name.strip():
+            self.fail(f"{value!r}: write NAME=VALUE.", param, ctx)
+        return name.strip(), text
+
+
+def time_text(time_ms: int | None) -> str:
+    """In UTC, down to the millisecond; "-" where there is none."""
+    if time_ms is None or time_ms < 0 or time_ms > _MOST_MS:
+        return "-"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration_text(seconds: float | None) -> str:
+    """3.2 s, 4 m 10 s, 2 h 5 m, 3 d 4 h; "-" where it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds else "0 s"
+    for size, unit, smaller, name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} {int(seconds % size // smaller)} {name}"
+    return "-"

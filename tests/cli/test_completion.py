@@ -1,0 +1,63 @@
+"""`penstock completion`, and what a shell is told when Tab is pressed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.cli.commands import Shell
+from tests.cli.logs import run
+from tests.cli.running import free_port
+
+
+def completed(shell: Shell, *words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    environment = {
+        **os.environ, **shell.environment, "COMP_WORDS": " ".join(("penstock", *words)),
+        "COMP_CWORD": str(len(words)), "_PENSTOCK_COMPLETE": "bash_complete",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock.cli.main import main; main()"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_commands_and_options_are_completed(shell: Shell) -> None:
+    assert completed(shell, "to") == ["topics"]
+    assert "describe" in completed(shell, "topics", "d")
+    assert "--from-beginning" in completed(shell, "consume", "--from")
+
+
+def test_topics_and_groups_are_asked_of_the_broker(shell: Shell, topic: str, single: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
+    assert completed(shell, "topics", "describe", topic[:8]) == [topic]
+    assert completed(shell, "consume", "--topic", single[:8]) == [single]
+    assert completed(shell, "groups", "describe", group[:8]) == [group]
+    assert completed(shell, "configs", "describe", "--topic", topic, "retention.m") == ["retention.ms"]
+
+
+def test_no_broker_is_no_completion_and_no_wait() -> None:
+    shell = Shell(f"127.0.0.1:{free_port()}")
+    begun = time.monotonic()
+    assert completed(shell, "topics", "describe", "x") == []
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell_name: str) -> None:
+    result = run("completion", shell_name)
+    assert result.exit_code == 0
+    assert f"_PENSTOCK_COMPLETE={shell_name}_complete" in result.stdout
+    program = shutil.which(shell_name)
+    if program is not None:
+        subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=60)
+
+
+def test_another_shell_is_refused() -> None:
+    assert run("completion", "tcsh").exit_code == 2

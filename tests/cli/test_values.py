@@ -1,0 +1,135 @@
+"""What people write on the command line, understood or refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import pytest
+
+from penstock.cli.values import (
+    EARLIEST,
+    LATEST,
+    Assignment,
+    NameAndPartitions,
+    OffsetPlace,
+    Place,
+    TopicPartitions,
+    duration_text,
+    parse_duration_ms,
+    parse_time_ms,
+    time_text,
+)
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("250ms", 250),
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("7d", 604_800_000),
+        ("PT1H30M", 5_400_000),
+        ("P1DT2H", 93_600_000),
+        ("p1w", 604_800_000),
+        ("PT0.5S", 500),
+    ],
+)
+def test_durations(text: str, expected_ms: int) -> None:
+    assert parse_duration_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize("text", ["", "h", "1", "1y", "-1h", "1h 30m", "P", "PT", "1h30", "P1H"])
+def test_what_is_no_duration_is_shown_one(text: str) -> None:
+    with pytest.raises(ValueError, match="1h30m"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("now", NOW_MS),
+        ("-1h", NOW_MS - 3_600_000),
+        ("15m ago", NOW_MS - 900_000),
+        ("1700000000123", 1_700_000_000_123),
+        ("1700000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", NOW_MS),
+        ("2023-11-14T23:13:20.5+01:00", NOW_MS + 500),
+    ],
+)
+def test_times(text: str, expected_ms: int) -> None:
+    assert parse_time_ms(text, NOW_MS) == expected_ms
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2024, 5, 6, 7, 8)
+    assert parse_time_ms("2024-05-06T07:08", NOW_MS) == int(local.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-", "12:30", "99999999999999999999", "2023-13-01", "-1y"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"for example|from 1970"):
+        parse_time_ms(text, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", EARLIEST),
+        ("beginning", EARLIEST),
+        ("LATEST", LATEST),
+        ("end", LATEST),
+        ("17", Place("offset", 17)),
+        ("-17", Place("from end", 17)),
+    ],
+)
+def test_offsets(text: str, expected: Place) -> None:
+    assert OffsetPlace().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-", "1.5", "first", "--1", "9" * 30])
+def test_what_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        OffsetPlace().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("views", NameAndPartitions("views")),
+        ("views:0", NameAndPartitions("views", (0,))),
+        ("views:2,0,4-6", NameAndPartitions("views", (2, 0, 4, 5, 6))),
+    ],
+)
+def test_topics_with_partitions(text: str, expected: NameAndPartitions) -> None:
+    assert TopicPartitions().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":0", "views:", "views:x", "views:1,", "views:-1", "views:0-999999999"])
+def test_topics_with_no_partitions_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        TopicPartitions().convert(text, None, None)
+
+
+def test_a_value_may_hold_an_equals_sign() -> None:
+    assert Assignment().convert("a=b=c", None, None) == ("a", "b=c")
+    assert Assignment().convert("a=", None, None) == ("a", "")
+    with pytest.raises(click.BadParameter):
+        Assignment().convert("=b", None, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, "-"), (0, "0 s"), (3.21, "3.2 s"), (250, "4 m 10 s"), (7_500, "2 h 5 m"), (273_600, "3 d 4 h")],
+)
+def test_durations_for_people(seconds: float | None, expected: str) -> None:
+    assert duration_text(seconds) == expected
+
+
+def test_times_for_people_are_utc() -> None:
+    assert time_text(NOW_MS) == "2023-11-14T22:13:20.000Z"
+    assert datetime.fromisoformat(time_text(NOW_MS)) == datetime.fromtimestamp(NOW_MS / 1000, UTC)
+    assert time_text(-1) == "-"

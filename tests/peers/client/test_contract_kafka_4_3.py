@@ -1,0 +1,74 @@
+"""The contract of the client and of the command, kept by Apache Kafka 4.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from tests.client.contract import (
+    test_administering,
+    test_command_line,
+    test_consuming,
+    test_producing,
+    test_sharing,
+)
+from tests.client.contract.contract import PATIENCE_S, Capabilities, MakeTopic, new_name, reader, stories_of, take
+from tests.peers.client.kafka_server import kafka_4_3
+from tests.peers.java_process import JavaProcess
+from tests.peers.provision import Found
+
+from penstock import Admin, Producer, TopicSpec
+
+pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
+
+
+@pytest.fixture(scope="module")
+def bootstrap(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = kafka_4_3(peer("java"), peer("kafka-broker-4.3"), tmp_path_factory.mktemp("kafka"))
+    try:
+        server.launch()
+        server.wait_until_listening()
+        yield server.address
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def capabilities() -> Capabilities:
+    return Capabilities("Kafka 4.3")
+
+
+@pytest.fixture(scope="module")
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap) as admin:
+        yield admin
+
+
+@pytest.fixture
+def make_topic(admin: Admin) -> MakeTopic:
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str:
+        name = new_name(prefix)
+        admin.create_topic(TopicSpec(name, partitions, config=dict(config or {})))
+        return name
+
+    return make
+
+
+@pytest.mark.peer("java-clients-4.3")
+def test_a_key_goes_where_java_sends_it(
+    bootstrap: str, make_topic: MakeTopic, start_java: Callable[..., JavaProcess]
+) -> None:
+    topic, keys = make_topic(7), [f"clé-{number}" * (number % 4 + 1) for number in range(300)]
+    records = [{"key": key, "value": "java"} for key in keys]
+    start_java("java-clients-4.3", "NewClients").ask("produce", address=bootstrap, topic=topic, records=records)
+    with Producer(bootstrap) as producer:
+        producer.send_many(topic, ["ours"] * len(keys), keys=keys).result(PATIENCE_S)
+    homes: dict[bytes, dict[bytes, int]] = {b"java": {}, b"ours": {}}
+    with reader(bootstrap, topic) as consumer:
+        for record in take(consumer, 2 * len(keys)):
+            homes[record.value][record.key] = record.partition
+    assert len(homes[b"java"]) == len(keys)
+    assert homes[b"ours"] == homes[b"java"]
+
+
+globals().update(stories_of(test_producing, test_consuming, test_sharing, test_administering, test_command_line))
