@@ -31,18 +31,17 @@ penstock consume -b {address} greetings --from-beginning""",
     ),
     (
         "Produce from Python",
-        "pip install kafka-python",
+        "or with any other client for Kafka",
         """\
-from kafka import KafkaProducer
-producer = KafkaProducer(bootstrap_servers="{address}")
-producer.send("greetings", b"hello").get(timeout=10)""",
+from penstock import Producer
+with Producer("{address}") as producer: print(producer.send("greetings", b"hello").result(10))""",
     ),
     (
         "Consume from Python",
         "until Ctrl-C",
         """\
-from kafka import KafkaConsumer
-consumer = KafkaConsumer("greetings", bootstrap_servers="{address}", auto_offset_reset="earliest")
+from penstock import Consumer
+consumer = Consumer("greetings", bootstrap_servers="{address}", auto_offset_reset="earliest")
 for record in consumer: print(record.offset, record.value)""",
     ),
 )
