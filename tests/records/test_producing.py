@@ -429,15 +429,18 @@ def test_lanes_and_builders_leak_no_memory(loops: ModuleType) -> None:
     work(5)
     gc.collect()
     tracemalloc.start()
+    grown = []
     try:
         work(5)
-        before = tracemalloc.get_traced_memory()[0]
-        work(40)
-        gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
+        for _ in range(3):
+            before = tracemalloc.get_traced_memory()[0]
+            work(40)
+            gc.collect()
+            grown.append(tracemalloc.get_traced_memory()[0] - before)
     finally:
         tracemalloc.stop()
-    assert grown < 10_000
+    # A leak grows every time; what else lives in the process may do so once.
+    assert min(grown) < 10_000
 
 
 def test_types_may_name_what_they_hold(loops: ModuleType) -> None:

@@ -356,17 +356,24 @@ class ClusterClient:
                 seed.connection.close("the brokers' own addresses are known now")
 
     async def _first_metadata(self, seed: Seed) -> MetadataResponse:
-        try:
-            response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
-        except PenstockError as error:
-            failure = Unusable(str(seed.address), Cause.OTHER, f"it did not describe its cluster: {error.message}", "")
-            raise BootstrapError([failure.attempt]) from error
-        if not response.brokers:
-            starting = Unusable(
-                str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
-            )
-            raise BootstrapError([starting.attempt])
-        return response
+        """A broker that starts listens before it knows of itself: it is asked again for as long as a connection may
+        take."""
+        begun_ms, backoff = self.clock.monotonic_ms(), self.new_backoff()
+        while True:
+            try:
+                response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
+            except PenstockError as error:
+                told = f"it did not describe its cluster: {error.message}"
+                raise BootstrapError([Unusable(str(seed.address), Cause.OTHER, told, "").attempt]) from error
+            if response.brokers:
+                return response
+            wait_s = backoff.failed(self.clock.monotonic_ms()) / 1000
+            if wait_s >= self._left_s(begun_ms, self._way.connect_timeout_ms):
+                starting = Unusable(
+                    str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
+                )
+                raise BootstrapError([starting.attempt])
+            await asyncio.sleep(wait_s)
 
 
 _START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]

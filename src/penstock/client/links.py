@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from penstock.client.addresses import Address
 from penstock.client.backoff import Backoff
 from penstock.client.connection import Connection
-from penstock.client.errors import ClosedError, PenstockError
+from penstock.client.errors import ClosedError, NotConnected, PenstockError
 from penstock.client.opening import Way, open_connection
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_MS = 1_000
+_GONE = "the broker has left the cluster or changed its address"
 
 
 class LinkKey(NamedTuple):
@@ -98,7 +99,20 @@ class Links:
                 raise ClosedError("the client is closed")
             link.opening = asyncio.ensure_future(self._open(link))
             link.opening.add_done_callback(_heard)
-        return await shared(link.opening)
+        try:
+            return await shared(link.opening)
+        except ClosedError:
+            if self._closed:
+                raise
+        return self._instead(key, address)
+
+    def _instead(self, key: LinkKey, address: Address) -> Connection:
+        """What there is in the place of a link that was dropped while it was opened."""
+        link = self._links.get(key)
+        connection = link.connection if link is not None and link.address == address else None
+        if connection is None or connection.closed:
+            raise NotConnected(str(address), _GONE)
+        return connection
 
     async def _open(self, link: _Link) -> Connection:
         try:
@@ -133,7 +147,7 @@ class Links:
         if link.opening is not None:
             link.opening.cancel()
         if link.connection is not None:
-            link.connection.close("the broker has left the cluster or changed its address")
+            link.connection.close(_GONE)
 
     async def close(self) -> None:
         self._closed = True

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Before this version a question for a topic that is missing makes it, whether one wants that or not.
 _ASKS_WITHOUT_MAKING = 4
+# What a broker keeps for itself; before version 1 it does not say so.
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 async def ask_metadata(
@@ -46,6 +48,9 @@ async def ask_metadata(
     response: MetadataResponse = await connection.request(
         ApiKey.METADATA, request, version=version, timeout_ms=timeout_ms
     )
+    if version == 0:
+        for topic in response.topics:
+            topic.is_internal = topic.name in _INTERNAL
     if topics is not None:
         _as_asked(response, topics)
     return response
@@ -193,7 +198,16 @@ class Refresher:
             response = await ask_metadata(connection, rest, timeout_ms=cluster.request_timeout_ms)
             self._learn(response, complete=rest is None)
         self._refreshed_ms = cluster.clock.monotonic_ms()
+        if self._lacks_leaders():
+            # Nobody may be left to ask again: whoever waits for a leader waits for a change.
+            self.refresh_soon()
         return cluster.view
+
+    def _lacks_leaders(self) -> bool:
+        """Whether a followed topic has a partition that nobody leads at the moment."""
+        topics = self._cluster.view.topics
+        followed = topics.values() if self._follows_all else [topics[name] for name in self._followed if name in topics]
+        return any(partition.leader < 0 for topic in followed for partition in topic.partitions)
 
     def _learn(self, response: MetadataResponse, *, complete: bool) -> None:
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
@@ -223,9 +237,13 @@ class Refresher:
             self._soon.clear()
             try:
                 await self.refresh(None, create=False)
-                backoff.succeeded()
                 # Whoever asks for news all the time is not better served by asking more often than this.
-                await asyncio.sleep(cluster.retry_backoff_ms / 1000)
+                wait_ms: float = cluster.retry_backoff_ms
+                if self._lacks_leaders():
+                    wait_ms = backoff.failed(cluster.clock.monotonic_ms())
+                else:
+                    backoff.succeeded()
+                await asyncio.sleep(wait_ms / 1000)
             except PenstockError as error:
                 _log.warning("the view of the cluster could not be refreshed: %s", error)
                 await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)

@@ -330,3 +330,33 @@ def test_a_broker_that_knows_times_by_segment_only_is_never_sought_past_what_was
     partition = TopicPartition("t", 0)
     assert run(lookup.offsets({partition: 12_345})) == {partition: OffsetAndTimestamp(7, -1)}
     assert asked == [12_345, -2]
+
+
+def test_a_position_is_validated_after_a_new_leader_though_nothing_is_being_fetched(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 10)
+    with reader(broker.address, topic) as consumer:
+        assert read(consumer, 3) == [0, 1, 2]
+        engine = consumer._engine
+        consumer.pause((topic, 0))
+        until(lambda: not engine._fetcher._under_way, "no fetch is under way")
+        validated: list[Any] = []
+
+        async def note(places: list[Any]) -> None:
+            validated.extend(places)
+            for place in places:
+                place.validated(place.version, -1, -1)
+
+        engine._resolver._validate = note  # type: ignore[method-assign]
+        consumer._background.call(engine.cluster.learnt_leader, topic, 0, 0, 7)
+        until(lambda: bool(validated), "the position is looked at")
+
+
+def test_a_missing_topic_is_looked_for_while_another_one_is_busy(broker: EmbeddedBroker) -> None:
+    busy, late = filled_topic(broker, 10), f"late-{new_group()}"
+    with reader(broker.address, busy, late, allow_auto_create_topics=False, fetch_max_wait_ms=50) as consumer:
+        assert read(consumer, 10) == list(range(10))
+        broker.create_topic(late)
+        fill(broker, late, [77])
+        begun = time.monotonic()
+        assert read(consumer, 1) == [77]
+        assert time.monotonic() - begun < 5

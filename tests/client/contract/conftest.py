@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pytest
-from tests.client.contract.contract import Capabilities, MakeTopic, new_name
+from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, new_name
 
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -30,7 +30,7 @@ def capabilities() -> Capabilities:
 def make_topic(broker: EmbeddedBroker) -> MakeTopic:
     def make(partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str:
         name = new_name(prefix)
-        broker.create_topic(name, partitions, config)
+        broker.create_topic(name, partitions, {**KEPT, **(config or {})})
         return name
 
     return make

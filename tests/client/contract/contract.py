@@ -22,15 +22,18 @@ from typing import Any, Protocol
 
 import pytest
 
-from penstock import Consumer, Producer, TopicPartition
+from penstock import Admin, Consumer, Producer, TopicPartition
 
 BEGIN_MS = 1_700_000_000_000
 PATIENCE_S = 30.0
+KEPT = {"retention.ms": "-1"}
 _AGAIN_S = 0.01
 
 
 class MakeTopic(Protocol):
-    """Makes a topic that has a leader when this returns; its name."""
+    """Makes a topic that has a leader when this returns; its name.
+
+    Its settings begin with KEPT: the stories' records are older than any broker keeps them by itself."""
 
     def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str: ...
 
@@ -49,6 +52,8 @@ class Capabilities:
     codecs: frozenset[str] = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     librdkafka: Mapping[str, Any] = field(default_factory=dict)
     """What confluent-kafka has to be told to talk to it."""
+    kafka_python: Mapping[str, Any] = field(default_factory=dict)
+    """What kafka-python has to be told."""
 
     def need(self, what: str) -> None:
         """Skips the story if the broker lacks this."""
@@ -60,12 +65,13 @@ class Capabilities:
             pytest.skip(f"{self.name} knows no {codec}")
 
 
-def stories_of(*modules: ModuleType) -> dict[str, Callable[..., object]]:
-    """All stories of some modules, by name."""
-    stories: dict[str, Callable[..., object]] = {}
+def stories_of(*modules: ModuleType) -> dict[str, object]:
+    """All stories of some modules, by name, and the fixtures of their own: those that a module names in FIXTURES."""
+    stories: dict[str, object] = {}
     for module in modules:
+        fixtures = getattr(module, "FIXTURES", ())
         for name, story in vars(module).items():
-            if name.startswith("test_"):
+            if name.startswith("test_") or name in fixtures:
                 if name in stories:
                     raise ValueError(f"two stories are called {name}")
                 stories[name] = story
@@ -87,6 +93,14 @@ def until(condition: Callable[[], object], what: str, patience_s: float = PATIEN
         if time.monotonic() > deadline:
             raise AssertionError(f"in vain after {patience_s} s: {what}")
         time.sleep(_AGAIN_S)
+
+
+def is_led(admin: Admin, topic: str, partitions: int) -> bool:
+    """Whether a topic that was made a moment ago can be used."""
+    if topic not in admin.list_topics():
+        return False
+    described = admin.describe_topic(topic).partitions
+    return len(described) == partitions and all(each.leader is not None for each in described)
 
 
 def texts(count: int, first: int = 0) -> list[bytes]:

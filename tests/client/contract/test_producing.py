@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.client.contract.contract import (
     read_all,
     read_by_librdkafka,
     texts,
-    until,
     values,
 )
 
@@ -96,11 +94,11 @@ def test_a_key_goes_where_other_clients_send_it(
         ours = [delivery.result(PATIENCE_S).partition for delivery in sent]
     theirs: dict[bytes, int] = {}
     # Its murmur2 is Java's; "random" is what it does without a key, and an empty one counts as none.
-    other = confluent.Producer(
-        {"bootstrap.servers": bootstrap, "partitioner": "murmur2", **capabilities.librdkafka}
-    )
+    other = confluent.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2", **capabilities.librdkafka})
     for key in keys:
-        other.produce(topic, b"x", key, on_delivery=lambda _, message: theirs.update({message.key(): message.partition()}))
+        other.produce(
+            topic, b"x", key, on_delivery=lambda _, message: theirs.update({message.key(): message.partition()})
+        )
     assert other.flush(PATIENCE_S) == 0
     assert dict(zip(keys[1:], ours[1:], strict=True)) == {key: theirs[key] for key in keys[1:]}
     assert set(ours) == set(range(7))
@@ -208,7 +206,6 @@ def test_flush_waits_for_everything_and_close_sends_the_rest(bootstrap: str, mak
     assert last.result(0).offset == 10
     with pytest.raises(errors.ClosedError):
         producer.send(topic, b"too late")
-    until(lambda: not [each for each in threading.enumerate() if each.name == "penstock-client"], "its thread ends")
 
 
 def test_a_topic_that_makes_itself_takes_the_first_record(bootstrap: str) -> None:
@@ -229,3 +226,15 @@ def test_awaiting_a_send_is_its_acknowledgement(bootstrap: str, make_topic: Make
 
     assert asyncio.run(story()) == list(range(10))
     assert values(read_all(bootstrap, topic, 10)) == texts(10)
+
+
+def test_in_a_single_partition_many_records_keep_their_order_with_keys_and_without(
+    bootstrap: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    keys = [b"k" if number % 3 else None for number in range(30)]
+    with Producer(bootstrap) as producer:
+        producer.send_many(topic, texts(30), keys=keys).result(PATIENCE_S)
+    assert [(each.key, each.value) for each in read_all(bootstrap, topic, 30)] == list(
+        zip(keys, texts(30), strict=True)
+    )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.client.core.scripted import Scripted, brokers, run, speaking
 
+from penstock.client.addresses import Address
 from penstock.client.cluster import ClusterClient
 from penstock.client.cluster_view import ClusterView
 from penstock.client.errors import (
@@ -24,14 +25,19 @@ from penstock.client.errors import (
     PenstockError,
     UnknownTopic,
 )
+from penstock.client.links import LinkKey, Links
+from penstock.client.opening import Way, open_connection
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.port_reservation import PortReservation
+from penstock.runtime.randomness import SeededRandom
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.headers import RequestHeader
+from penstock.wire.schemas.api_versions import ApiVersion
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorResponse
 from penstock.wire.schemas.list_groups import ListGroupsRequest, ListGroupsResponse
-from penstock.wire.schemas.metadata import MetadataResponse
+from penstock.wire.schemas.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from penstock.wire.types import Message
 
 
@@ -211,6 +217,61 @@ def test_followed_topics_are_asked_for_by_age_and_when_news_are_wanted() -> None
     run(story())
 
 
+def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
+    async def story() -> None:
+        fake = Fake()
+
+        def led_by(leader: int) -> MetadataResponse:
+            answer = brokers((1, "127.0.0.1", fake.server.port))
+            partition = MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=3)
+            answer.topics = [MetadataResponseTopic(name="a", partitions=[partition])]
+            return answer
+
+        async with (
+            fake.server,
+            ClusterClient(fake.server.address, retry_backoff_ms=5, retry_backoff_max_ms=20) as cluster,
+        ):
+            fake.nodes = led_by(-1)
+            cluster.follow(["a"])
+            async with asyncio.timeout(5):
+                while len(fake.asked) < 5:  # nobody but the client itself asks
+                    await asyncio.sleep(0.005)
+                fake.nodes = led_by(1)
+                while (found := cluster.view.leader_of("a", 0)) is None or found.leader != 1:
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            fake.asked.clear()
+            await asyncio.sleep(0.1)
+            assert fake.asked == []
+
+    run(story())
+
+
+def test_who_waits_for_a_link_gets_what_takes_its_place() -> None:
+    async def story() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+
+        way, key = Way(), LinkKey(1, "main")
+        async with Scripted(silent) as mute, Scripted(speaking(lambda header, message: None)) as other:
+            links = Links(way, SystemClock(), SeededRandom(1), 10, 100)
+            address = Address("127.0.0.1", mute.port)
+            waiting = asyncio.ensure_future(links.get(key, address))
+            await asyncio.sleep(0.01)
+            adopted = await open_connection(Address("127.0.0.1", other.port), way)
+            links.adopt(key, address, adopted)
+            assert await waiting is adopted
+            links.keep_only({})
+            waiting = asyncio.ensure_future(links.get(key, address))
+            await asyncio.sleep(0.01)
+            links.keep_only({})
+            with pytest.raises(NotConnected, match="has left the cluster"):
+                await waiting
+            await links.close()
+
+    run(story())
+
+
 def test_a_coordinator_is_asked_for_once_until_it_is_forgotten() -> None:
     async def story() -> None:
         fake = Fake()
@@ -254,6 +315,59 @@ def test_a_broker_restarted_at_its_address_is_found_again(tmp_path: Path) -> Non
                 await asyncio.to_thread(second.stop)
 
     run(story())
+
+
+def test_the_topics_that_an_old_broker_keeps_for_itself_are_known_as_internal() -> None:
+    """Or whoever reads all topics would read the offsets of groups, too."""
+
+    async def story() -> None:
+        def answer(header: RequestHeader, message: Any) -> Message:
+            found = brokers((1, "127.0.0.1", server.port))
+            found.topics = [MetadataResponseTopic(name=name) for name in ("__consumer_offsets", "views")]
+            return found
+
+        old = [ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=0)]
+        async with Scripted(speaking(answer, old)) as server:
+            client = ClusterClient(server.address)
+            await client.start()
+            client.follow_all()
+            view = await client.refresh()
+            assert {name: topic.is_internal for name, topic in view.topics.items()} == {
+                "__consumer_offsets": True,
+                "views": False,
+            }
+            await client.close()
+
+    run(story())
+
+
+def test_a_broker_that_listens_before_it_knows_of_itself_is_asked_again() -> None:
+    async def story() -> None:
+        asked = 0
+
+        def answer(header: RequestHeader, message: Any) -> Message:
+            nonlocal asked
+            asked += 1
+            return brokers((1, "127.0.0.1", server.port)) if asked > 2 else brokers()
+
+        async with Scripted(speaking(answer)) as server:
+            client = ClusterClient(server.address, retry_backoff_ms=10)
+            await client.start()
+            assert list(client.view.nodes) == [1]
+            await client.close()
+
+    run(story())
+
+
+def test_a_broker_that_never_knows_of_itself_is_given_up() -> None:
+    async def story() -> None:
+        async with Scripted(speaking(lambda header, message: brokers())) as server:
+            client = ClusterClient(server.address, connect_timeout_ms=300, retry_backoff_ms=10)
+            with pytest.raises(BootstrapError, match="knows of no brokers yet"):
+                await client.start()
+            await client.close()
+
+    run(story(), 10)
 
 
 def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_asked_again() -> None:

@@ -69,3 +69,18 @@ def test_idempotence_that_was_asked_for_is_not_given_up_silently(address: str, m
     monkeypatch.setattr(core, "HIGHEST_VERSION", 2)
     with pytest.raises(UnsupportedVersion, match="idempotent"):
         Producer(address, enable_idempotence=True)
+
+
+def test_records_in_a_codec_that_the_broker_lacks_fail_at_once(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "HIGHEST_VERSION", 2)
+    monkeypatch.setattr(sender, "HIGHEST_VERSION", 2)
+    topic = make_topic(broker.broker, partitions=2)
+    with Producer(address, compression_type="zstd", delivery_timeout_ms=60_000) as producer:
+        failed = [producer.send(topic, b"x", partition=partition) for partition in (0, 1)]
+        for delivery in failed:
+            with pytest.raises(UnsupportedVersion, match="zstd"):
+                delivery.result(5)
+        with pytest.raises(UnsupportedVersion):
+            producer.send(topic, b"the next one too").result(5)

@@ -1,7 +1,7 @@
 """Apache Kafka as a process: 4.3 as one node of its own, 0.9.0.1 with its ZooKeeper.
 
-Rule: it is up when it answers a client's first request. Settings are as shipped but for addresses, folders, what a
-single node needs, and the number of partitions of the internal topics: fifty take a second that nobody learns from.
+Rule: settings are as shipped but for addresses, folders, what a single node needs, how soon one that was killed may
+come back, and the number of partitions of the internal topics: fifty take a second that nobody learns from.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@{host}:{controller_port}
 log.dirs={data}
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
 offsets.topic.replication.factor=1

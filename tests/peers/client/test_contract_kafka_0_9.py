@@ -20,7 +20,7 @@ from tests.client.contract import (
     test_producing,
     test_sharing,
 )
-from tests.client.contract.contract import Capabilities, MakeTopic, new_name, stories_of, until
+from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, stories_of, until
 from tests.peers.client.kafka_server import JavaServer, kafka_0_9
 from tests.peers.provision import Found
 
@@ -89,21 +89,14 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 def make_topic(zookeeper: Any, admin: Admin) -> MakeTopic:
     def make(partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str:
         name = new_name(prefix)
-        settings = {"version": 1, "config": dict(config or {})}
+        settings = {"version": 1, "config": {**KEPT, **(config or {})}}
         zookeeper.create(f"/config/topics/{name}", json.dumps(settings).encode(), makepath=True)
         replicas = {"version": 1, "partitions": {str(index): [0] for index in range(partitions)}}
         zookeeper.create(f"/brokers/topics/{name}", json.dumps(replicas).encode())
-        until(lambda: _is_led(admin, name, partitions), f"{name} is there")
+        until(lambda: is_led(admin, name, partitions), f"{name} is there")
         return name
 
     return make
-
-
-def _is_led(admin: Admin, name: str, partitions: int) -> bool:
-    if name not in admin.list_topics():
-        return False
-    described = admin.describe_topic(name).partitions
-    return len(described) == partitions and all(each.leader is not None for each in described)
 
 
 def test_the_command_finds_the_brokers_through_their_zookeeper(

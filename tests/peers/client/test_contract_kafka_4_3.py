@@ -12,10 +12,20 @@ from tests.client.contract import (
     test_producing,
     test_sharing,
 )
-from tests.client.contract.contract import PATIENCE_S, Capabilities, MakeTopic, new_name, reader, stories_of, take
-from tests.peers.client.kafka_server import kafka_4_3
+from tests.client.contract.contract import (
+    KEPT,
+    PATIENCE_S,
+    Capabilities,
+    MakeTopic,
+    is_led,
+    new_name,
+    reader,
+    stories_of,
+    take,
+    until,
+)
+from tests.peers.client.kafka_server import JavaServer
 from tests.peers.java_process import JavaProcess
-from tests.peers.provision import Found
 
 from penstock import Admin, Producer, TopicSpec
 
@@ -23,14 +33,8 @@ pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
 
 @pytest.fixture(scope="module")
-def bootstrap(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = kafka_4_3(peer("java"), peer("kafka-broker-4.3"), tmp_path_factory.mktemp("kafka"))
-    try:
-        server.launch()
-        server.wait_until_listening()
-        yield server.address
-    finally:
-        server.stop()
+def bootstrap(kafka: JavaServer) -> str:
+    return kafka.address
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,8 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 def make_topic(admin: Admin) -> MakeTopic:
     def make(partitions: int = 1, config: Mapping[str, str] | None = None, *, prefix: str = "t") -> str:
         name = new_name(prefix)
-        admin.create_topic(TopicSpec(name, partitions, config=dict(config or {})))
+        admin.create_topic(TopicSpec(name, partitions, config={**KEPT, **(config or {})}))
+        until(lambda: is_led(admin, name, partitions), f"{name} is there")
         return name
 
     return make

@@ -40,6 +40,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MISSING_TOPIC_MS: Final = 1_000
 _FAREWELL_S: Final = 3.0
+_NEVER: Final = float("inf")
 
 
 class Engine:
@@ -94,6 +95,8 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._resolving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at_ms = _NEVER
+        """When to ask again for topics that are missing."""
         self._changed = asyncio.Event()
         self._duty: Duty | None = None
         self.has_been_assigned = False
@@ -303,10 +306,11 @@ class Engine:
         if self.closed:
             return
         now_ms = self.clock.monotonic_ms()
+        # It first: it is where places hear of new leaders, after whom a position may have to be validated.
+        self._fetcher.pump(now_ms)
         waiting = self._resolver.waiting(self.places, now_ms)
         if waiting and (self._resolving is None or self._resolving.done()):
             self._resolving = asyncio.ensure_future(self._resolve(waiting))
-        self._fetcher.pump(now_ms)
         self._set_timer(now_ms)
         self._changed.set()
         self._changed = asyncio.Event()
@@ -325,16 +329,18 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         due_ms = self._fetcher.next_retry_ms(now_ms)
-        missing = self._has_missing_topics()
-        if missing:
-            due_ms = min(due_ms, now_ms + _MISSING_TOPIC_MS)
-        if due_ms < float("inf"):
+        # What goes on in other partitions must not put it off again and again.
+        self._look_at_ms = min(self._look_at_ms, now_ms + _MISSING_TOPIC_MS) if self._has_missing_topics() else _NEVER
+        is_look = self._look_at_ms <= due_ms
+        due_ms = min(due_ms, self._look_at_ms)
+        if due_ms < _NEVER:
             delay_s = max(0.0, due_ms - now_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang, missing)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang, is_look)
 
-    def _timer_rang(self, missing: bool) -> None:
+    def _timer_rang(self, is_look: bool) -> None:
         self._timer = None
-        if missing:
+        if is_look:
+            self._look_at_ms = _NEVER
             self.cluster.refresh_soon()
         self.pump()
 

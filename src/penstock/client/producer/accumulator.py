@@ -385,6 +385,20 @@ class Accumulator:
             late.append(batch)
         return late
 
+    def take_from(self, node: int, routes: Routes) -> list[ProducerBatch]:
+        """What waits for a broker that will never take it, given up; what is on its way stays until it is answered."""
+        taken: list[ProducerBatch] = []
+        for batch in self.undone():
+            if routes.leader_of(batch.topic, batch.partition) != node or batch in batch.queue.in_flight:
+                continue
+            if batch.queue.open is batch:
+                self.close_open(batch.queue)
+            batch.queue.forget(batch)
+            if batch.is_numbered:
+                batch.queue.sequences.mark_gap()
+            taken.append(batch)
+        return taken
+
     def take_all(self) -> Iterable[ProducerBatch]:
         """Everything that is not done, given up: the producer ends."""
         for batch in self.undone():

@@ -227,6 +227,9 @@ class ValuesJob(BulkJob):
             raise ValueError(f"there are fewer keys than values: {places.start + len(keys)} keys")
         if self._partition is not None:
             return ValueSource(values, keys, stamp_ms, self._partition, places)
+        if count == 1:
+            # With and without keys they share a partition, so their order counts.
+            return ValueSource(values, keys, stamp_ms, 0, places)
         self._sources = iter(_by_partition(topic, values, keys, stamp_ms, places))
         return next(self._sources, None)
 
@@ -335,8 +338,12 @@ class ColumnsJob(BulkJob):
         if self._partition is not None:
             return ColumnSource(rows, None, checked(self._partition, count, "the partition", self.topic), places)
         chosen_by_user = self.core.partitioner is not None and "partition" not in names
-        if "key" not in names and "partition" not in names and not chosen_by_user:
-            return ColumnSource(rows, None, None, places)
+        if "partition" not in names and not chosen_by_user:
+            if count == 1:
+                # With and without keys they share a partition, so their order counts.
+                return ColumnSource(rows, None, 0, places)
+            if "key" not in names:
+                return ColumnSource(rows, None, None, places)
         wanted = partition_numbers(batch.column("partition")) if "partition" in names else None
         if chosen_by_user:
             wanted = memoryview(array("i", self._ask_partitioner(batch, count)))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.client.cluster import ClusterClient
 from penstock.client.connection import Connection
-from penstock.client.errors import DeliveryTimeout, PenstockError, error_for
+from penstock.client.errors import DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
 from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
 from penstock.client.producer.answers import Answer, answers_of
 from penstock.client.producer.batches import ProducerBatch
@@ -183,6 +183,11 @@ class Sender:
             self._cluster.refresh_soon()
             if not error.retriable:
                 _log.warning("records cannot be sent to broker %d: %s", node, error)
+            if isinstance(error, UnsupportedVersion):
+                # To try again until delivery_timeout_ms would not make the broker any younger.
+                with self._lock:
+                    refused = self._accumulator.take_from(node, self)
+                self._end([(batch, error) for batch in refused])
             await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
         finally:
             state.is_connecting = False

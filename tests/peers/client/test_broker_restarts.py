@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.contract.contract import PATIENCE_S, Worker, new_group, read_all, until, values
-from tests.peers.client.kafka_server import JavaServer, kafka_4_3
-from tests.peers.provision import Found
+from tests.peers.client.kafka_server import JavaServer
 
 from penstock import Admin, Delivery, Producer, TopicSpec
 
@@ -20,21 +18,10 @@ _ENOUGH = 2_000
 _PAUSE_S = 0.0005
 
 
-@pytest.fixture
-def server(peer: Callable[[str], Found], tmp_path: Path) -> Iterator[JavaServer]:
-    kafka = kafka_4_3(peer("java"), peer("kafka-broker-4.3"), tmp_path)
-    try:
-        kafka.launch()
-        kafka.wait_until_listening()
-        yield kafka
-    finally:
-        kafka.kill()
-
-
 class Load(threading.Thread):
     """Sends numbers without an end, and remembers what became of each."""
 
-    def __init__(self, producer: Producer[bytes, bytes], topic: str) -> None:
+    def __init__(self, producer: Producer[Any, Any], topic: str) -> None:
         super().__init__(daemon=True)
         self.sent: list[Delivery] = []
         self.longest_s = 0.0
@@ -61,21 +48,21 @@ class Load(threading.Thread):
 
 
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
-def test_a_restart_under_load_costs_nothing_but_time(server: JavaServer, ending: str) -> None:
+def test_a_restart_under_load_costs_nothing_but_time(kafka: JavaServer, ending: str) -> None:
     topic, group = f"restarted-{ending}", new_group()
-    with Admin(server.address) as admin:
+    with Admin(kafka.address) as admin:
         admin.create_topic(TopicSpec(topic, 1))
-    with Producer(server.address, batch_size=2_000, linger_ms=1) as producer:
+    with Producer(kafka.address, batch_size=2_000, linger_ms=1) as producer:
         load = Load(producer, topic)
-        with Worker(server.address, topic, group) as reading:
+        with Worker(kafka.address, topic, group) as reading:
             load.start()
             until(lambda: load.acknowledged() > _ENOUGH and len(reading.seen) > _ENOUGH, "it is under way")
             if ending == "killed":
-                server.kill()
+                kafka.kill()
             else:
-                server.stop()
-            server.launch()
-            server.wait_until_listening()
+                kafka.stop()
+            kafka.launch()
+            kafka.wait_until_listening()
             up = time.monotonic()
             before = len(load.sent)
             until(lambda: load.acknowledged() > before, "it goes on")
@@ -84,7 +71,7 @@ def test_a_restart_under_load_costs_nothing_but_time(server: JavaServer, ending:
             producer.flush(PATIENCE_S)
             until(lambda: len(reading.seen) >= count, "all is read")
         assert [delivery.result(0).offset for delivery in load.sent] == list(range(count))
-    assert values(read_all(server.address, topic, count)) == [b"%d" % number for number in range(count)]
+    assert values(read_all(kafka.address, topic, count)) == [b"%d" % number for number in range(count)]
     assert [offset for _, offset in reading.seen] == list(range(count))
     assert load.longest_s < 1, "send does not wait for a broker"
     assert back_s < 10
