@@ -175,6 +175,9 @@ def test_offsets_are_listed_at_the_ends_and_by_time(
         assert offset(BEGIN_MS + 100) == -1
         assert offset("max_timestamp") == 9
         assert offset("latest", isolation_level="read_committed") == 10
+    else:
+        refused = caretaker.list_offsets({(topic, 0): BEGIN_MS})[partitions_of(topic, 1)[0]]
+        assert isinstance(refused, errors.UnsupportedVersion), "where a segment begins is no answer"
 
 
 def test_records_are_deleted_up_to_an_offset(

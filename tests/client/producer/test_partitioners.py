@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from penstock.client.errors import ConfigError
 from penstock.client.producer.partitioners import checked, next_sticky, partition_of_key
 from penstock.records.kernel import murmur2
 from penstock.runtime.randomness import SeededRandom
@@ -41,7 +42,7 @@ def test_records_without_a_key_move_on_and_spread_evenly() -> None:
 
 def test_a_partition_that_is_not_there_is_refused() -> None:
     assert checked(2, 3, "the partition", "views") == 2
-    with pytest.raises(ValueError, match="views has partitions 0 to 2"):
+    with pytest.raises(ConfigError, match="views has partitions 0 to 2"):
         checked(3, 3, "the partition", "views")
     with pytest.raises(TypeError, match="must be an int"):
         checked("1", 3, "the partition", "views")

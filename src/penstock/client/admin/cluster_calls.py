@@ -25,6 +25,7 @@ from penstock.wire.schemas.list_offsets import (
 
 _ENDS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 _MAX_TIMESTAMP_SINCE: Final = 7
+_BY_TIME_SINCE: Final = 1
 _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -130,6 +131,9 @@ async def _list_offsets(
         raise UnsupportedVersion(
             connection.node, "ListOffsets of max_timestamp", (_MAX_TIMESTAMP_SINCE, 11), (0, version)
         )
+    if version < _BY_TIME_SINCE and max(times.values(), default=-1) >= 0:
+        # The oldest version answers with where a segment begins, which may be long before the time or after it.
+        raise UnsupportedVersion(connection.node, "ListOffsets by time", (_BY_TIME_SINCE, 11), (0, version))
     topics: dict[str, ListOffsetsTopic] = {}
     for (topic, partition), time_ms in times.items():
         named = topics.setdefault(topic, ListOffsetsTopic(name=topic, partitions=[]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from penstock.client.errors import ConfigError
 from penstock.records.kernel import murmur2
 from penstock.runtime.randomness import Random
 
@@ -34,9 +35,9 @@ def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
 
 
 def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
-    """A partition that somebody named; ValueError if the topic has none such."""
+    """A partition that somebody named; ConfigError (a ValueError too) if the topic has none such."""
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"{chosen_by} must be an int, not {type(partition).__name__}")
     if not 0 <= partition < partition_count:
-        raise ValueError(f"{chosen_by} is {partition}; topic {topic} has partitions 0 to {partition_count - 1}")
+        raise ConfigError(f"{chosen_by} is {partition}; topic {topic} has partitions 0 to {partition_count - 1}")
     return partition
