@@ -167,7 +167,11 @@ PEERS = Peers(
         Peer(
             "kafkajs",
             "the producer, consumer and admin client of Node.js",
-            NpmPackages("kafkajs", "2.2.4", ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0")),
+            NpmPackages(
+                "kafkajs",
+                "2.2.4",
+                ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "lz4js@0.2.0", "@bokuweb/zstd-wasm@0.0.27"),
+            ),
         ),
         Peer("franz-go", "a producer, consumer and admin client in Go", GoProgram("franz-go", "1.22.2", GO_SOURCES)),
     ]

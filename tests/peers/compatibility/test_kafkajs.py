@@ -62,7 +62,7 @@ def topic(ask: Ask) -> str:
     return name
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_was_written_with_a_codec_is_stored_so_and_read(
     ask: Ask, broker: EmbeddedBroker, topic: str, group: str, codec: str
 ) -> None:

@@ -7,7 +7,32 @@ const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLeve
 
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy');
 
-const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy };
+// Without native code: what KafkaJS's own documentation names does not build everywhere.
+const lz4 = require('lz4js');
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+});
+const zstd = require('@bokuweb/zstd-wasm');
+const zstdReady = zstd.init();
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async (encoder) => {
+    await zstdReady;
+    return Buffer.from(zstd.compress(encoder.buffer, 3));
+  },
+  decompress: async (buffer) => {
+    await zstdReady;
+    return Buffer.from(zstd.decompress(buffer));
+  },
+});
+
+const CODECS = {
+  none: CompressionTypes.None,
+  gzip: CompressionTypes.GZIP,
+  snappy: CompressionTypes.Snappy,
+  lz4: CompressionTypes.LZ4,
+  zstd: CompressionTypes.ZSTD,
+};
 const PATIENCE_MS = 30000;
 
 function kafka(question) {
