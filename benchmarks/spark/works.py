@@ -1,0 +1,165 @@
+"""The works that are measured: what a query does with a topic.
+
+Rule: a work is the same for every contender but for the name of the format. Time is from the call to its end; CPU is
+that of Spark's processes, the JVM and its Python workers, without the broker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.spark.topics import PARTITIONS, Topic
+from penstock import Producer
+
+MICRO_BATCHES: Final = 40
+_WARM_BATCHES: Final = 8
+_PAUSE_S: Final = 0.02
+_PATIENCE_S: Final = 120
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Contender(NamedTuple):
+    """A format that reads topics, or the ceiling that stands for one."""
+
+    name: str
+    format: str
+
+
+OURS: Final = Contender("penstock", "penstock")
+STOCK: Final = Contender("stock", "kafka")
+CEILING: Final = Contender("ceiling", "ceiling")
+
+
+class Outcome(NamedTuple):
+    seconds: float
+    cpu_s: float
+
+
+class Bench:
+    """One session and one broker; folders for what is written."""
+
+    def __init__(self, spark: SparkSession, address: str, folder: Path) -> None:
+        self._spark = spark
+        self._address = address
+        self._folder = folder
+        self._number = 0
+        self._jvm: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+
+    def _options(self, contender: Contender, topic: Topic) -> dict[str, str]:
+        if contender is CEILING:
+            return {"rows": str(topic.rows), "size": str(topic.content.size), "partitions": str(PARTITIONS)}
+        headers = {"includeHeaders": "true"} if topic.content.keyed else {}
+        return {"kafka.bootstrap.servers": self._address, "subscribe": topic.name, **headers}
+
+    def _frame(self, contender: Contender, topic: Topic) -> DataFrame:
+        return self._spark.read.format(contender.format).options(**self._options(contender, topic)).load()
+
+    def _stream(self, contender: Contender, topic: Topic, **more: str) -> DataFrame:
+        options = {**self._options(contender, topic), **more}
+        return self._spark.readStream.format(contender.format).options(**options).load()
+
+    def _timed(self, work: Callable[[], None]) -> Outcome:
+        cpu, began = _cpu_s(self._jvm), time.perf_counter()
+        work()
+        return Outcome(time.perf_counter() - began, _cpu_s(self._jvm) - cpu)
+
+    def _new_folder(self) -> Path:
+        self._number += 1
+        return self._folder / f"out-{self._number}"
+
+    def sum_lengths(self, contender: Contender, topic: Topic) -> Outcome:
+        def work() -> None:
+            (row,) = self._frame(contender, topic).selectExpr("sum(length(value))", "count(1)").collect()
+            if row[1] != topic.rows:
+                raise RuntimeError(f"{contender.name} read {row[1]} of {topic.rows} records")
+
+        return self._timed(work)
+
+    def to_parquet(self, contender: Contender, topic: Topic) -> Outcome:
+        folder = self._new_folder()
+        try:
+            return self._timed(lambda: self._frame(contender, topic).write.parquet(str(folder)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def stream_to_parquet(self, contender: Contender, topic: Topic) -> Outcome:
+        folder = self._new_folder()
+
+        def work() -> None:
+            writing = self._stream(contender, topic, startingOffsets="earliest").writeStream.format("parquet")
+            writing = writing.option("path", str(folder / "data")).option("checkpointLocation", str(folder / "state"))
+            query = writing.trigger(availableNow=True).start()
+            if not query.awaitTermination(_PATIENCE_S):
+                raise RuntimeError(f"{contender.name} did not end")
+
+        try:
+            return self._timed(work)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def micro_batch_ms(self, contender: Contender, topic: Topic, sink: str) -> float:
+        """The median time of a micro-batch of a few records."""
+        folder = self._new_folder()
+        writing = self._stream(contender, topic, startingOffsets="latest").writeStream.format(sink)
+        if sink == "parquet":
+            writing = writing.option("path", str(folder / "data"))
+        query = writing.option("checkpointLocation", str(folder / "state")).start()
+        ended = threading.Event()
+        sender = threading.Thread(target=self._trickle, args=(topic, ended), daemon=True)
+        sender.start()
+        try:
+            times = _batch_times(query)
+        finally:
+            ended.set()
+            sender.join()
+            query.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+        return statistics.median(times)
+
+    def _trickle(self, topic: Topic, ended: threading.Event) -> None:
+        with Producer(self._address, linger_ms=0) as producer:
+            while not ended.wait(_PAUSE_S):
+                producer.send(topic.name, bytes(topic.content.size))
+
+
+def _batch_times(query: object) -> list[float]:
+    """Of batches that had something, the first ones left out."""
+    times: dict[int, float] = {}
+    deadline = time.monotonic() + _PATIENCE_S
+    while len(times) < MICRO_BATCHES + _WARM_BATCHES:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"only {len(times)} micro-batches in {_PATIENCE_S} s")
+        for progress in query.recentProgress:  # type: ignore[attr-defined]
+            if progress.numInputRows:
+                times[progress.batchId] = float(progress.durationMs["triggerExecution"])
+        time.sleep(0.1)
+    return [times[number] for number in sorted(times)][_WARM_BATCHES:]
+
+
+def _cpu_s(root: int) -> float:
+    """CPU time of a process and all below it, dead ones included as far as their parents waited for them."""
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    total, waiting = 0, [root]
+    while waiting:
+        process_id = waiting.pop()
+        total += ticks.get(process_id, 0)
+        waiting += children.get(process_id, [])
+    return total / _TICKS

@@ -1,0 +1,81 @@
+"""What the commands about tables share: where the warehouse is, and how its loads reach the cluster and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from penstock.cli.cluster import Cluster
+
+if TYPE_CHECKING:
+    from penstock.spark.tables.running import Runner
+    from penstock.spark.tables.warehouse import Warehouse
+
+WAREHOUSE_VARIABLE: Final = "PENSTOCK_WAREHOUSE"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# As a reader in an executor knows them, by the names of a client's properties here.
+_READER_NAMES: Final = {
+    "security.protocol": "kafka.security.protocol",
+    "ssl.ca.location": "kafka.ssl.truststore.location",
+    "ssl.truststore.location": "kafka.ssl.truststore.location",
+    "ssl.truststore.type": "kafka.ssl.truststore.type",
+    "ssl.certificate.location": "kafka.ssl.keystore.location",
+    "ssl.keystore.location": "kafka.ssl.keystore.location",
+    "ssl.keystore.type": "kafka.ssl.keystore.type",
+    "ssl.key.password": "kafka.ssl.key.password",
+    "ssl.endpoint.identification.algorithm": "kafka.ssl.endpoint.identification.algorithm",
+    "client.id": "kafka.client.id",
+}
+
+
+def warehouse_option(command: _Command) -> _Command:
+    return click.option(
+        "-w", "--warehouse", "warehouse_uri", default="warehouse", show_default=True, envvar=WAREHOUSE_VARIABLE,
+        show_envvar=True, metavar="FOLDER", help="Where the tables are: a folder, or a URI such as s3://bucket/tables.",
+    )(command)  # fmt: skip
+
+
+def engine_options(command: _Command) -> _Command:
+    """Where the work is done."""
+    for option in (
+        click.option("--local", is_flag=True, help="In this process, without Spark: for what one machine can take."),
+        click.option("--master", metavar="URL", help="Spark's master. [default: Spark's own, else local[*]]"),
+    ):
+        command = option(command)
+    return command
+
+
+def the_warehouse(uri: str) -> Warehouse:
+    from penstock.spark.tables import Warehouse
+
+    return Warehouse(uri)
+
+
+def reader_properties(cluster: Cluster) -> Mapping[str, str]:
+    """What the command line says about the client, for the readers in executors."""
+    found = {_READER_NAMES[name]: value for name, value in cluster.properties.items() if name in _READER_NAMES}
+    return {**found, "kafka.request.timeout.ms": str(cluster.request_timeout_ms)}
+
+
+@contextmanager
+def the_runner(name: str, *, local: bool, master: str | None) -> Iterator[Runner]:
+    """Who runs the tasks; Spark is stopped at the end."""
+    from penstock.spark.tables.running import LocalRunner, SparkRunner
+
+    if local:
+        yield LocalRunner()
+        return
+    from penstock.spark.session import session
+
+    spark = session(
+        name, master=master, visible_lag=False,
+        config={"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"},
+    )  # fmt: skip
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        yield SparkRunner(spark)
+    finally:
+        spark.stop()

@@ -1,0 +1,269 @@
+"""A stream's offsets, and the decision how far a micro-batch goes. Pure.
+
+Noun: `StreamOffset`, what Spark keeps in a checkpoint:
+
+    {"views": {"0": 120, "1": 80}, "views@id=5f0c...": {}, "views@start=0:100,1:80": {}}
+
+The first entry is the stock connector's own form, which it can read, and which is read here. What else there is to know
+stands in keys that no topic can have, with nothing behind them, so that they count as topics without partitions there:
+the topic's id, where the batch that ends here began, if not at the end of the batch before, and for those who publish
+a query's lag (`@lag=`) the group's name and the brokers' addresses.
+
+Rule: a batch begins where the last one ended. Three kinds of partitions have no such place: those of the first batch,
+new ones, and those of which records were lost (if that is accepted). Their beginning is written into the batch's end
+before anything is read: Spark asks a source for its initial offset again after a crash, and "latest" has moved by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.errors import ConfigError
+from penstock.spark.errors import CheckpointMismatch, DataLost, TopicRecreated
+from penstock.spark.options import Splitting, Topics
+from penstock.spark.positions import Bounds, offsets_from_json
+
+Offsets = Mapping[TopicPartition, int]
+
+_INITIAL: Final = "@initial"
+_ID: Final = "@id="
+_START: Final = "@start="
+_LAG: Final = "@lag="
+
+
+class LagTarget(NamedTuple):
+    """Where a query's progress is to be published."""
+
+    group_prefix: str
+    bootstrap: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    offsets: Offsets = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """By topic, hexadecimal; none where brokers are too old to have any."""
+    starts: Offsets = field(default_factory=dict)
+    is_initial: bool = False
+    lag: LagTarget | None = None
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            found.setdefault(topic, {})[str(partition)] = offset
+        for topic, topic_id in sorted(self.ids.items()):
+            found[f"{topic}{_ID}{topic_id}"] = {}
+        starts: dict[str, list[str]] = {}
+        for (topic, partition), offset in sorted(self.starts.items()):
+            starts.setdefault(topic, []).append(f"{partition}:{offset}")
+        for topic, parts in starts.items():
+            found[f"{topic}{_START}{','.join(parts)}"] = {}
+        if self.is_initial:
+            found[_INITIAL] = {}
+        if self.lag is not None:
+            found[f"{_LAG}{self.lag.group_prefix}@{self.lag.bootstrap}"] = {}
+        return found
+
+    @staticmethod
+    def from_json(value: Any) -> StreamOffset:
+        """Ours or the stock connector's. Raises CheckpointMismatch where it is neither."""
+        try:
+            if not isinstance(value, dict):
+                raise ValueError("it is no JSON object")
+            plain = {name: inner for name, inner in value.items() if "@" not in name}
+            ids = dict(name.split(_ID, 1) for name in value if _ID in name and not name.startswith(_LAG))
+            starts: dict[TopicPartition, int] = {}
+            for name in value:
+                if _START in name and not name.startswith(_LAG):
+                    topic, parts = name.split(_START, 1)
+                    pairs = (part.split(":", 1) for part in parts.split(","))
+                    starts.update({TopicPartition(topic, int(number)): int(offset) for number, offset in pairs})
+            targets = [name.removeprefix(_LAG).rpartition("@") for name in value if name.startswith(_LAG)]
+            lag = LagTarget(targets[0][0], targets[0][2]) if targets else None
+            return StreamOffset(offsets_from_json(plain), ids, starts, _INITIAL in value, lag)
+        except ValueError as error:
+            said = error.message if isinstance(error, ConfigError) else str(error)
+            raise CheckpointMismatch(
+                f"the checkpoint holds an offset that is none of a topic: {said}",
+                hint="It was written by a query of another source: give this one a checkpointLocation of its own",
+            ) from None
+
+    @property
+    def topics(self) -> set[str]:
+        return {one.topic for one in self.offsets}
+
+
+class Survey(NamedTuple):
+    """What there is to read, as the brokers said."""
+
+    bounds: Mapping[TopicPartition, Bounds]
+    ids: Mapping[str, str]
+    missing: frozenset[str] = frozenset()
+    """Topics that were asked for by name and do not exist."""
+
+
+class Begin(NamedTuple):
+    """Where the next batch begins: `offsets`, of which those in `moved` are not where the last one ended. `losses` were
+    accepted."""
+
+    offsets: dict[TopicPartition, int]
+    moved: dict[TopicPartition, int]
+    losses: list[str]
+
+
+def begin_after(start: StreamOffset, survey: Survey, topics: Topics, *, fail_on_data_loss: bool) -> Begin:
+    """Where to go on. Raises CheckpointMismatch, TopicRecreated, DataLost.
+
+    start 0: 100; the partition holds 120..200: records 100..119 are lost. Refused, or offset 120, which has moved.
+    """
+    _check_same_query(start, topics)
+    offsets: dict[TopicPartition, int] = {}
+    moved: dict[TopicPartition, int] = {}
+    losses: list[DataLost] = []
+    gone = sorted(start.offsets.keys() - survey.bounds.keys())
+    if gone:
+        losses.append(_gone(gone, survey, topics))
+    recreated = {topic for topic, known in start.ids.items() if topic in survey.ids and survey.ids[topic] != known}
+    losses += [_recreated(topic) for topic in sorted(recreated)]
+    for partition, bounds in survey.bounds.items():
+        at = start.offsets.get(partition)
+        if at is None or partition.topic in recreated:
+            offsets[partition] = moved[partition] = bounds.earliest
+            continue
+        offsets[partition] = min(max(at, bounds.earliest), bounds.latest)
+        if offsets[partition] != at:
+            losses.append(_out_of_range(partition, at, bounds))
+            moved[partition] = offsets[partition]
+        elif start.is_initial:
+            moved[partition] = at
+    if losses and fail_on_data_loss:
+        raise losses[0]
+    return Begin(offsets, moved, [one.message for one in losses])
+
+
+def _check_same_query(start: StreamOffset, topics: Topics) -> None:
+    if start.offsets and not any(topics.takes(topic) for topic in start.topics):
+        raise CheckpointMismatch(
+            f"the checkpoint is of a query that reads {', '.join(sorted(start.topics))}; this one reads {topics}",
+            hint="Give this query a checkpointLocation of its own",
+        )
+
+
+def _gone(partitions: list[TopicPartition], survey: Survey, topics: Topics) -> DataLost:
+    names = ", ".join(map(str, partitions))
+    if all(not topics.takes(one.topic) for one in partitions):
+        return DataLost(
+            f"the checkpoint has offsets of {names}, which this query does not read any more",
+            hint="Subscribe to the topic again, or set failOnDataLoss to false to leave it out",
+        )
+    return DataLost(
+        f"{names} {'is' if len(partitions) == 1 else 'are'} gone: deleted, or not visible to this user",
+        hint="Set failOnDataLoss to false to go on without",
+    )
+
+
+def _recreated(topic: str) -> TopicRecreated:
+    return TopicRecreated(
+        f"topic {topic} was deleted and made again since the checkpoint: its offsets mean other records now",
+        hint="Use a new checkpointLocation, or set failOnDataLoss to false to read the new topic from its beginning",
+    )
+
+
+def _out_of_range(partition: TopicPartition, at: int, bounds: Bounds) -> DataLost:
+    if at < bounds.earliest:
+        return DataLost(
+            f"{partition}: offsets {at} to {bounds.earliest - 1} were removed before they were read",
+            hint="Set failOnDataLoss to false to go on behind the gap; a longer retention avoids it",
+        )
+    return DataLost(
+        f"{partition} was read up to offset {at}, but its log ends at {bounds.latest}",
+        hint="It was cut or made again; set failOnDataLoss to false to go on from its end",
+    )
+
+
+def pro_rata(begin: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
+    """Ends that take `most` offsets in all, each partition in proportion to its backlog, and none left out for good.
+
+    backlogs 900, 90 and 10 with 100 to take: 90, 9 and 1.
+    """
+    backlogs = {partition: latest[partition] - begin.get(partition, 0) for partition in latest}
+    total = sum(size for size in backlogs.values() if size > 0)
+    if total <= most:
+        return dict(latest)
+    ends = {}
+    for partition, size in backlogs.items():
+        share = max(1, most * size // total) if size > 0 else 0
+        ends[partition] = min(latest[partition], begin.get(partition, 0) + share)
+    return ends
+
+
+class Gate:
+    """Holds a batch back until it has `min_offsets`, or `max_delay_ms` have passed since the last one."""
+
+    def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_ms = max_delay_ms
+        self._last_ms: float | None = None
+
+    def opens(self, waiting: int, now_ms: float) -> bool:
+        """To be asked with what waits to be read; the first batch waits for nobody."""
+        late = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
+        if waiting >= self._min_offsets or late:
+            self._last_ms = now_ms
+            return True
+        return False
+
+
+# ---------------------------------------------------------------------------------------------- ranges
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str | None = None
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def plan_ranges(begin: Offsets, end: Offsets, ids: Mapping[str, str], splitting: Splitting) -> list[RangePlan]:
+    """The tasks for a stretch of the topics: one a partition that has something, or finer as asked for."""
+    ranges = [
+        RangePlan(partition.topic, partition.partition, begin[partition], until, ids.get(partition.topic))
+        for partition, until in sorted(end.items())
+        if until > begin.get(partition, until)
+    ]
+    parts = [1 if splitting.max_records is None else -(-one.size // splitting.max_records) for one in ranges]
+    if splitting.min_partitions is not None:
+        _raise_to(parts, [one.size for one in ranges], splitting.min_partitions)
+    return [piece for one, count in zip(ranges, parts, strict=True) for piece in _cut(one, count)]
+
+
+def _raise_to(parts: list[int], sizes: list[int], least: int) -> None:
+    """Give the range with the largest parts one part more, until there are enough; no part is empty."""
+    heap = [(-size / count, index) for index, (size, count) in enumerate(zip(sizes, parts, strict=True))]
+    heapq.heapify(heap)
+    missing = least - sum(parts)
+    while missing > 0 and heap:
+        _, index = heapq.heappop(heap)
+        if parts[index] < sizes[index]:
+            parts[index] += 1
+            missing -= 1
+            heapq.heappush(heap, (-sizes[index] / parts[index], index))
+
+
+def _cut(one: RangePlan, count: int) -> Iterable[RangePlan]:
+    for number in range(count):
+        start = one.start + one.size * number // count
+        end = one.start + one.size * (number + 1) // count
+        yield RangePlan(one.topic, one.partition, start, end, one.topic_id)

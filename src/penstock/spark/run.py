@@ -1,0 +1,42 @@
+"""Runs a program of the user's in this process, its sessions finished as ours are.
+
+    python -m penstock.spark.run script.py arguments      (what `penstock spark submit` and `penstock spark python` do)
+
+Rule: the program must not notice: it is `__main__`, has its own arguments, its folder is first on the path, and its
+exit code is the process's.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from penstock.spark.session import finish_always
+
+
+def main(arguments: list[str]) -> None:
+    """`SCRIPT ARGS`, `-m MODULE ARGS` or `-c CODE ARGS`."""
+    finish_always()
+    kind = arguments[0] if arguments[0] in ("-m", "-c") else ""
+    what, rest = (arguments[1], arguments[2:]) if kind else (arguments[0], arguments[1:])
+    # The folder of this file was put there for it, and would hide modules by the names of its siblings.
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    if kind == "-c":
+        sys.argv = ["-c", *rest]
+        sys.path.insert(0, "")
+        names = {"__name__": "__main__", "__builtins__": __builtins__}
+        exec(compile(what, "<string>", "exec"), names)
+    elif kind == "-m":
+        sys.argv = [what, *rest]
+        sys.path.insert(0, "")
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [what, *rest]
+        sys.path.insert(0, str(Path(what).resolve().parent))
+        runpy.run_path(what, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""Spark sessions with everything set: Java, Python, sockets, packages for executors, lag for others to see.
+
+    from penstock.spark.session import session
+    spark = session("views", master="local[4]")
+    spark.read.format("penstock") ...
+
+Rule: what the user has set is never changed, only what is missing is added. The same settings, as arguments and
+variables of a process, make `penstock spark`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.errors import MissingDependency
+from penstock.spark.delivery import delivery_settings, is_local, make_archive
+from penstock.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# TCP between Spark and its Python costs two delayed acknowledgements of 40 ms a micro-batch.
+_SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_FINISHED: Final = "spark.penstock.registered"
+
+
+def session(
+    name: str | None = None,
+    *,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+    deliver: bool | None = None,
+    visible_lag: bool = True,
+) -> SparkSession:
+    """A session, or the one there is. `deliver` sends this package to executors; without a word, if they are elsewhere.
+
+    Raises NoJava, MissingDependency.
+    """
+    check_pyspark()
+    given = dict(config or {})
+    prepare(os.environ)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.Builder()
+    if name is not None:
+        builder = builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings(given, master=master or given.get("spark.master"), deliver=deliver).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    finish(spark, visible_lag=visible_lag)
+    return spark
+
+
+def finish(spark: SparkSession, *, visible_lag: bool = True) -> None:
+    """What a session can only be given when it is there: the data source, and lag for others to see.
+
+    Spark finds the source by itself, but then runs it on executors by the path of the driver's Python, where they may
+    have none. Registered, it runs by PYSPARK_PYTHON, as everything else does.
+    """
+    from penstock.spark.lag import publish
+    from penstock.spark.source import PenstockDataSource
+
+    if spark.conf.get(_FINISHED, None) is None:
+        spark.dataSource.register(PenstockDataSource)
+        spark.conf.set(_FINISHED, "true")
+    if visible_lag:
+        publish(spark)
+
+
+def finish_always() -> None:
+    """Every session that this process makes is finished like that."""
+    from pyspark.sql import SparkSession
+
+    original = SparkSession.Builder.getOrCreate
+    if getattr(original, "finishes", False):
+        return
+
+    def get_or_create(builder: Any) -> Any:
+        spark = original(builder)
+        finish(spark)
+        return spark
+
+    get_or_create.finishes = True  # type: ignore[attr-defined]
+    SparkSession.Builder.getOrCreate = get_or_create  # type: ignore[method-assign, assignment]
+
+
+def settings(given: Mapping[str, str], *, master: str | None, deliver: bool | None = None) -> dict[str, str]:
+    """What is given, and what is missing."""
+    chosen = {**_SETTINGS, **given}
+    if deliver if deliver is not None else not is_local(master):
+        chosen |= delivery_settings(make_archive(_archives()), given)
+    return chosen
+
+
+def prepare(environment: dict[str, str] | os._Environ[str]) -> Java:
+    """Sets the variables by which Spark finds Java and Python. Raises NoJava."""
+    java = find_java(environment)
+    if java.home is not None:
+        environment["JAVA_HOME"] = java.home
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    return java
+
+
+def arguments(given: Mapping[str, str]) -> list[str]:
+    """Settings as spark-submit takes them."""
+    return [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
+
+
+def submit_variable(given: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Settings as the variable that a plain Python program's session takes them from, before what it has already."""
+    present = environment.get(_ARGUMENTS, "pyspark-shell")
+    return f"{shlex.join(arguments(given))} {present}"
+
+
+def spark_home() -> Path:
+    """Where pyspark keeps its programs; raises MissingDependency."""
+    check_pyspark()
+    given = os.environ.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin else Path()
+
+
+def check_pyspark() -> None:
+    """Raises MissingDependency, which names what to install."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependency(package, "Spark", "spark")
+
+
+def _archives() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(cache, "penstock", "packages")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir()) / f"penstock-packages-{os.getuid()}"
+    return folder

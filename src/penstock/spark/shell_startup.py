@@ -1,0 +1,27 @@
+"""What Spark's Python shell runs when its session is there: it is finished, then the user's own start-up file runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def begin(spark: object) -> str | None:
+    """Finishes the shell's session; the text of the user's PYTHONSTARTUP, if there is one."""
+    from typing import Any, cast
+
+    from penstock.spark.session import finish
+
+    finish(cast(Any, spark))
+    theirs = os.environ.get("PENSTOCK_PYTHONSTARTUP")
+    if not theirs or not Path(theirs).is_file():
+        return None
+    return Path(theirs).read_text()
+
+
+# Spark runs this file in the namespace of the shell, which has the session.
+if "spark" in globals():
+    _theirs = begin(globals()["spark"])
+    if _theirs is not None:
+        exec(_theirs)
+    del _theirs

@@ -1,0 +1,68 @@
+"""Topics as tables of a warehouse, loaded exactly once.
+
+    from penstock.spark.tables import Warehouse, create, from_toml, load
+
+    warehouse = Warehouse("warehouse")
+    create(warehouse, from_toml("views.toml"), "localhost:9092")
+    load(warehouse, "views", "localhost:9092", spark=spark)
+
+Rule: executors write Parquet into the table's folder; the driver commits them to a Delta table with the offsets that
+they hold. Nothing else is kept anywhere. See `loading` for how, `delta` for commits, `dead_letters` for the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.client.errors import MissingDependency
+
+try:
+    import deltalake  # noqa: F401
+    import pyarrow  # noqa: F401
+except ImportError as error:
+    raise MissingDependency(error.name or "deltalake", "loading tables", "spark") from error
+
+from penstock.spark.tables.declaration import Table, from_mapping, from_toml
+from penstock.spark.tables.loading import Limits, Loader, LoadReport
+from penstock.spark.tables.warehouse import OpenTable, Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Limits",
+    "LoadReport",
+    "Loader",
+    "OpenTable",
+    "Table",
+    "Warehouse",
+    "create",
+    "from_mapping",
+    "from_toml",
+    "load",
+]
+
+
+def create(warehouse: Warehouse, table: Table, bootstrap: str) -> OpenTable:
+    """Make a table for a topic that is there; nothing is loaded yet."""
+    from penstock.client.admin import Admin
+    from penstock.spark.tables.inferring import sample_columns
+    from penstock.spark.tables.loading import reader_options
+    from penstock.spark.tables.log_state import log_state
+
+    reader = reader_options(bootstrap, table.topic, table.options)
+    with Admin(bootstrap) as admin:
+        state = log_state(admin, table.topic, table.isolation)
+    return warehouse.create(table, state, lambda: sample_columns(table, state, bootstrap, reader))
+
+
+def load(
+    warehouse: Warehouse, name: str, bootstrap: str, *, spark: SparkSession | None = None, limits: Limits | None = None
+) -> LoadReport:
+    """What is new since the last load, by Spark's executors, or without a session in this process."""
+    from penstock.client.admin import Admin
+    from penstock.spark.tables.running import LocalRunner, SparkRunner
+
+    runner = LocalRunner() if spark is None else SparkRunner(spark)
+    with Admin(bootstrap) as admin:
+        return Loader(warehouse.open(name), admin, bootstrap, runner, limits=limits).load_new()

@@ -1,0 +1,341 @@
+"""A table as it is declared, once, for batch and streaming alike.
+
+    name = "views"
+    topic = "views"
+    format = "json"                    # json, avro, protobuf, text, binary
+    schema = "user string not null, page string, at timestamp_ms"    # left out: inferred from the first records
+    partition_by = "day"               # day, hour, none: of the event time
+    event_time = "at"                  # left out: the record's own timestamp
+    mode = "append"                    # or upsert, by key = ["user"]; left out: the record's key
+
+Rule: a declaration is checked as a whole before anything is made, and a name it does not know is refused with the
+nearest that it does. It is kept inside the table, so whoever has the folder knows how it was loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.spark.tables.errors import DeclarationError
+from penstock.spark.tables.types import Column, columns_text, parse_column, parse_columns
+
+FORMATS: Final = ("json", "avro", "protobuf", "text", "binary")
+MODES: Final = ("append", "upsert")
+PARTITIONINGS: Final = ("day", "hour", "none")
+EVOLUTIONS: Final = ("add", "none")
+LATE_POLICIES: Final = ("accept", "dead", "drop")
+ERROR_POLICIES: Final = ("dead", "fail", "drop")
+LOSS_POLICIES: Final = ("fail", "skip")
+FRAMINGS: Final = ("none", "confluent")
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+STARTS: Final = ("earliest", "latest")
+
+METADATA: Final = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
+DAY: Final = "event_day"
+HOUR: Final = "event_hour"
+DEAD_SUFFIX: Final = "__dead"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_CHOICES: Final = {
+    "format": FORMATS,
+    "mode": MODES,
+    "partition_by": PARTITIONINGS,
+    "evolution": EVOLUTIONS,
+    "late": LATE_POLICIES,
+    "on_error": ERROR_POLICIES,
+    "on_data_loss": LOSS_POLICIES,
+    "framing": FRAMINGS,
+    "isolation": ISOLATIONS,
+}
+_DURATIONS: Final = {
+    "allowed_lateness": "allowed_lateness_ms",
+    "retention": "retention_ms",
+    "vacuum_after": "vacuum_after_ms",
+}
+_INTERNAL: Final = frozenset({*_DURATIONS.values(), "value_schema", "descriptors"})
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table is. `columns` is empty until they are known: declared, or inferred."""
+
+    name: str
+    topic: str
+    format: str = "json"
+    columns: tuple[Column, ...] = ()
+    mode: str = "append"
+    key: tuple[str, ...] = ()
+    partition_by: str = "day"
+    event_time: str = ""
+    evolution: str = "add"
+    late: str = "accept"
+    allowed_lateness_ms: int = 86_400_000
+    on_error: str = "dead"
+    on_data_loss: str = "fail"
+    start: str = "earliest"
+    isolation: str = "read_committed"
+    retention_ms: int = 0
+    """How old the event time of whole partitions may become; 0 is for ever."""
+    value_schema: str = ""
+    """Avro's schema as text, or the name of Protobuf's message."""
+    descriptors: str = ""
+    """What protoc --descriptor_set_out wrote, in base64."""
+    framing: str = "none"
+    registry: str = ""
+    compact_after_files: int = 16
+    """Small files of one day (or hour) and topic partition from which on they are made one."""
+    target_file_mb: int = 128
+    vacuum_after_ms: int = 7 * 86_400_000
+    max_columns: int = 1000
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the reader, as the data source has them: kafka.* and so on."""
+
+    @property
+    def dead_name(self) -> str:
+        return self.name + DEAD_SUFFIX
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return {"day": (DAY,), "hour": (DAY, HOUR), "none": ()}[self.partition_by]
+
+    def with_columns(self, columns: tuple[Column, ...]) -> Table:
+        return replace(self, columns=columns)
+
+
+def from_toml(path: str | Path) -> Table:
+    """The table that a file declares; raises DeclarationError."""
+    return from_mapping(read_toml(path), folder=Path(path).parent)
+
+
+def read_toml(path: str | Path) -> Mapping[str, Any]:
+    """The settings of a file, unchecked; raises DeclarationError."""
+    place = Path(path)
+    try:
+        document = tomllib.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DeclarationError(f"{place}: {error.strerror}", hint="Name a file that declares a table") from None
+    except UnicodeDecodeError:
+        raise DeclarationError(f"{place}: is not UTF-8", hint="TOML is always UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError(f"{place}: is not TOML: {error}", hint='A setting is written name = "views"') from None
+    if set(document) == {"table"} and isinstance(document["table"], dict):
+        return dict(document["table"])
+    return document
+
+
+def from_mapping(document: Mapping[str, Any], folder: Path | None = None) -> Table:
+    """The table that these settings declare; raises DeclarationError. `folder` is where files it names lie."""
+    given = dict(document)
+    settings: dict[str, Any] = {}
+    columns = _columns(given.pop("schema", None), given.pop("columns", None))
+    if "avro_schema" in given:
+        settings["value_schema"] = _avro_text(given.pop("avro_schema"), folder)
+    if "message" in given:
+        settings |= _message(given.pop("message"), folder)
+    known = {item.name: item for item in fields(Table)}
+    for name, value in given.items():
+        if name in _DURATIONS:
+            settings[_DURATIONS[name]] = _duration(name, value)
+        elif name not in known or name in _INTERNAL:
+            raise _unknown(name, [*(set(known) - _INTERNAL), *_DURATIONS, *_EXTRA])
+        else:
+            settings[name] = _value(name, value, getattr(Table, name, ""))
+    for needed in ("name", "topic"):
+        if not settings.get(needed):
+            raise DeclarationError(f"the table has no {needed}", hint=f'Add {needed} = "views"')
+    return checked(Table(**settings, columns=columns))
+
+
+_EXTRA: Final = ("schema", "avro_schema", "message")
+
+
+def _unknown(name: str, known: list[str]) -> DeclarationError:
+    near = get_close_matches(name, known, n=1)
+    return DeclarationError(
+        f"a table has no setting {name!r}", hint=f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}"
+    )
+
+
+def _columns(text: Any, table: Any) -> tuple[Column, ...]:
+    if text is not None and table is not None:
+        raise DeclarationError("both schema and columns are given", hint="Use one of them")
+    if text is not None:
+        return parse_columns(_text("schema", text))
+    if table is None:
+        return ()
+    if not isinstance(table, Mapping) or not table:
+        raise DeclarationError("columns is no table of names and types", hint='Write [columns], then user = "string"')
+    return tuple(parse_column(name, _text(f"columns.{name}", kind)) for name, kind in table.items())
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise DeclarationError(f"{name} is {value!r}, which is no text", hint="Put it into quotes")
+    return value
+
+
+def _value(name: str, value: Any, default: Any) -> Any:
+    if name == "key":
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+            raise DeclarationError(f"key is {value!r}", hint='Write key = ["user"]')
+        return tuple(names)
+    if name == "options":
+        if not isinstance(value, Mapping):
+            raise DeclarationError(f"options is {value!r}", hint='Write [options], then "kafka.client.id" = "loader"')
+        return {str(key): str(item) for key, item in value.items()}
+    if isinstance(default, int):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DeclarationError(f"{name} is {value!r}", hint="Give a number above 0")
+        return value
+    return _text(name, value)
+
+
+def _duration(name: str, value: Any) -> int:
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise DeclarationError(f"{name} is {value!r}, which is no duration", hint="Write for example 90s, 12h or 7d")
+    return int(found.group(1)) * _UNITS_MS[found.group(2)]
+
+
+def _avro_text(value: Any, folder: Path | None) -> str:
+    if isinstance(value, Mapping | list):
+        return json.dumps(value)
+    text = _text("avro_schema", value)
+    if text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return ((folder or Path()) / text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeclarationError(
+            f"avro_schema: {text}: {getattr(error, 'strerror', None) or 'is not UTF-8'}",
+            hint="It is a file beside the declaration, or the schema itself",
+        ) from None
+
+
+def _message(value: Any, folder: Path | None) -> dict[str, str]:
+    path, _, name = _text("message", value).rpartition("#")
+    if not path or not name:
+        raise DeclarationError(f"message is {value!r}", hint='Write message = "views.desc#shop.View"')
+    try:
+        data = ((folder or Path()) / path).read_bytes()
+    except OSError as error:
+        raise DeclarationError(
+            f"message: {path}: {error.strerror}", hint="protoc --descriptor_set_out makes such a file"
+        ) from None
+    return {"value_schema": name, "descriptors": base64.b64encode(data).decode()}
+
+
+def checked(table: Table) -> Table:
+    """The same table, if its settings make sense together; raises DeclarationError."""
+    if not _NAME.fullmatch(table.name) or table.name.endswith(DEAD_SUFFIX):
+        raise DeclarationError(
+            f"{table.name!r} is no name for a table",
+            hint=f"Use letters, digits, dots, - and _, and not {DEAD_SUFFIX} at the end",
+        )
+    for name, choices in _CHOICES.items():
+        value = getattr(table, name)
+        if value not in choices:
+            near = get_close_matches(value, choices, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It is {', '.join(choices)}"
+            raise DeclarationError(f"{name} is {value!r}, which is not known", hint=hint)
+    if table.start not in STARTS and not table.start.isdigit():
+        raise DeclarationError(f"start is {table.start!r}", hint="It is earliest, latest, or milliseconds since 1970")
+    _check_value_schema(table)
+    if table.columns:
+        _check_columns(table)
+    if table.mode == "append" and table.key:
+        raise DeclarationError(
+            "key is for upsert, and the mode is append", hint='Add mode = "upsert", or leave key out'
+        )
+    if table.retention_ms and table.partition_by == "none":
+        raise DeclarationError("retention needs partitions by event time", hint='Add partition_by = "day"')
+    if 0 < table.vacuum_after_ms < _HOUR_MS:
+        raise DeclarationError(
+            "vacuum_after is below an hour", hint="A load that runs would lose its files: use 1h or more"
+        )
+    return table
+
+
+def checked_columns(table: Table) -> Table:
+    """The same table, if its columns, wherever they come from, can be; raises DeclarationError."""
+    _check_columns(table)
+    return table
+
+
+def _check_value_schema(table: Table) -> None:
+    needed = {"avro": "avro_schema", "protobuf": "message"}.get(table.format)
+    if needed is None and table.value_schema:
+        raise DeclarationError(
+            f"the format is {table.format}, which needs no avro_schema or message", hint="Leave it out"
+        )
+    if needed is not None and not table.value_schema:
+        raise DeclarationError(f"the format {table.format} needs {needed}", hint=f"Add {needed}")
+    if needed is not None and table.columns:
+        raise DeclarationError(f"columns come from {needed}", hint="Leave schema out")
+
+
+def _check_columns(table: Table) -> None:
+    names = [column.name for column in table.columns]
+    lowered = [name.lower() for name in names]
+    twice = [name for name in lowered if lowered.count(name) > 1]
+    if twice:
+        raise DeclarationError(f"the column {twice[0]} is there twice", hint="Upper and lower case are the same")
+    taken = [name for name in names if name.lower() in RESERVED]
+    if taken:
+        raise DeclarationError(
+            f"the column {taken[0]} would hide one of the table's own", hint=f"Rename it: {_OWN} are taken"
+        )
+    by_name = {column.name: column for column in table.columns}
+    for name in table.key:
+        if name not in by_name:
+            raise _unknown_column("key", name, names)
+    if table.event_time and table.event_time != "_timestamp":
+        column = by_name.get(table.event_time)
+        if column is None:
+            raise _unknown_column("event_time", table.event_time, names)
+        if str(column.type) not in ("timestamp[us, tz=UTC]", "date32[day]"):
+            raise DeclarationError(
+                f"event_time is {column}, which is no time", hint="Declare it as timestamp, timestamp_ms or timestamp_s"
+            )
+
+
+RESERVED: Final = frozenset({*METADATA, DAY, HOUR, "_deleted", "_reason"})
+_OWN: Final = ", ".join(sorted(RESERVED))
+
+
+def _unknown_column(setting: str, name: str, names: list[str]) -> DeclarationError:
+    near = get_close_matches(name, names, n=1)
+    return DeclarationError(
+        f"{setting} names the column {name!r}, which is not in the schema",
+        hint=f"Did you mean {near[0]}?" if near else f"There are {', '.join(names)}",
+    )
+
+
+def to_json(table: Table) -> str:
+    """As it is kept inside the table."""
+    document = asdict(replace(table, columns=()))
+    document["columns"] = columns_text(table.columns)
+    document["key"] = list(table.key)
+    return json.dumps(document, sort_keys=True)
+
+
+def from_json(text: str) -> Table:
+    """The inverse of `to_json`; settings of later versions are passed over."""
+    document = json.loads(text)
+    known = {item.name for item in fields(Table)}
+    settings = {name: value for name, value in document.items() if name in known}
+    columns = settings.pop("columns")
+    settings["key"] = tuple(settings["key"])
+    return Table(**settings, columns=parse_columns(columns) if columns else ())

@@ -1,0 +1,414 @@
+"""Loads: what a topic has and a table has not, brought into it by commits that say what they cover.
+
+Noun: `Loader`, for one table and one cluster; it plans, lets tasks run, and commits.
+
+Rule: the table is the only memory. Each step begins with where the table stands and ends with one commit that moves it;
+a crash between two commits leaves files that nobody sees. If another load moved the table meanwhile, this one's commit
+is refused as a whole. So running the same command again is always right.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.errors import PenstockError
+from penstock.spark.options import ReaderOptions, parse_source
+from penstock.spark.tables import dead_letters, planning, tasks
+from penstock.spark.tables.commits import (
+    BACKFILL,
+    DEAD_SEQUENCE,
+    LOAD,
+    REPLAY,
+    CommitNote,
+    Counts,
+    DataFile,
+    first_id,
+    next_id,
+)
+from penstock.spark.tables.errors import ConcurrentLoad, RangeError
+from penstock.spark.tables.evolving import evolve, merged_columns
+from penstock.spark.tables.log_state import log_state, offsets_at
+from penstock.spark.tables.planning import LogState, Standing
+from penstock.spark.tables.ranges import Span, limited, split, total, union
+from penstock.spark.tables.rewriting import RewriteTask, plan_removal
+from penstock.spark.tables.rewriting import run_pickled as rewrite_pickled
+from penstock.spark.tables.tasks import LoadTask, TaskResult
+from penstock.spark.tables.upsert import merge, staged_rows
+from penstock.spark.tables.warehouse import OpenTable
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.spark.tables.delta import LiveFile
+    from penstock.spark.tables.running import Runner
+
+_log = logging.getLogger(__name__)
+
+# Upserts pass through the driver's memory.
+_MOST_UPSERTS: Final = 1_000_000
+_GROWTHS: Final = 4
+_RETRIES: Final = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much at once."""
+
+    commit_records: int = 10_000_000
+    task_records: int = 1_000_000
+
+
+@dataclass
+class LoadReport:
+    """What a load did."""
+
+    counts: Counts = field(default_factory=Counts)
+    spans: list[Span] = field(default_factory=list)
+    replaced: list[Span] = field(default_factory=list)
+    lost: list[Span] = field(default_factory=list)
+    added_columns: list[str] = field(default_factory=list)
+    commits: int = 0
+    version: int = 0
+
+    def absorb(self, note: CommitNote, version: int) -> None:
+        self.counts += note.counts
+        into = self.spans if note.kind == LOAD else self.replaced
+        into[:] = union([*into, *note.spans])
+        self.commits += 1
+        self.version = version
+
+
+Progress = Callable[[CommitNote, int], None]
+
+
+class Loader:
+    """One table, one cluster."""
+
+    def __init__(
+        self,
+        opened: OpenTable,
+        admin: Admin,
+        bootstrap: str,
+        runner: Runner,
+        *,
+        limits: Limits | None = None,
+        options: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.opened = opened
+        self._admin = admin
+        self.bootstrap = bootstrap
+        self._runner = runner
+        self._limits = limits or Limits()
+        self._progress = progress
+        self.reader = reader_options(bootstrap, opened.table.topic, {**opened.table.options, **(options or {})})
+
+    # ------------------------------------------------------------------------------------------ what is asked for
+
+    def state(self) -> LogState:
+        """Where the log stands; raises UnknownTopic, TopicRecreated..."""
+        table = self.opened.table
+        state = log_state(self._admin, table.topic, table.isolation)
+        planning.check_same_topic(state, self.opened.topic_id, table.name)
+        return state
+
+    def load_new(
+        self,
+        report: LoadReport | None = None,
+        *,
+        until: Mapping[int, int] | None = None,
+        stop: threading.Event | None = None,
+    ) -> LoadReport:
+        """Everything up to where the log ends now, or up to `until`, in as many commits as that takes.
+
+        `stop` ends it after a commit.
+        """
+        report = report or LoadReport()
+        self.settle()
+        state = self.state()
+        self._first_time(state, {})
+        while True:
+            spans, lost = self._new_spans(state, until)
+            report.lost[:] = union([*report.lost, *lost])
+            if not spans or (stop is not None and stop.is_set()):
+                return report
+            most = self._limits.commit_records
+            if self.opened.table.mode == "upsert":
+                most = min(most, _MOST_UPSERTS)
+            self._step(limited(spans, most), LOAD, report)
+
+    def load_range(self, asked: Sequence[Span], *, bounded: bool) -> LoadReport:
+        """Replace these offsets in one commit, then load what is new; with `bounded`, not beyond them."""
+        report = LoadReport()
+        self.settle()
+        state = self.state()
+        self._first_time(state, planning.starts_asked(asked))
+        standing = self.opened.standing(state.bounds)
+        spans = planning.backfill_spans(state, standing, asked)
+        if spans and self.opened.table.mode == "upsert":
+            short = [span for span in spans if span.end < standing.covered[span.partition][1]]
+            if short:
+                raise RangeError(
+                    f"an upsert table is loaded again up to where it is, and {short[0]} ends before that",
+                    hint="Leave the end out: a row of then would come back after it was deleted",
+                )
+        if spans:
+            self._step(spans, BACKFILL, report)
+        return self.load_new(report, until=planning.ends_asked(asked) if bounded else None)
+
+    def since(self, time_ms: int, until_ms: int | None = None) -> list[Span]:
+        """The offsets from a time on, up to another or to the end."""
+        state = self.state()
+        starts = offsets_at(self._admin, state, time_ms)
+        ends = (
+            {index: end for index, (_, end) in state.bounds.items()}
+            if until_ms is None
+            else offsets_at(self._admin, state, until_ms)
+        )
+        return [Span(index, start, max(start, ends[index])) for index, start in starts.items()]
+
+    def settle(self) -> None:
+        """Finish what a driver that died left of the dead letters."""
+        self.opened.store.refresh()
+        self.opened.dead.refresh()
+        dead_letters.settle(self.opened.store, self.opened.dead)
+
+    # ------------------------------------------------------------------------------------------ where it begins
+
+    def _first_time(self, state: LogState, asked: Mapping[int, int]) -> None:
+        """Keep where an empty table begins, if that is not the beginning of the log: "latest" moves."""
+        opened = self.opened
+        standing = opened.standing(state.bounds)
+        start = opened.table.start
+        if standing.covered or (start == "earliest" and not asked):
+            return
+        if start == "earliest":
+            begins = {index: begin for index, (begin, _) in state.bounds.items()}
+        elif start == "latest":
+            begins = {index: end for index, (_, end) in state.bounds.items()}
+        else:
+            begins = offsets_at(self._admin, state, int(start))
+        places = {index: (begin, begin) for index, begin in {**begins, **asked}.items()}
+        opened.store.commit(
+            CommitNote(LOAD),
+            transactions=self._transactions(places),
+            check=lambda: self._check_standing(standing, state.bounds),
+        )
+
+    def _new_spans(self, state: LogState, until: Mapping[int, int] | None) -> tuple[list[Span], list[Span]]:
+        standing = self.opened.standing(state.bounds)
+        skip = self.opened.table.on_data_loss == "skip"
+        spans, lost = planning.new_spans(state, standing, {}, skip_lost=skip)
+        return (spans if until is None else planning.up_to(spans, until)), lost
+
+    # ------------------------------------------------------------------------------------------ one commit
+
+    def _step(self, spans: Sequence[Span], kind: str, report: LoadReport) -> None:
+        opened = self.opened
+        standing = opened.standing({span.partition for span in spans})
+        per_task = max(1, min(self._limits.task_records, -(-total(spans) // self._runner.parallelism())))
+        results = self.run(split(spans, max(per_task, 1)), report)
+        written = _Written.of(results)
+        try:
+            version, note = self._commit(kind, spans, written, standing)
+        except PenstockError:
+            self._discard(written)
+            raise
+        report.absorb(note, version)
+        self.settle()
+        self._publish(spans)
+        if self._progress is not None:
+            self._progress(note, version)
+
+    def run(
+        self, spans: Sequence[Span], report: LoadReport, rows: Mapping[Span, bytes] | None = None
+    ) -> list[TaskResult]:
+        """The results of tasks for these spans; the table grows first if records ask for it."""
+        for growth in range(_GROWTHS + 1):
+            results = self._run_tasks(spans, rows or {}, may_grow=growth < _GROWTHS)
+            columns, added = merged_columns(self.opened.table, [one.columns for one in results if one.columns])
+            if not added:
+                return results
+            for one in results:
+                self._discard(_Written.of([one]))
+            evolve(self.opened, columns)
+            report.added_columns += added
+        return results
+
+    def _run_tasks(self, spans: Sequence[Span], rows: Mapping[Span, bytes], *, may_grow: bool) -> list[TaskResult]:
+        table = self.opened.table
+        if not may_grow:
+            table = replace(table, evolution="none")
+        if rows:
+            table = replace(table, on_error="dead")
+        made = [
+            LoadTask(
+                table, self.opened.store.storage, self.opened.dead.storage, self.bootstrap, self.reader,
+                self.opened.topic_id, span, rows.get(span, b""),
+            )
+            for span in spans
+        ]  # fmt: skip
+        results: dict[int, TaskResult] = {}
+        todo = list(range(len(made)))
+        for attempt in range(_RETRIES + 1):
+            answers = self._runner.run(tasks.run_pickled, [pickle.dumps(made[number]) for number in todo])
+            results |= dict(zip(todo, (pickle.loads(answer) for answer in answers), strict=True))
+            failed = [number for number in todo if results[number].error is not None]
+            errors = [error for number in failed if (error := results[number].error) is not None]
+            lasting = next((error for error in errors if not error.retriable), None)
+            if errors and (lasting is not None or attempt == _RETRIES):
+                self._discard(_Written.of(list(results.values())))
+                raise lasting or errors[0]
+            todo = failed
+            if not todo:
+                break
+        return [results[number] for number in range(len(made))]
+
+    # ------------------------------------------------------------------------------------------ committing
+
+    def _commit(
+        self, kind: str, spans: Sequence[Span], written: _Written, standing: Standing
+    ) -> tuple[int, CommitNote]:
+        store = self.opened.store
+        transactions = self._transactions(planning.moved(standing, spans))
+        replaces_dead = kind != LOAD
+        number = 0
+        if written.dead_files or replaces_dead:
+            number = dead_letters.sequence(store) + 1
+            transactions[DEAD_SEQUENCE] = number
+        note = CommitNote(
+            kind, self.opened.table.topic, self.opened.topic_id, tuple(spans), written.counts,
+            dead_sequence=number, dead_files=written.dead_files, dead_replaces=tuple(spans) if replaces_dead else (),
+        )  # fmt: skip
+
+        def check() -> None:
+            self._check_standing(standing, {span.partition for span in spans})
+            if number and dead_letters.sequence(store) != number - 1:
+                raise _overtaken(self.opened.name)
+
+        if self.opened.table.mode == "upsert":
+            return self._merge(note, written, transactions, check), note
+        removed, kept = self._replaced(spans) if kind == BACKFILL else ([], [])
+        version = store.commit(
+            note, add=[*written.files, *kept], remove=removed, transactions=transactions, check=check
+        )
+        return version, note
+
+    def _replaced(self, spans: Sequence[Span]) -> tuple[list[LiveFile], list[DataFile]]:
+        """Files that go, and what is left of those that reach beyond."""
+        storage = self.opened.store.storage
+        inside, across = plan_removal(self.opened.store.files(), spans)
+        made = [pickle.dumps(RewriteTask(storage, (file,), tuple(spans))) for file in across]
+        kept = [pickle.loads(answer) for answer in self._runner.run(rewrite_pickled, made)] if made else []
+        return [*inside, *across], [file for file in kept if file is not None]
+
+    def _merge(
+        self, note: CommitNote, written: _Written, transactions: Mapping[str, int], check: Callable[[], None]
+    ) -> int:
+        table, store = self.opened.table, self.opened.store
+        rows = staged_rows(table, store.storage, written.files)
+
+        def attempt(delta: Any, properties: Any) -> None:
+            merge(table, rows, delta, properties)
+
+        if rows.num_rows:
+            version = store.attempt(note, attempt, transactions=transactions, check=check)
+        else:
+            version = store.commit(note, transactions=transactions, check=check)
+        store.storage.remove_files([file.path for file in written.files])
+        return version
+
+    def commit_replayed(self, gone: Sequence[Span], results: Sequence[TaskResult]) -> CommitNote:
+        """Rows that were dead letters into the table, and out of the dead letters."""
+        store = self.opened.store
+        number = dead_letters.sequence(store) + 1
+        written = _Written.of(results)
+        self.opened.dead.storage.remove_files([file.path for file in written.dead_files])
+        counts = Counts(records=written.counts.landed + written.counts.deleted,
+                        landed=written.counts.landed, deleted=written.counts.deleted)  # fmt: skip
+        note = CommitNote(
+            REPLAY, self.opened.table.topic, self.opened.topic_id, tuple(gone), counts,
+            dead_sequence=number, dead_replaces=tuple(gone),
+        )  # fmt: skip
+
+        def check() -> None:
+            if dead_letters.sequence(store) != number - 1:
+                raise _overtaken(self.opened.name)
+
+        try:
+            if self.opened.table.mode == "upsert":
+                self._merge(note, written, {DEAD_SEQUENCE: number}, check)
+            else:
+                store.commit(note, add=written.files, transactions={DEAD_SEQUENCE: number}, check=check)
+        except PenstockError:
+            self._discard(written)
+            raise
+        self.settle()
+        return note
+
+    def _publish(self, spans: Sequence[Span]) -> None:
+        """Show how far the table is, as a group's committed offsets; nothing depends on it."""
+        standing = self.opened.standing({span.partition for span in spans})
+        topic = self.opened.table.topic
+        offsets = {(topic, partition): after for partition, (_, after) in standing.covered.items()}
+        try:
+            self._admin.set_group_offsets(group_of(self.opened.name), offsets)
+        except PenstockError as error:
+            _log.warning("the progress of table %s could not be shown as a group's: %s", self.opened.name, error)
+
+    def _transactions(self, places: Mapping[int, tuple[int, int]]) -> dict[str, int]:
+        topic_id = self.opened.topic_id
+        named: dict[str, int] = {}
+        for partition, (first, after) in places.items():
+            named[first_id(topic_id, partition)] = first
+            named[next_id(topic_id, partition)] = after
+        return named
+
+    def _check_standing(self, standing: Standing, partitions: Iterable[int]) -> None:
+        if self.opened.standing(partitions) != standing:
+            raise _overtaken(self.opened.name)
+
+    def _discard(self, written: _Written) -> None:
+        self.opened.store.storage.remove_files([file.path for file in written.files])
+        self.opened.dead.storage.remove_files([file.path for file in written.dead_files])
+
+
+@dataclass
+class _Written:
+    """What tasks left."""
+
+    files: list[DataFile]
+    dead_files: list[DataFile]
+    counts: Counts
+
+    @classmethod
+    def of(cls, results: Sequence[TaskResult]) -> _Written:
+        counts = Counts()
+        for one in results:
+            counts += one.counts
+        return cls(
+            [file for one in results for file in one.files],
+            [file for one in results for file in one.dead_files],
+            counts,
+        )
+
+
+def _overtaken(name: str) -> ConcurrentLoad:
+    return ConcurrentLoad(
+        f"another load of {name} has committed in the meantime; nothing of this one was", hint="Run the same again"
+    )
+
+
+def group_of(name: str) -> str:
+    """The group whose lag is that of a table."""
+    return f"penstock-table-{name}"
+
+
+def reader_options(bootstrap: str, topic: str, options: Mapping[str, str]) -> ReaderOptions:
+    """How tasks read, from the options of a declaration; raises ConfigError as the data source does."""
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true", **options}
+    return parse_source(given, streaming=False).reader

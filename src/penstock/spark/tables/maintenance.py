@@ -1,0 +1,122 @@
+"""Small files made large, old days removed, old versions forgotten.
+
+Rule: none of it changes what a reader of today sees, but for days beyond the declared retention. Files are joined
+within one day (or hour) and topic partition, in the order of offsets, so that a later backfill finds few of them in its
+way. A vacuum spares whatever is younger than `vacuum_after`: a reader of an old version, and a load that runs, need it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.spark.tables.commits import COMPACT, EXPIRE, CommitNote
+from penstock.spark.tables.declaration import DAY, Table
+from penstock.spark.tables.delta import LiveFile, Store
+from penstock.spark.tables.rewriting import RewriteTask
+from penstock.spark.tables.rewriting import run_pickled as rewrite_pickled
+from penstock.spark.tables.tasks import file_schema
+from penstock.spark.tables.warehouse import OpenTable
+
+if TYPE_CHECKING:
+    from penstock.spark.tables.running import Runner
+
+_MIB: Final = 1024 * 1024
+_HOUR_MS: Final = 3_600_000
+
+
+class Maintained(NamedTuple):
+    """What was done."""
+
+    joined: int = 0
+    into: int = 0
+    expired: int = 0
+    vacuumed: int = 0
+
+
+def maintain(opened: OpenTable, runner: Runner, now_ms: int, *, vacuum: bool = True) -> Maintained:
+    """All of it, as far as it is due."""
+    joined, into = compact(opened, runner)
+    expired = expire(opened, now_ms)
+    return Maintained(joined, into, expired, vacuum_old(opened) if vacuum else 0)
+
+
+def plan_compaction(table: Table, files: Iterable[LiveFile], least: int) -> list[tuple[LiveFile, ...]]:
+    """Which files become one: of a place that has at least `least` small ones, as many as make a large one."""
+    target = table.target_file_mb * _MIB
+    places: dict[tuple[object, ...], list[LiveFile]] = {}
+    for file in files:
+        if file.size < target // 2:
+            span = file.span
+            place = (*sorted(file.partition_values.items()), None if span is None else span.partition)
+            places.setdefault(place, []).append(file)
+    groups: list[tuple[LiveFile, ...]] = []
+    for small in places.values():
+        if len(small) >= least:
+            groups += _bins(sorted(small, key=lambda one: one.offsets or (0, 0)), target)
+    return groups
+
+
+def _bins(files: Sequence[LiveFile], target: int) -> list[tuple[LiveFile, ...]]:
+    groups: list[list[LiveFile]] = [[]]
+    size = 0
+    for file in files:
+        if size + file.size > target and groups[-1]:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def compact(opened: OpenTable, runner: Runner, *, least: int | None = None) -> tuple[int, int]:
+    """Join small files; how many were joined into how many."""
+    table, store = opened.table, opened.store
+    store.refresh()
+    joined, into = _compact(
+        store, plan_compaction(table, store.files(), least or table.compact_after_files), table, runner
+    )
+    dead_groups = plan_compaction(table, opened.dead.files(), least or table.compact_after_files)
+    dead_joined, dead_into = _compact(opened.dead, dead_groups, None, runner)
+    return joined + dead_joined, into + dead_into
+
+
+def _compact(store: Store, groups: list[tuple[LiveFile, ...]], table: Table | None, runner: Runner) -> tuple[int, int]:
+    if not groups:
+        return 0, 0
+    schema = None if table is None else file_schema(table)
+    made = [pickle.dumps(RewriteTask(store.storage, group, (), schema)) for group in groups]
+    files = [pickle.loads(answer) for answer in runner.run(rewrite_pickled, made)]
+    removed = [file for group in groups for file in group]
+    store.commit(CommitNote(COMPACT), add=files, remove=removed, data_change=False)
+    return len(removed), len(files)
+
+
+def expire(opened: OpenTable, now_ms: int) -> int:
+    """Remove days that are older than the retention; how many files."""
+    table, store = opened.table, opened.store
+    if not table.retention_ms:
+        return 0
+    oldest = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(milliseconds=table.retention_ms)
+    limit = oldest.date().isoformat()
+    store.refresh()
+    old = [file for file in store.files() if (file.partition_values.get(DAY) or limit) < limit]
+    if old:
+        store.commit(CommitNote(EXPIRE), remove=old)
+    return len(old)
+
+
+def vacuum_old(opened: OpenTable) -> int:
+    """Delete files that neither the table of today nor a recent version has; how many."""
+    hours = max(1, opened.table.vacuum_after_ms // _HOUR_MS)
+    removed = 0
+    for store in (opened.store, opened.dead):
+        store.refresh()
+        found = store.delta.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        if found:
+            store.delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            store.refresh()
+        removed += len(found)
+    return removed + opened.store.storage.remove_staged(hours * _HOUR_MS / 1000)

@@ -1,0 +1,87 @@
+"""Where tasks run: in Spark's executors, or in this process.
+
+Rule: whoever runs them is given a function of bytes and a list of bytes, and gives the answers in the same order. So
+the load does not know whether it is on one machine or on many, nor over which of Spark's interfaces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.spark.tables.errors import TableError
+from penstock.spark.tables.tasks import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Runner(Protocol):
+    """Runs tasks."""
+
+    def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]: ...
+
+    def parallelism(self) -> int: ...
+
+
+class LocalRunner:
+    """In threads of this process: no Java, no start-up time; for tables that one machine can load."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or os.cpu_count() or 2
+
+    def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]:
+        with ThreadPoolExecutor(min(self._threads, max(1, len(payloads)))) as pool:
+            return list(pool.map(work, payloads))
+
+    def parallelism(self) -> int:
+        return self._threads
+
+
+class SparkRunner:
+    """In Spark's executors, one task a payload; over a classic session or Spark Connect."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]:
+        if not payloads:
+            return []
+        todo = list(payloads)
+
+        def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
+            import pyarrow
+
+            for batch in batches:
+                numbers = batch.column(0).to_pylist()
+                answers = [work(todo[number]) for number in numbers]
+                yield pyarrow.RecordBatch.from_arrays(
+                    [pyarrow.array(numbers, pyarrow.int64()), pyarrow.array(answers, pyarrow.binary())],
+                    names=["number", "answer"],
+                )
+
+        frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run_batches, "number long, answer binary")
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            raise _told(error) from error
+        answers = {row["number"]: bytes(row["answer"]) for row in rows}
+        return [answers[number] for number in range(len(todo))]
+
+    def parallelism(self) -> int:
+        try:
+            return max(1, int(self._spark.sparkContext.defaultParallelism))
+        except Exception:  # noqa: BLE001 - Spark Connect has no context, and raises errors of its own kind to say so
+            return os.cpu_count() or 2
+
+
+def _told(error: Exception) -> TableError:
+    """What Spark says, in a line: the last one of the traceback that it carries."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "JVM stacktrace"))]
+    said = next(
+        (line for line in reversed(reasons) if "Error" in line or "Exception" in line), reasons[0] if reasons else ""
+    )
+    return TableError(f"Spark could not run the load: {said}"[:500], hint="Nothing was committed; run the same again")

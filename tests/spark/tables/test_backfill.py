@@ -1,0 +1,140 @@
+"""Loading a range again: exactly its rows are replaced, in one commit."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, column, dead, once, places, rows, view
+
+from penstock.spark.tables.commits import BACKFILL
+from penstock.spark.tables.errors import RangeError
+from penstock.spark.tables.maintenance import compact
+from penstock.spark.tables.ranges import Span
+from penstock.spark.tables.running import LocalRunner
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_backfill_replaces_exactly_its_offsets_in_one_commit(world: World, compacted: bool) -> None:
+    world.views(200)
+    opened = world.make(schema=VIEWS, event_time="at")
+    loader = world.loader(opened, commit_records=60)
+    loader.load_new()
+    if compacted:
+        compact(opened, LocalRunner(2), least=2)
+    before = {file.path for file in opened.store.files()}
+    version = opened.store.version
+    asked = [Span(0, 13, 57), Span(1, 0, 5)]
+    report = loader.load_range(asked, bounded=True)
+    assert report.replaced == asked
+    assert opened.store.version == version + 1
+    note = opened.store.note(version + 1)
+    assert note is not None
+    assert (note.kind, list(note.spans)) == (BACKFILL, asked)
+    assert places(rows(opened)) == once(world.log())
+    after = {file.path for file in opened.store.files()}
+    assert before - after
+    if not compacted:
+        assert before & after  # files of other offsets were left alone
+
+
+def test_a_backfill_since_a_time_then_loads_what_is_new(world: World) -> None:
+    for number in range(6):
+        world.send([view(number)], partition=0, timestamp_ms=FIRST_MS + number * 1000)
+    opened = world.make(schema=VIEWS)
+    loader = world.loader(opened)
+    loader.load_new()
+    world.send([view(6)], partition=0, timestamp_ms=FIRST_MS + 6000)
+    report = loader.load_range(loader.since(FIRST_MS + 3000), bounded=False)
+    assert report.replaced == [Span(0, 3, 6)]
+    assert report.spans == [Span(0, 6, 7)]
+    assert places(rows(opened)) == once(world.log())
+
+
+def test_a_backfill_brings_rows_under_a_declaration_that_changed(world: World) -> None:
+    day = 86_400_000
+    world.send((json.dumps({"user": "a", "at": FIRST_MS - 5 * day}).encode() for _ in range(4)), timestamp_ms=FIRST_MS)
+    opened = world.make(schema=VIEWS, event_time="at", late="dead")
+    loader = world.loader(opened)
+    loader.load_new()
+    assert (rows(opened).num_rows, dead(opened).num_rows) == (0, 4)
+    opened.declare(world.declare(schema=VIEWS, event_time="at", late="accept"))
+    loader.load_range([Span(span.partition, 0, span.end) for span in opened.standing([0, 1]).spans], bounded=True)
+    assert (rows(opened).num_rows, dead(opened).num_rows) == (4, 0)
+
+
+def test_a_backfill_moves_rows_to_the_dead_letters_and_only_those_of_its_offsets(world: World) -> None:
+    world.send([b"bad", view(1), b"bad", view(3)], partition=0)
+    opened = world.make(schema=VIEWS)
+    loader = world.loader(opened)
+    loader.load_new()
+    loader.load_range([Span(0, 2, 4)], bounded=True)
+    assert places(dead(opened)) == once([(0, 0), (0, 2)])
+    assert places(rows(opened)) == once([(0, 1), (0, 3)])
+
+
+def test_a_table_that_began_late_is_extended_backwards(world: World) -> None:
+    world.send([view(number) for number in range(20)], partition=0)
+    opened = world.make(schema=VIEWS, start="latest")
+    loader = world.loader(opened)
+    loader.load_new()
+    world.send([view(20)], partition=0)
+    loader.load_new()
+    with pytest.raises(RangeError, match="would leave a hole"):
+        loader.load_range([Span(0, 3, 8)], bounded=True)
+    loader.load_range([Span(0, 3, 20)], bounded=True)
+    assert opened.standing([0]).covered == {0: (3, 21)}
+    assert sorted(rows(opened).column("ms").to_pylist()) == list(range(3, 21))
+
+
+def test_a_first_load_may_begin_anywhere(world: World) -> None:
+    world.send([view(number) for number in range(20)], partition=0)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_range([Span(0, 5, 12)], bounded=True)
+    assert sorted(rows(opened).column("ms").to_pylist()) == list(range(5, 12))
+    world.loader(opened).load_new()
+    assert sorted(rows(opened).column("ms").to_pylist()) == list(range(5, 20))
+
+
+def test_a_backfill_over_live_data_is_seen_as_a_whole_or_not_at_all(world: World) -> None:
+    world.views(400)
+    opened = world.make(schema=VIEWS)
+    loader = world.loader(opened)
+    loader.load_new()
+    stop = threading.Event()
+    seen: list[int] = []
+    wrong: list[object] = []
+
+    def read() -> None:
+        reader = world.warehouse.open("views")
+        while not stop.is_set():
+            found = places(rows(reader))
+            seen.append(len(found))
+            if max(found.values()) > 1 or len(found) < 400:
+                wrong.append(found)
+
+    def write() -> None:
+        number = 400
+        while not stop.is_set():
+            world.views(5, first=number)
+            number += 5
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=read), threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            loader.load_range([Span(0, 10, 90), Span(1, 20, 50)], bounded=True)
+            loader.load_new()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert seen
+    loader.load_new()
+    assert places(rows(opened)) == once(world.log())
+    assert set(column(rows(opened), "_topic").values()) == {world.topic}
