@@ -21,9 +21,10 @@ BENCHMARKS = {
     "network_echo": "the socket server beside asyncio streams",
     "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1; some minutes",
     "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
+    "spark": "our Spark source beside Spark's own connector; many minutes",
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
 }
-WITH_OPTIONS = ("peers", "clients", "growth")
+WITH_OPTIONS = ("peers", "clients", "spark", "growth")
 
 
 def main() -> None:

@@ -287,7 +287,7 @@ def maintain(
     opened = the_warehouse(warehouse_uri).open(name)
     with the_runner(f"penstock maintain {name}", local=local, master=master) as runner:
         joined, into = compact(opened, runner, least=2) if everything else (0, 0)
-        done = maintained(opened, runner, time.time_ns() // 1_000_000)
+        done = maintained(opened, runner, time.time_ns() // 1_000_000, vacuum=True)
     facts = {
         "joined": joined + done.joined,
         "into": into + done.into,

@@ -15,11 +15,6 @@ from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
 
-def last_line(error: BaseException) -> str:
-    """The line in which our error speaks, below Spark's tracebacks."""
-    return next(line for line in str(error).splitlines() if line.startswith("penstock.") and "Error" not in line[:9])
-
-
 def test_a_topic_is_a_data_frame_with_the_columns_of_the_stock_connector(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:

@@ -420,7 +420,10 @@ def test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_la
         assert places(rows(opened)) == once(world.log())
 
 
-def test_a_commit_that_fails_after_it_happened_is_not_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["delta", "disk"])
+def test_a_commit_that_fails_after_it_happened_is_not_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -430,8 +433,34 @@ def test_a_commit_that_fails_after_it_happened_is_not_made_again(world: World, m
 
     def fails_late(self: DeltaTable, *args: object, **kwargs: object) -> None:
         real(self, *args, **kwargs)  # type: ignore[arg-type]
-        raise DeltaError("the checkpoint could not be written")
+        raise DeltaError("the checkpoint could not be written") if kind == "delta" else OSError(28, "full")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", fails_late)
     assert world.loader(opened).load_new().commits == 1
     assert places(rows(opened)) == once(world.log())
+
+
+def test_a_commit_that_the_disk_refuses_leaves_the_table_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+
+    world.views(10)
+    opened = world.make(schema=VIEWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", _no_space)
+        with pytest.raises(TableError, match="nothing was committed") as caught:
+            world.loader(opened).load_new()
+    assert "Free some space" in str(caught.value)
+    assert opened.store.version == 0
+    assert not list(Path(opened.store.storage.uri).rglob("part-*.parquet"))
+
+
+def test_a_creation_that_was_cut_short_is_no_table_and_can_be_done_again(world: World) -> None:
+    root = Path(world.warehouse.storage.uri)
+    for folder in ("views/_delta_log", "views__dead/_delta_log"):
+        (root / folder).mkdir(parents=True)
+    assert world.warehouse.names() == []
+    world.views(3)
+    world.loader(world.make(schema=VIEWS)).load_new()
+    assert world.warehouse.names() == ["views"]

@@ -9,6 +9,7 @@ commit that ended with an error happened is asked of the log: each carries an id
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 import uuid
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.spark.tables.commits import KEY, CommitNote, DataFile, first_id, next_id
-from penstock.spark.tables.errors import ConcurrentLoad, NoSuchTable, TableDamaged
+from penstock.spark.tables.errors import ConcurrentLoad, NoSuchTable, TableError
 from penstock.spark.tables.ranges import Span
 from penstock.spark.tables.storage import Storage, told_plainly
 
@@ -66,9 +67,15 @@ class Store:
         from deltalake import DeltaTable
 
         self.storage = storage
-        if not DeltaTable.is_deltatable(storage.uri):
+        if not self.is_there(storage):
             raise NoSuchTable(f"there is no table at {storage.uri}", hint="`penstock table list` shows those there are")
         self.delta = DeltaTable(storage.uri)
+
+    @staticmethod
+    def is_there(storage: Storage) -> bool:
+        from deltalake import DeltaTable
+
+        return DeltaTable.is_deltatable(storage.uri)
 
     @classmethod
     def create(
@@ -216,17 +223,13 @@ class Store:
                 check()
             target = self.version + 1
             try:
-                with told_plainly(f"{self.storage.uri} cannot be written"):
-                    attempt(self.delta, properties)
+                attempt(self.delta, properties)
             except CommitFailedError:
                 self.refresh()
             except (DeltaError, OSError) as error:
                 # It may have failed at what follows a commit, such as a checkpoint.
                 if not self._is_ours(target, note_id):
-                    raise TableDamaged(
-                        f"{self.storage.uri}: the commit was refused: {str(error).splitlines()[0]}",
-                        hint="Nothing was committed",
-                    ) from error
+                    raise _refused(self.storage.uri, error) from error
             if self._is_ours(target, note_id):
                 self.storage.sync(f"_delta_log/{target:020d}.json")
                 self.refresh()
@@ -238,6 +241,13 @@ class Store:
     def _is_ours(self, version: int, note_id: str) -> bool:
         document = self._note_document(version)
         return document is not None and document.get(_NOTE_ID) == note_id
+
+
+def _refused(uri: str, error: Exception) -> TableError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    full = "No space left" in said or getattr(error, "errno", None) == errno.ENOSPC
+    hint = "Free some space, then run the same again" if full else "See whether the folder can be read and written"
+    return TableError(f"{uri}: nothing was committed: {said}", hint=hint)
 
 
 _BOUNDS: Final = ("min._partition", "max._partition", "min._offset", "max._offset")

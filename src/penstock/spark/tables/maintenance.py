@@ -36,11 +36,11 @@ class Maintained(NamedTuple):
     vacuumed: int = 0
 
 
-def maintain(opened: OpenTable, runner: Runner, now_ms: int, *, vacuum: bool = True) -> Maintained:
-    """All of it, as far as it is due."""
+def maintain(opened: OpenTable, runner: Runner, now_ms: int, *, vacuum: bool = False) -> Maintained:
+    """All of it, as far as it is due. A vacuum lists all files, so without a word it follows only what left some."""
     joined, into = compact(opened, runner)
     expired = expire(opened, now_ms)
-    return Maintained(joined, into, expired, vacuum_old(opened) if vacuum else 0)
+    return Maintained(joined, into, expired, vacuum_old(opened) if vacuum or joined or expired else 0)
 
 
 def plan_compaction(table: Table, files: Iterable[LiveFile], least: int) -> list[tuple[LiveFile, ...]]:

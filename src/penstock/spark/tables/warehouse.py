@@ -82,7 +82,9 @@ class Warehouse:
     def names(self) -> list[str]:
         """All tables, in order; dead letters are no tables of their own."""
         there = set(self.storage.folders())
-        return sorted(name for name in there if not name.endswith(DEAD_SUFFIX) and name + DEAD_SUFFIX in there)
+        pairs = sorted(name for name in there if not name.endswith(DEAD_SUFFIX) and name + DEAD_SUFFIX in there)
+        # A folder may be what a creation that was cut short has left.
+        return [name for name in pairs if Store.is_there(self.storage.child(name))]
 
     def open(self, name: str) -> OpenTable:
         """Raises NoSuchTable."""
