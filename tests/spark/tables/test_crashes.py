@@ -1,4 +1,4 @@
-"""Drivers killed with SIGKILL, at every step and at any moment: then the same command again, and the books add up."""
+"""Drivers killed with SIGKILL, at chosen steps and at any moment: then the same command again, and the books add up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def poisoned(count: int, first: int = 0) -> list[bytes | None]:
     return [b"bad %d" % number if number % 10 == 3 else view(number) for number in range(first, first + count)]
 
 
-# ---------------------------------------------------------------------------------------------- at every step
+# ---------------------------------------------------------------------------------------------- at chosen steps
 
 
 def drive(world: World, step: int) -> subprocess.CompletedProcess[str]:
@@ -57,8 +57,8 @@ def drive(world: World, step: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_a_driver_killed_at_every_step_in_turn_is_gone_on_with(world: World) -> None:
-    """One table all along: each driver finds what the last one left, and gets a little further."""
+def test_drivers_killed_at_one_step_after_another_are_gone_on_with(world: World) -> None:
+    """One table all along: each driver finds what the last one left. The first steps in turn, then every seventh."""
     world.send(poisoned(120))
     opened = world.make(schema=VIEWS)
     step, kills = 1, 0
@@ -68,11 +68,11 @@ def test_a_driver_killed_at_every_step_in_turn_is_gone_on_with(world: World) -> 
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
         kills += 1
-        # Steps of one kind come in long rows; a stride that is no multiple of anything meets all kinds.
         step += 1 if step < 8 else 7
         if kills % 6 == 0:
             world.send(poisoned(30, first=1000 * kills))
     assert kills >= 8
+    sys.stdout.write(f"killed {kills}, last at step {step}\n")
     final = drive(world, 0)
     assert final.returncode == 0, final.stderr
     assert_the_books_add_up(world, opened)
@@ -133,15 +133,18 @@ class Load:
 def kill_again_and_again(world: World, kills: int, longest_s: float, *options: str) -> None:
     chance = random.Random(SEED)
     opened = world.make(schema=VIEWS, event_time="at")
-    number = in_time = 0
-    for _ in range(kills):
+    number = killed = tries = 0
+    # A driver that had ended before the signal came was not killed, and does not count.
+    while killed < kills:
+        tries += 1
+        assert tries <= 3 * kills, f"only {killed} of {tries - 1} drivers were killed while they worked"
         world.send(poisoned(400, first=number))
         number += 400
-        in_time += Load(world, *options).kill(chance.uniform(0, longest_s))
-    assert in_time >= kills // 2, "most drivers had ended before they were killed"
+        killed += Load(world, *options).kill(chance.uniform(0, longest_s))
     last = Load(world, *options)
     assert last.finish() == 0, "".join(last.lines)
     assert_the_books_add_up(world, opened)
+    sys.stdout.write(f"killed {killed} of {tries}\n")
 
 
 def test_drivers_killed_at_random_lose_and_double_nothing(world: World) -> None:

@@ -17,8 +17,9 @@ from penstock.spark.errors import DataLost, TopicRecreated
 from penstock.spark.tables.commits import LOAD
 from penstock.spark.tables.errors import ConcurrentLoad, TableError, TableExists, UnfitRecord
 from penstock.spark.tables.following import follow
-from penstock.spark.tables.loading import LoadReport, group_of
+from penstock.spark.tables.loading import group_of
 from penstock.spark.tables.ranges import Span, doubled, union
+from penstock.spark.tables.reports import LoadReport
 from penstock.spark.tables.running import LocalRunner
 from penstock.spark.tables.storage import told_plainly
 from penstock.spark.tables.tasks import Work

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.spark.errors import DataLost, TopicRecreated
-from penstock.spark.tables.errors import RangeError
+from penstock.spark.tables.errors import RangeError, TableDamaged
 from penstock.spark.tables.planning import (
     LogState,
     Standing,
     backfill_spans,
+    check_exact,
     check_same_topic,
     moved,
     new_spans,
@@ -23,20 +24,20 @@ HALF = Standing({0: (0, 700)})
 
 
 def test_a_load_goes_on_where_the_table_ends_and_takes_new_partitions_from_their_beginning() -> None:
-    assert new_spans(LOG, HALF, {}) == ([Span(0, 700, 900), Span(1, 0, 10)], [])
-    assert new_spans(LOG, Standing({0: (0, 900), 1: (0, 10)}), {}) == ([], [])
+    assert new_spans(LOG, HALF) == ([Span(0, 700, 900), Span(1, 0, 10)], [])
+    assert new_spans(LOG, Standing({0: (0, 900), 1: (0, 10)})) == ([], [])
 
 
 def test_records_that_were_removed_before_they_were_loaded_end_the_load_or_are_told() -> None:
     behind = Standing({0: (0, 20), 1: (0, 10)})
     with pytest.raises(DataLost, match="20 to 40 were removed"):
-        new_spans(LOG, behind, {})
-    assert new_spans(LOG, behind, {}, skip_lost=True) == ([Span(0, 40, 900)], [Span(0, 20, 40)])
+        new_spans(LOG, behind)
+    assert new_spans(LOG, behind, skip_lost=True) == ([Span(0, 40, 900)], [Span(0, 20, 40)])
 
 
 def test_a_log_that_ends_before_the_table_does_is_not_guessed_about() -> None:
     with pytest.raises(DataLost, match="ends at offset 900, and the table has it up to 950"):
-        new_spans(LOG, Standing({0: (0, 950)}), {})
+        new_spans(LOG, Standing({0: (0, 950)}))
 
 
 def test_a_backfill_takes_what_the_table_has_and_leaves_the_rest_to_the_load() -> None:
@@ -69,6 +70,18 @@ def test_a_backfill_before_the_table_s_beginning_must_touch_it() -> None:
 def test_a_commit_moves_both_ends() -> None:
     assert moved(Standing({0: (10, 100)}), [Span(0, 0, 40)]) == {0: (0, 100)}
     assert moved(Standing({0: (10, 100)}), [Span(0, 100, 150), Span(1, 5, 6)]) == {0: (10, 150), 1: (5, 6)}
+
+
+def test_what_tasks_did_must_be_exactly_what_they_were_asked_for() -> None:
+    asked = [Span(0, 0, 100)]
+    check_exact(asked, [Span(0, 50, 100), Span(0, 0, 50)])
+    for done, said in (
+        ([Span(0, 0, 50)], "0:50-100 are missing"),
+        ([Span(0, 0, 60), Span(0, 50, 100)], "0:50-60 are done twice"),
+        ([Span(0, 0, 100), Span(1, 0, 1)], "1:0-1 are done and not asked for"),
+    ):
+        with pytest.raises(TableDamaged, match=said):
+            check_exact(asked, done)
 
 
 def test_an_end_cuts_spans() -> None:

@@ -10,7 +10,6 @@ from penstock.spark.tables.ranges import (
     difference,
     doubled,
     from_json,
-    gaps,
     limited,
     overlap,
     split,
@@ -70,9 +69,3 @@ def test_a_limit_takes_from_the_beginning_of_every_partition(spans: list[Span], 
     assert {(span.partition, span.start) for span in taken} == {(span.partition, span.start) for span in wanted}
     assert all(any(whole.holds(span) for whole in wanted) for span in taken)
     assert total(taken) <= most + len(wanted)
-
-
-def test_a_gap_is_what_lies_between_two_spans_of_a_partition() -> None:
-    spans = [Span(0, 0, 100), Span(0, 120, 250), Span(1, 5, 6)]
-    assert gaps(spans) == [Span(0, 100, 120)]
-    assert gaps([Span(0, 0, 100), Span(0, 100, 250)]) == []

@@ -23,7 +23,8 @@ except ImportError as error:
     raise MissingDependency(error.name or "deltalake", "loading tables", "spark") from error
 
 from penstock.spark.tables.declaration import Table, from_mapping, from_toml
-from penstock.spark.tables.loading import Limits, Loader, LoadReport
+from penstock.spark.tables.loading import Loader
+from penstock.spark.tables.reports import Limits, LoadReport
 from penstock.spark.tables.warehouse import OpenTable, Warehouse
 
 if TYPE_CHECKING:

@@ -83,17 +83,6 @@ def _wider_struct(old: Any, new: Any) -> pa.DataType | None:
     return pa.struct(list(fields.items()))
 
 
-def narrows(kind: pa.DataType) -> bool:
-    """Whether a type says too little to be a column's: null, or an array or struct of nothing."""
-    if pa.types.is_null(kind):
-        return True
-    if pa.types.is_list(kind):
-        return narrows(kind.value_type)
-    if pa.types.is_struct(kind):
-        return kind.num_fields == 0 or any(narrows(field.type) for field in kind)
-    return False
-
-
 def settled(kind: pa.DataType) -> pa.DataType | None:
     """The part of a type that is known; None if nothing of it is."""
     if pa.types.is_list(kind):

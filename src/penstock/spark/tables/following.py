@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.client.errors import PenstockError
-from penstock.spark.tables.loading import Loader, LoadReport
+from penstock.spark.tables.loading import Loader
+from penstock.spark.tables.reports import LoadReport
 
 _LONGEST_WAIT_S: Final = 60.0
 

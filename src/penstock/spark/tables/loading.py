@@ -13,7 +13,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import PenstockError
@@ -35,6 +35,7 @@ from penstock.spark.tables.evolving import evolve, merged_columns
 from penstock.spark.tables.log_state import log_state, offsets_at
 from penstock.spark.tables.planning import LogState, Standing
 from penstock.spark.tables.ranges import Span, limited, split, total, union
+from penstock.spark.tables.reports import Limits, LoadReport
 from penstock.spark.tables.rewriting import RewriteTask, plan_removal
 from penstock.spark.tables.rewriting import run_pickled as rewrite_pickled
 from penstock.spark.tables.tasks import LoadTask, TaskResult
@@ -52,34 +53,6 @@ _log = logging.getLogger(__name__)
 _MOST_UPSERTS: Final = 1_000_000
 _GROWTHS: Final = 4
 _RETRIES: Final = 2
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much at once."""
-
-    commit_records: int = 10_000_000
-    task_records: int = 1_000_000
-
-
-@dataclass
-class LoadReport:
-    """What a load did."""
-
-    counts: Counts = field(default_factory=Counts)
-    spans: list[Span] = field(default_factory=list)
-    replaced: list[Span] = field(default_factory=list)
-    lost: list[Span] = field(default_factory=list)
-    added_columns: list[str] = field(default_factory=list)
-    commits: int = 0
-    version: int = 0
-
-    def absorb(self, note: CommitNote, version: int) -> None:
-        self.counts += note.counts
-        into = self.spans if note.kind == LOAD else self.replaced
-        into[:] = union([*into, *note.spans])
-        self.commits += 1
-        self.version = version
 
 
 Progress = Callable[[CommitNote, int], None]
@@ -202,7 +175,7 @@ class Loader:
     def _new_spans(self, state: LogState, until: Mapping[int, int] | None) -> tuple[list[Span], list[Span]]:
         standing = self.opened.standing(state.bounds)
         skip = self.opened.table.on_data_loss == "skip"
-        spans, lost = planning.new_spans(state, standing, {}, skip_lost=skip)
+        spans, lost = planning.new_spans(state, standing, skip_lost=skip)
         return (spans if until is None else planning.up_to(spans, until)), lost
 
     # ------------------------------------------------------------------------------------------ one commit
@@ -211,7 +184,8 @@ class Loader:
         opened = self.opened
         standing = opened.standing({span.partition for span in spans})
         per_task = max(1, min(self._limits.task_records, -(-total(spans) // self._runner.parallelism())))
-        results = self.run(split(spans, max(per_task, 1)), report)
+        results = self.run(split(spans, per_task), report)
+        planning.check_exact(spans, [one.span for one in results])
         written = _Written.of(results)
         try:
             version, note = self._commit(kind, spans, written, standing)

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.spark.errors import DataLost, TopicRecreated
-from penstock.spark.tables.errors import RangeError
-from penstock.spark.tables.ranges import Span, union
+from penstock.spark.tables.errors import RangeError, TableDamaged
+from penstock.spark.tables.ranges import Span, difference, doubled, union
 
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,18})(?:-(\d{1,18}))?")
 
@@ -56,17 +56,12 @@ def check_same_topic(state: LogState, known_id: str, name: str) -> None:
         )
 
 
-def new_spans(
-    state: LogState, standing: Standing, starts: Mapping[int, int], *, skip_lost: bool = False
-) -> tuple[list[Span], list[Span]]:
-    """What is new, and what was lost before it could be loaded. Raises DataLost unless that is accepted.
-
-    `starts` is where partitions begin that were never loaded.
-    """
+def new_spans(state: LogState, standing: Standing, *, skip_lost: bool = False) -> tuple[list[Span], list[Span]]:
+    """What is new, and what was lost before it could be loaded. Raises DataLost unless that is accepted."""
     spans: list[Span] = []
     lost: list[Span] = []
     for partition, (begin, end) in sorted(state.bounds.items()):
-        _, position = standing.covered.get(partition, (0, starts.get(partition, begin)))
+        _, position = standing.covered.get(partition, (begin, begin))
         if position > end:
             raise DataLost(
                 f"{state.topic}-{partition} ends at offset {end}, and the table has it up to {position}",
@@ -160,6 +155,16 @@ def parse_offsets(text: str, bounds: Mapping[int, tuple[int, int]]) -> list[Span
             raise RangeError(f"{part.strip()!r} ends before it begins", hint="Write PARTITION:START-END, as 0:100-200")
         spans.append(Span(partition, start, end))
     return spans
+
+
+def check_exact(asked: Sequence[Span], done: Sequence[Span]) -> None:
+    """Raises TableDamaged unless what was done is what was asked for: no gap, nothing twice, nothing else."""
+    twice = doubled(done)
+    missing = difference(asked, done)
+    more = difference(done, asked)
+    for word, spans in (("missing", missing), ("done twice", twice), ("done and not asked for", more)):
+        if spans:
+            raise TableDamaged(f"offsets {spans[0]} are {word}; nothing was committed", hint="Please report it")
 
 
 def moved(standing: Standing, spans: Sequence[Span]) -> dict[int, tuple[int, int]]:

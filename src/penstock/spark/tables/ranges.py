@@ -82,17 +82,6 @@ def doubled(spans: Iterable[Span]) -> list[Span]:
     return union(twice)
 
 
-def gaps(spans: Iterable[Span]) -> list[Span]:
-    """What lies between the spans of each partition."""
-    between: list[Span] = []
-    last: Span | None = None
-    for span in union(spans):
-        if last is not None and last.partition == span.partition:
-            between.append(Span(span.partition, last.end, span.start))
-        last = span
-    return between
-
-
 def total(spans: Iterable[Span]) -> int:
     return sum(span.size for span in spans)
 

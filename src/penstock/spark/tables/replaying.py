@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.spark.tables.commits import DataFile
-from penstock.spark.tables.loading import Loader, LoadReport
+from penstock.spark.tables.loading import Loader
 from penstock.spark.tables.ranges import Span, difference, union
+from penstock.spark.tables.reports import LoadReport
 from penstock.spark.tables.storage import Storage
 
 _TASK_ROWS: Final = 100_000
