@@ -69,7 +69,6 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             outcome.log_append_time_ms = appended.append_time_ms
             outcome.log_start_offset = partition.log.log_start_offset
             if acks == ALL or partition.log.flush_count_reached:
-                waiting.add(outcome)
                 broker.replicas.when_durable(partition, appended.last_offset + 1, waiting.durable(outcome))
     if acks == 0:
         _end_if_refused(response)
@@ -127,10 +126,9 @@ class _Waiting:
         self._answer = answer
         self._left = 1  # the handler itself, until all partitions are appended
 
-    def add(self, outcome: PartitionProduceResponse) -> None:
-        self._left += 1
-
     def durable(self, outcome: PartitionProduceResponse) -> _Durable:
+        """One more to wait for: what to call when it is durable, or cannot be."""
+        self._left += 1
         return _Durable(self, outcome)
 
     def release(self) -> None:
