@@ -25,7 +25,7 @@ STAMP = VENV / ".penstock-setup"
 INPUTS = ["pyproject.toml", "constraints.txt", "setup.py", "tools/bootstrap.py"]
 KERNEL_SOURCES = "src/penstock/records/_kernel*.p[yx][xi]"
 MINIMUM = (3, 11)
-EXTRAS = os.environ.get("PENSTOCK_EXTRAS", "test,spark")
+EXTRAS = os.environ.get("PENSTOCK_EXTRAS", "test,spark,connect,console")
 
 
 def say(text: str) -> None:

@@ -1,10 +1,11 @@
-"""One Apache Kafka 4.3 for all stories about it. Those that restart it leave it running."""
+"""One Apache Kafka 4.3, and one cluster of three, for all stories about them. Those that end a node leave it running."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.peers.client.kafka_cluster import KafkaCluster
 from tests.peers.client.kafka_server import JavaServer, kafka_4_3
 from tests.peers.provision import Found
 
@@ -18,3 +19,13 @@ def kafka(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def cluster(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    nodes = KafkaCluster(peer("java"), peer("kafka-broker-4.3"), tmp_path_factory.mktemp("cluster"))
+    try:
+        nodes.launch()
+        yield nodes
+    finally:
+        nodes.kill()

@@ -106,6 +106,17 @@ class JavaServer:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def freeze(self) -> None:
+        """Its connections stay, but it does nothing until `thaw`."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
@@ -125,20 +136,27 @@ def _java(java: Found, jars: Sequence[Path]) -> list[str]:
     return [str(java.path), *FLAGS, *_HEAP, "-cp", os.pathsep.join(map(str, jars))]
 
 
-def kafka_4_3(java: Found, jars: Found, folder: Path) -> JavaServer:
-    """A node in a folder of its own, not begun yet."""
-    port, controller_port = free_ports(2)
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+
+
+def node_4_3(java: Found, jars: Found, folder: Path, settings_text: str, port: int, cluster_id: str) -> JavaServer:
+    """A node with these settings in a folder of its own, not begun yet."""
     settings = folder / "server.properties"
-    settings.write_text(
-        _SETTINGS_4_3.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
-    )
+    settings.write_text(settings_text)
     run = _java(java, sorted(jars.path.glob("*.jar")))
-    cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
     subprocess.run(
         [*run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
         check=True, capture_output=True, timeout=_START_S,
     )  # fmt: skip
     return JavaServer([*run, "kafka.Kafka", str(settings)], port, folder / "output.txt")
+
+
+def kafka_4_3(java: Found, jars: Found, folder: Path, more_settings: str = "") -> JavaServer:
+    """A cluster of one, not begun yet."""
+    port, controller_port = free_ports(2)
+    settings = _SETTINGS_4_3.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
+    return node_4_3(java, jars, folder, settings + more_settings, port, new_cluster_id())
 
 
 def kafka_0_9(java: Found, package: Found, folder: Path) -> tuple[JavaServer, JavaServer]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from penstock.spark.options import ReaderOptions
 from penstock.spark.tables import Limits, Loader, OpenTable, Table, Warehouse, create, from_mapping
 from penstock.spark.tables.log_state import log_state
 from penstock.spark.tables.running import LocalRunner, Runner
-from penstock.testing import Broker
 
 VIEWS = "user string not null, ms int, at timestamp_ms"
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
@@ -31,10 +30,19 @@ def view(number: int) -> bytes:
     return json.dumps({"user": f"u{number % 7}", "ms": number, "at": FIRST_MS + number * MINUTE_MS}).encode()
 
 
+class Cluster(Protocol):
+    """Where topics are: our own broker, or any Kafka."""
+
+    @property
+    def address(self) -> str: ...
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
+
+
 class World:
     """One topic and one table of it."""
 
-    def __init__(self, broker: Broker, topic: str, folder: Path, admin: Admin) -> None:
+    def __init__(self, broker: Cluster, topic: str, folder: Path, admin: Admin) -> None:
         self.broker = broker
         self.topic = topic
         self.admin = admin
@@ -88,7 +96,7 @@ class World:
 
 
 @contextmanager
-def world_of(broker: Broker, topic: str, folder: Path) -> Iterator[World]:
+def world_of(broker: Cluster, topic: str, folder: Path) -> Iterator[World]:
     with Admin(broker.address) as admin:
         yield World(broker, topic, folder, admin)
 
