@@ -1,0 +1,1 @@
+"""All of it at once: processes, the terminal's view, the page, the report."""

@@ -1,0 +1,1 @@
+"""The pipelines: a module each, one way to run them."""

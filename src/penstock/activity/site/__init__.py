@@ -1,0 +1,1 @@
+"""The site: members, items and servers, and what they do."""
