@@ -50,6 +50,12 @@ def test_last_replica_standing_too_few_in_sync_commit_nothing() -> None:
     assert partition.advance(10) == 10
 
 
+def test_a_partition_with_fewer_replicas_than_demanded_goes_by_those_it_has() -> None:
+    partition = leading(isr=(1,), minimum=2)
+    partition.settled((1,), (1,), 8, 0)
+    assert partition.advance(10) == 10
+
+
 def test_a_follower_behind_leaves_after_the_lag_and_counts_until_the_answer_comes() -> None:
     partition = leading()
     asks(partition, 2, 10, 10)

@@ -26,7 +26,11 @@ _NOTHING: Final[Settings] = {}
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """A partition. `state_version` is that of its state's node, NO_STATE as long as it has none."""
+    """A partition. `state_version` is that of its state's node, NO_STATE as long as it has none.
+
+    `elr` are the replicas that are no longer in sync and yet hold all that was ever committed: nothing was committed
+    since they left, as too few were in sync.
+    """
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -37,6 +41,7 @@ class PartitionImage:
     controller_epoch: int = 0
     recovering: bool = False
     state_version: int = NO_STATE
+    elr: tuple[int, ...] = ()
 
     @property
     def assignment(self) -> Replicas:

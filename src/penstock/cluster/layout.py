@@ -71,6 +71,7 @@ class PartitionState(NamedTuple):
     isr: tuple[int, ...]
     controller_epoch: int
     recovering: bool = False  # the leader was elected uncleanly, and has not recovered yet
+    elr: tuple[int, ...] = ()  # not in sync any more, but with all that was ever committed (KIP-966)
 
 
 class ProducerIdBlock(NamedTuple):
@@ -198,18 +199,20 @@ class _State(msgspec.Struct, omit_defaults=True):
     leader_epoch: int
     isr: list[int]
     leader_recovery_state: int = 0
+    penstock_elr: list[int] = []
 
 
 def encode_partition_state(state: PartitionState) -> bytes:
     document = _State(
-        state.controller_epoch, state.leader, 1, state.leader_epoch, list(state.isr), int(state.recovering)
-    )
+        state.controller_epoch, state.leader, 1, state.leader_epoch, list(state.isr), int(state.recovering),
+        list(state.elr),
+    )  # fmt: skip
     return msgspec.json.encode(document)
 
 
 def decode_partition_state(path: str, data: bytes) -> PartitionState:
     document = _decode(path, data, _State)
-    numbers = (document.leader_epoch, document.controller_epoch, *document.isr)
+    numbers = (document.leader_epoch, document.controller_epoch, *document.isr, *document.penstock_elr)
     if not NO_LEADER <= document.leader <= _INT32_MAX or not all(0 <= number <= _INT32_MAX for number in numbers):
         raise LayoutError(path, "a leader, epoch or replica is out of range")
     return PartitionState(
@@ -218,6 +221,7 @@ def decode_partition_state(path: str, data: bytes) -> PartitionState:
         tuple(document.isr),
         document.controller_epoch,
         document.leader_recovery_state != 0,
+        tuple(document.penstock_elr),
     )
 
 

@@ -82,6 +82,7 @@ def _partition(assignment: Replicas, path: str, node: Node | None) -> PartitionI
         state.controller_epoch,
         state.recovering,
         node.version,
+        state.elr,
     )
 
 

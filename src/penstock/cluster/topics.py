@@ -143,8 +143,9 @@ def delete_topic(image: ClusterImage, name: str) -> Decision:
 
 def state_of(partition: PartitionImage) -> PartitionState:
     return PartitionState(
-        partition.leader, partition.leader_epoch, partition.isr, partition.controller_epoch, partition.recovering
-    )
+        partition.leader, partition.leader_epoch, partition.isr, partition.controller_epoch, partition.recovering,
+        partition.elr,
+    )  # fmt: skip
 
 
 # --- names and settings

@@ -144,7 +144,7 @@ class Leadership:
 
     def advance(self, leader_end: int) -> int:
         """The high watermark, moved as far as it may be."""
-        if len(self.isr) >= self.min_insync_replicas:
+        if len(self.isr) >= min(self.min_insync_replicas, 1 + len(self._followers)):
             lowest = leader_end
             for broker in self.widest_isr:
                 if broker != self.leader:
