@@ -67,3 +67,11 @@ class Shell:
         finally:
             limit.cancel()
             limit.join()
+
+
+def put_on_path(folder: Path) -> dict[str, str]:
+    """An environment whose path has the command, whatever it was installed as."""
+    program = folder / "penstock"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from penstock.cli.main import main; main()' \"$@\"\n")
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}

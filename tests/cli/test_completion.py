@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from tests.cli.commands import Shell
+from tests.cli.commands import Shell, put_on_path
 from tests.cli.logs import run
 from tests.cli.running import free_port
 
@@ -57,6 +58,30 @@ def test_a_script_for_each_shell(shell_name: str) -> None:
     program = shutil.which(shell_name)
     if program is not None:
         subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=60)
+
+
+_PRESS_TAB = """
+eval "$(penstock completion bash)"
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+eval "$(complete -p penstock | sed 's/.*-F \\([^ ]*\\) .*/\\1/') penstock"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_itself_completes_commands_options_and_topics(shell: Shell, topic: str, tmp_path: Path) -> None:
+    def offered(*words: str) -> list[str]:
+        done = subprocess.run(
+            ["bash", "--norc", "-c", _PRESS_TAB, "bash", "penstock", *words],
+            env={**put_on_path(tmp_path), **shell.environment}, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert offered("to") == ["topics"]
+    assert offered("consume", "--from") == ["--from-beginning", "--from-time"]
+    assert offered("topics", "describe", topic[:8]) == [topic]
+    assert offered("topics", "describe", "no-such-topic") == []
 
 
 def test_another_shell_is_refused() -> None:

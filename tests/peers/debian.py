@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.peers.installing import CACHE, Budget, install_from_debian
 
-_VERSION = re.compile(r"[Vv]ersion:? v?(\d[\w.]*)")
+_VERSION = re.compile(r"(?:[Vv]ersion:?|^[A-Za-z]+) v?(\d[\w.]*)")
 _ANSWER_S = 30
 
 

@@ -148,6 +148,9 @@ PEERS = Peers(
             needs=("java",),
         ),
         Peer("kcat", "librdkafka of an older year, from the command line", DebianProgram("kcat", "kcat", "-V")),
+        Peer("openssl", "an authority and its certificates", DebianProgram("openssl", "openssl", "version")),
+        Peer("zsh", "the completion of our command", DebianProgram("zsh", "zsh", "--version")),
+        Peer("fish", "the completion of our command", DebianProgram("fish", "fish", "--version")),
         Peer(
             "java-clients-4.3",
             "the newest producer, consumer, admin client and command line tools of Apache Kafka",

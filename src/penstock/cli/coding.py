@@ -4,6 +4,7 @@ Noun: a codec by name: text, json, hex, base64, the numbers of Java's serializer
 Kafka's own tools are understood as well.
 
 Rule: `text` is bytes as they are, in both directions. A value that does not fit its codec is an error that shows it.
+Avro is typed and shown as JSON, in the plain way: no union says which of its types is meant.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import binascii
 import json
 import struct
 from collections.abc import Callable
+from datetime import date, time
 from typing import Any, Final
 
 from penstock.cli.output import CommandError
@@ -26,6 +28,10 @@ _JAVA: Final = {
     "integer": "int", "long": "long", "short": "short", "float": "float", "double": "double",
 }  # fmt: skip
 NAMES: Final = ("text", "json", "hex", "base64", *_NUMBERS, "avro:SCHEMA.avsc")
+
+
+# What the client library says about a topic is of no use where one value is meant.
+_NO_TOPIC: Final = "-"
 
 
 class NotCodable(ValueError):
@@ -62,9 +68,11 @@ def encoder(name: str) -> Encode | None:
         from penstock.client.errors import SerializationError
 
         try:
-            made = avro.encode("standard input", json.loads(data))
-        except (ValueError, SerializationError) as error:
-            raise NotCodable(str(error)) from None
+            made = avro.encode(_NO_TOPIC, json.loads(data))
+        except ValueError as error:
+            raise NotCodable(f"{_shown(data)} is not JSON: {error}") from None
+        except SerializationError as error:
+            raise NotCodable(error.message.replace(f" for topic {_NO_TOPIC}", "")) from None
         return bytes(made or b"")
 
     return encode
@@ -122,15 +130,27 @@ def decoder(name: str) -> Decode | None:
         from penstock.client.errors import DeserializationError
 
         try:
-            return avro.decode("the topic", data)
+            return _in_json(avro.decode(_NO_TOPIC, data))
         except DeserializationError as error:
-            raise NotCodable(error.message) from None
+            raise NotCodable(error.message.replace(f" of topic {_NO_TOPIC}", "")) from None
 
     return decode
 
 
+def _in_json(value: Any) -> Any:
+    """A value of Avro as JSON can show it: bytes are text of the characters 0 to 255, as in Avro's own JSON."""
+    if isinstance(value, dict):
+        return {name: _in_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_in_json(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def _avro(name: str) -> Any:
-    """avro:FILE, or avro+frame:FILE where five bytes of a schema registry come first."""
     from penstock.client.serializers.avro import Avro
 
     path = name.partition(":")[2]

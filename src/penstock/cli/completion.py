@@ -32,4 +32,6 @@ def completion(shell: str) -> None:
         raise click.UsageError(f"There is no completion for {shell}.")
     made = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
     # Not made.source(): that would ask the bash of this machine for its version, and the script may be for another.
-    click.echo(made.source_template % made.source_vars())
+    script = made.source_template % made.source_vars()
+    # In fish, what is told about a word would end at its first comma.
+    click.echo(script.replace('string split "," $completion', 'string split -m 1 "," $completion'))

@@ -117,6 +117,12 @@ def _version() -> str:
     return __version__
 
 
+_CLOSED_TLS_HINT: Final = (
+    "It may want a certificate of the client (SSLContext.load_cert_chain; ssl.certificate.location of the command) or "
+    "SASL, be starting, or be at its limit of connections"
+)
+
+
 async def _open_old(address: Address, way: Way) -> Connection:
     """A peer that hung up when it was asked for its versions: an old broker, or anything else that hangs up."""
     for era in ERAS:
@@ -135,6 +141,10 @@ async def _open_old(address: Address, way: Way) -> Connection:
         return connection
     if way.ssl is None and await _speaks_tls(address, way):
         raise Unusable(str(address), Cause.TLS_REQUIRED, "it closes plaintext connections and answers TLS")
+    if way.ssl is not None:
+        # In TLS 1.3 a server looks at the client's certificate only after the client is done with the handshake.
+        closed = "it accepts TLS connections and closes them without an answer"
+        raise Unusable(str(address), Cause.CLOSED, closed, _CLOSED_TLS_HINT)
     raise Unusable(str(address), Cause.CLOSED, "it accepts connections and closes them without an answer")
 
 

@@ -12,7 +12,7 @@ from tests.client.core.scripted import run
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.consumer.types import TopicPartition
-from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError
+from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
 from penstock.client.serializers import Text
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -204,5 +204,21 @@ def test_decoding_errors_and_misuse_are_typed(broker: EmbeddedBroker) -> None:
             await consumer.poll()
         with pytest.raises(BootstrapError):
             await AsyncConsumer("t", bootstrap_servers="127.0.0.1:1").start()
+
+    run(story())
+
+
+def test_an_assignment_can_be_waited_for(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 10)
+
+    async def story() -> None:
+        told: list[Any] = []
+        async with AsyncConsumer(topic, bootstrap_servers=broker.address, group_id=new_group()) as consumer:
+            consumer.on_assign(told.append)
+            assert await consumer.wait_for_assignment(10_000) == {(topic, 0)}
+            assert told == [[(topic, 0)]]
+            await consumer.unsubscribe()
+            with pytest.raises(TimedOut, match="Nothing is subscribed"):
+                await consumer.wait_for_assignment(50)
 
     run(story())

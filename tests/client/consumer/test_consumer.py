@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_topic, on_loop, until
@@ -485,3 +486,76 @@ def test_memory_for_what_is_fetched_ahead_is_bounded(broker: EmbeddedBroker) -> 
             if count == 80:
                 break
         assert count == 80
+
+
+@pytest.mark.parametrize("back", [0, 15])
+def test_a_seek_at_the_end_of_the_log_does_not_wait_for_the_fetch_that_waits_there(
+    broker: EmbeddedBroker, back: int
+) -> None:
+    topic = filled_topic(broker, 20)
+    with reader(broker.address, topic, fetch_max_wait_ms=20_000, consumer_timeout_ms=30_000) as consumer:
+        assert read(consumer, 20) == list(range(20))
+        begun = time.monotonic()
+        for _ in range(3):
+            assert consumer.poll(50) == {}
+            consumer.seek((topic, 0), back)
+            assert read(consumer, 20 - back) == list(range(back, 20))
+        assert time.monotonic() - begun < 10
+
+
+def test_what_is_resumed_or_assigned_does_not_wait_for_the_fetch_that_waits(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 20, partitions=3)
+    with reader(broker.address, fetch_max_wait_ms=20_000, consumer_timeout_ms=30_000) as consumer:
+        begun = time.monotonic()
+        consumer.assign([(topic, 0), (topic, 1)])
+        consumer.pause((topic, 1))
+        assert sorted(read(consumer, 7)) == list(range(0, 20, 3))
+        assert consumer.poll(50) == {}
+        consumer.resume((topic, 1))
+        assert sorted(read(consumer, 7)) == list(range(1, 20, 3))
+        assert consumer.poll(50) == {}
+        consumer.assign([(topic, 0), (topic, 1), (topic, 2)])
+        assert sorted(read(consumer, 6)) == list(range(2, 20, 3))
+        assert time.monotonic() - begun < 10
+        fill(broker, topic, [20])
+        assert read(consumer, 1) == [20]
+
+
+def test_waiting_for_an_assignment_hands_out_nothing_and_calls_functions(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 10, partitions=2)
+    with reader(broker.address, topic, group_id=new_group()) as consumer:
+        told: list[Any] = []
+        consumer.on_assign(told.append)
+        both = consumer.wait_for_assignment(10_000)
+        assert both == {(topic, 0), (topic, 1)} == consumer.assignment()
+        assert told == [[(topic, 0), (topic, 1)]]
+        assert consumer.wait_for_assignment() == both
+        assert sorted(read(consumer, 10)) == list(range(10))
+
+
+def test_waiting_for_an_assignment_that_does_not_come_ends_in_time_and_says_why(broker: EmbeddedBroker) -> None:
+    topic, group = filled_topic(broker, 1), new_group()
+    with reader(broker.address, allow_auto_create_topics=False) as consumer:
+        with pytest.raises(TimedOut, match="Nothing is subscribed"):
+            consumer.wait_for_assignment(50)
+        consumer.subscribe(f"missing-{topic}")
+        with pytest.raises(TimedOut, match="None of the topics exists"):
+            consumer.wait_for_assignment(50)
+        consumer.assign([(topic, 0)])
+        assert consumer.wait_for_assignment(50) == {(topic, 0)}
+    # The first keeps what it has.
+    member = {"group_id": group, "partition_assignment_strategy": "cooperative-sticky"}
+    with reader(broker.address, topic, **member) as first:
+        first.wait_for_assignment()
+        done = threading.Event()
+        reading = threading.Thread(target=lambda: [first.poll(50) for _ in iter(done.is_set, True)])
+        reading.start()
+        try:
+            with (
+                reader(broker.address, topic, **member) as second,
+                pytest.raises(TimedOut, match=r"within 1500 ms.*more members than there are partitions"),
+            ):
+                second.wait_for_assignment(1_500)
+        finally:
+            done.set()
+            reading.join()

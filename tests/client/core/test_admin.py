@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as TheirPartition
-from tests.client.core.scripted import Scripted, brokers, run, speaking
+from tests.client.core.scripted import VERSIONS, Scripted, brokers, run, speaking
 
-from penstock.client.admin import Admin, AsyncAdmin, ConfigResource, OffsetResult, TopicSpec
+from penstock.client.admin import Admin, AsyncAdmin, ConfigResource, ConfigSynonym, OffsetResult, TopicSpec
 from penstock.client.cluster import ClusterClient
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import (
@@ -40,6 +40,7 @@ from penstock.records import encode_batch
 from penstock.runtime.port_reservation import PortReservation
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
 from penstock.wire.headers import RequestHeader
 from penstock.wire.schemas.alter_configs import AlterConfigsResponse
 from penstock.wire.schemas.api_versions import ApiVersion
@@ -238,6 +239,58 @@ def test_a_brokers_settings_come_from_that_broker(admin: Admin) -> None:
         admin.describe_config(ConfigResource.broker(9))
 
 
+def test_every_layer_of_a_setting_is_told_on_request(admin: Admin) -> None:
+    admin.create_topic(TopicSpec("layered", 1, config={"retention.ms": 1_000}))
+    topic = ConfigResource.topic("layered")
+    assert admin.describe_config(topic)["retention.ms"].synonyms == ()
+    layers = admin.describe_config(topic, include_synonyms=True)["retention.ms"].synonyms
+    assert layers[0] == ConfigSynonym("retention.ms", "1000", "topic")
+    assert layers[-1].source == "default"
+    assert layers[-1].name.startswith("log.retention")
+
+
+def test_settings_of_many_are_one_question_to_each_broker_that_has_to_answer() -> None:
+    asked: list[list[str]] = []
+
+    def answer(header: RequestHeader, message: Any) -> Message:
+        if header.api.key is ApiKey.METADATA:
+            return brokers((7, "127.0.0.1", server.port))
+        asked.append([wanted.resource_name for wanted in message.resources])
+        results = []
+        for wanted in message.resources:
+            code = 0
+            if wanted.resource_name == "moving" and len(asked) < 3:
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            elif wanted.resource_name == "secret":
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            results.append(
+                DescribeConfigsResult(
+                    error_code=code, resource_type=wanted.resource_type, resource_name=wanted.resource_name,
+                    configs=[DescribeConfigsResourceResult(name="whose", value=wanted.resource_name, config_source=5)],
+                )
+            )  # fmt: skip
+        return DescribeConfigsResponse(results=results[::-1])
+
+    async def story() -> None:
+        async with server, AsyncAdmin(server.address) as admin:
+            topics = [ConfigResource.topic(name) for name in ("a", "moving", "secret", "b")]
+            own = ConfigResource.broker(7)
+            found = await admin.describe_configs([*topics, own, topics[0]])
+        assert list(found) == [*topics, own]
+        refused = found.pop(topics[2])
+        assert isinstance(refused, BrokerError)
+        assert refused.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for resource, settings in found.items():
+            assert not isinstance(settings, PenstockError)
+            assert settings["whose"].value == resource.name
+
+    versions = [*VERSIONS, ApiVersion(api_key=ApiKey.DESCRIBE_CONFIGS, min_version=0, max_version=4)]
+    server = Scripted(speaking(answer, versions))
+    run(story())
+    assert sorted(asked[:2]) == [["7"], ["a", "moving", "secret", "b"]]
+    assert asked[2:] == [["moving"]]
+
+
 def test_an_old_broker_that_replaces_all_settings_is_sent_the_present_ones_too() -> None:
     sent: list[dict[str, str]] = []
 
@@ -248,7 +301,9 @@ def test_an_old_broker_that_replaces_all_settings_is_sent_the_present_ones_too()
                 DescribeConfigsResourceResult(name="b", value="2", config_source=1),
                 DescribeConfigsResourceResult(name="c", value="3", config_source=5),
             ]
-            return DescribeConfigsResponse(results=[DescribeConfigsResult(configs=entries)])
+            return DescribeConfigsResponse(
+                results=[DescribeConfigsResult(resource_type=2, resource_name="t", configs=entries)]
+            )
         if header.api.key is ApiKey.ALTER_CONFIGS:
             sent.append({item.name: item.value for item in message.resources[0].configs})
             return AlterConfigsResponse()

@@ -182,6 +182,21 @@ def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_port_that_wants_a_certificate_of_the_client_too(tmp_path: Path) -> None:
+    asking = server_context(tmp_path)
+    asking.verify_mode = ssl.CERT_REQUIRED
+    asking.load_verify_locations(tmp_path / "server.pem")
+
+    async def story() -> None:
+        async with Scripted(saying(b""), tls=asking) as server:
+            error = await failure(server, WAY._replace(ssl=trusting_context()))
+            assert error.cause is Cause.CLOSED
+            assert "TLS" in error.reason
+            assert "load_cert_chain" in error.hint
+
+    run(story())
+
+
 def test_tls_that_is_trusted_works(tmp_path: Path) -> None:
     async def story() -> None:
         answer = speaking(lambda header, message: ListGroupsResponse())

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.client.cluster import ClusterClient
-from penstock.client.errors import GroupError, PenstockError
+from penstock.client.errors import GroupError, PenstockError, RequestTimedOut
 from penstock.client.offset_stores import BrokerOffsetStore, Membership, OffsetAndMetadata, OffsetStore
 from penstock.testing import Broker
 from penstock.wire.api_keys import ApiKey
@@ -147,7 +147,9 @@ def test_with_no_broker_left_it_ends_within_its_time() -> None:
 
 
 class _MovingCluster:
-    """A coordinator that says it is none, until it is looked for anew."""
+    """A coordinator that says it is none, or does not answer, until it is looked for anew."""
+
+    request_timeout_ms = 1_000
 
     def __init__(self, code: ErrorCode) -> None:
         self.code = code
@@ -165,7 +167,10 @@ class _MovingCluster:
 
     async def request(self, api_key: int, message: object, **options: object) -> OffsetCommitResponse:
         self.asked += 1
+        assert options["timeout_ms"] == self.request_timeout_ms, "one that hangs must not have all of the time"
         code = ErrorCode.NONE if self.asked == 3 else self.code
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            raise RequestTimedOut("b:1", "OffsetCommit", self.request_timeout_ms)
         partition = OffsetCommitResponsePartition(partition_index=0, error_code=code)
         return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="views", partitions=[partition])])
 
@@ -176,6 +181,7 @@ class _MovingCluster:
         (ErrorCode.NOT_COORDINATOR, 2),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, 2),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0),
+        (ErrorCode.REQUEST_TIMED_OUT, 2),
     ],
 )
 def test_a_coordinator_that_moved_is_looked_for_and_one_that_loads_is_asked_again(

@@ -1,4 +1,4 @@
-"""One Apache Kafka 4.3, and one cluster of three, for all stories about them. Those that end a node leave it running."""
+"""One Apache Kafka 4.3, and one cluster of three, for all stories about them; those that end a node bring it back."""
 
 from __future__ import annotations
 

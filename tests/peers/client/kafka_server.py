@@ -152,11 +152,11 @@ def node_4_3(java: Found, jars: Found, folder: Path, settings_text: str, port: i
     return JavaServer([*run, "kafka.Kafka", str(settings)], port, folder / "output.txt")
 
 
-def kafka_4_3(java: Found, jars: Found, folder: Path, more_settings: str = "") -> JavaServer:
-    """A cluster of one, not begun yet."""
-    port, controller_port = free_ports(2)
-    settings = _SETTINGS_4_3.format(host=HOST, port=port, controller_port=controller_port, data=folder / "data")
-    return node_4_3(java, jars, folder, settings + more_settings, port, new_cluster_id())
+def kafka_4_3(java: Found, jars: Found, folder: Path, more_settings: str = "", port: int = 0) -> JavaServer:
+    """A cluster of one, not begun yet. Of `more_settings`, which count more, `port` must be a listener, if given."""
+    own_port, controller_port = free_ports(2)
+    settings = _SETTINGS_4_3.format(host=HOST, port=own_port, controller_port=controller_port, data=folder / "data")
+    return node_4_3(java, jars, folder, settings + more_settings, port or own_port, new_cluster_id())
 
 
 def kafka_0_9(java: Found, package: Found, folder: Path) -> tuple[JavaServer, JavaServer]:

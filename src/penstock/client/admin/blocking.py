@@ -170,14 +170,25 @@ class Admin:
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def describe_config(self, resource: ConfigResource, *, timeout_ms: int | None = None) -> Settings:
+    def describe_config(
+        self, resource: ConfigResource, *, include_synonyms: bool = False, timeout_ms: int | None = None
+    ) -> Settings:
         """All settings of a topic or broker, by name."""
-        return self._run(self._admin.describe_config(resource, timeout_ms=timeout_ms))
+        return self._run(
+            self._admin.describe_config(resource, include_synonyms=include_synonyms, timeout_ms=timeout_ms)
+        )
 
     def describe_configs(
-        self, resources: Iterable[ConfigResource], *, timeout_ms: int | None = None
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        include_synonyms: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[ConfigResource, Settings | PenstockError]:
-        return self._run(self._admin.describe_configs(resources, timeout_ms=timeout_ms))
+        """The settings of each; with `include_synonyms`, with the values of all layers under which it may be set."""
+        return self._run(
+            self._admin.describe_configs(resources, include_synonyms=include_synonyms, timeout_ms=timeout_ms)
+        )
 
     def alter_config(
         self,

@@ -1,16 +1,18 @@
 """Settings of topics and brokers.
 
 Rule: a change names only what changes; the rest stays. Brokers before 2.3 can only replace all settings of a resource
-at once: there the present ones are read first and sent along.
+at once: there the present ones are read first and sent along. Questions about many things are as few as the brokers
+that have to answer them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.client.admin.core import AdminCore, only
-from penstock.client.admin.results import ConfigEntry, ConfigResource, ConfigValue
+from penstock.client.admin.results import ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, Kind
 from penstock.client.admin.topics import config_text
 from penstock.client.connection import Connection
 from penstock.client.errors import ConfigError, PenstockError, error_for
@@ -22,8 +24,10 @@ from penstock.wire.schemas.describe_configs import (
     DescribeConfigsResourceResult,
 )
 
-_TYPES: Final = {"topic": 2, "broker": 4}
+_TYPES: Final[dict[Kind, int]] = {"topic": 2, "broker": 4}
 _KINDS: Final = {number: kind for kind, number in _TYPES.items()}
+_SYNONYMS_SINCE: Final = 1
+_DOCUMENTATION_SINCE: Final = 3
 _SET: Final = 0
 _DELETE: Final = 1
 _SOURCES: Final = {
@@ -41,23 +45,55 @@ Settings = Mapping[str, ConfigEntry]
 
 
 class ConfigCalls(AdminCore):
-    async def describe_config(self, resource: ConfigResource, *, timeout_ms: int | None = None) -> Settings:
+    async def describe_config(
+        self, resource: ConfigResource, *, include_synonyms: bool = False, timeout_ms: int | None = None
+    ) -> Settings:
         """All settings of a topic or broker, by name."""
-        return only(await self.describe_configs([resource], timeout_ms=timeout_ms))
+        return only(await self.describe_configs([resource], include_synonyms=include_synonyms, timeout_ms=timeout_ms))
 
     async def describe_configs(
-        self, resources: Iterable[ConfigResource], *, timeout_ms: int | None = None
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        include_synonyms: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[ConfigResource, Settings | PenstockError]:
+        """The settings of each. A broker is asked once for its own; all the rest is one question to any of them.
+
+        With `include_synonyms`, each setting has the values of all layers under which it may be set.
+        """
+        wanted = list(dict.fromkeys(resources))
+        by_owner: dict[str, list[ConfigResource]] = {}
+        for resource in wanted:
+            by_owner.setdefault(_owner_name(resource), []).append(resource)
         answers: dict[ConfigResource, Settings | PenstockError] = {}
-        for resource in dict.fromkeys(resources):
-            try:
-                answers[resource] = await self._tried(
-                    f"reading the settings of {resource}",
-                    timeout_ms,
-                    lambda left_ms, resource=resource: self._describe(resource, left_ms),  # type: ignore[misc]
-                )
-            except PenstockError as error:
-                answers[resource] = error
+        for found in await asyncio.gather(
+            *(self._described_by_owner(owned, include_synonyms, timeout_ms) for owned in by_owner.values())
+        ):
+            answers |= found
+        return {resource: answers[resource] for resource in wanted}
+
+    async def _described_by_owner(
+        self, resources: list[ConfigResource], include_synonyms: bool, timeout_ms: int | None
+    ) -> dict[ConfigResource, Settings | PenstockError]:
+        """Of resources with one owner; what it refuses for the moment is asked again."""
+        answers: dict[ConfigResource, Settings | PenstockError] = {}
+        open_ = resources
+
+        async def ask(left_ms: int) -> None:
+            nonlocal open_
+            answers.update(await self._describe(open_, include_synonyms, left_ms))
+            failed = {each: error for each in open_ if isinstance(error := answers[each], PenstockError)}
+            open_ = [each for each, error in failed.items() if error.retriable]
+            if open_:
+                raise failed[open_[0]]
+
+        what = f"the settings of {resources[0]}" + (f" and {len(resources) - 1} more" if len(resources) > 1 else "")
+        try:
+            await self._tried(f"reading {what}", timeout_ms, ask)
+        except PenstockError as error:
+            for resource in open_:
+                answers.setdefault(resource, error)
         return answers
 
     async def alter_config(
@@ -107,21 +143,37 @@ class ConfigCalls(AdminCore):
                 raise ConfigError(f"{resource.name!r} is no broker id") from None
         return await self.cluster.to_any()
 
-    async def _describe(self, resource: ConfigResource, left_ms: int) -> Settings:
-        connection = await self._owner(resource)
-        wanted = DescribeConfigsResource(
-            resource_type=_TYPES[resource.kind], resource_name=resource.name, configuration_keys=None
-        )
+    async def _describe(
+        self, resources: Sequence[ConfigResource], include_synonyms: bool, left_ms: int
+    ) -> dict[ConfigResource, Settings | PenstockError]:
+        """One question about resources that one broker can answer for."""
+        connection = await self._owner(resources[0])
+        wanted = [
+            DescribeConfigsResource(
+                resource_type=_TYPES[resource.kind], resource_name=resource.name, configuration_keys=None
+            )
+            for resource in resources
+        ]
         version = connection.version_of(ApiKey.DESCRIBE_CONFIGS)
-        request = DescribeConfigsRequest(resources=[wanted])
-        if version >= 3:
+        request = DescribeConfigsRequest(resources=wanted)
+        if version >= _SYNONYMS_SINCE:
+            request.include_synonyms = include_synonyms
+        if version >= _DOCUMENTATION_SINCE:
             request.include_documentation = True
         answer = await connection.request(ApiKey.DESCRIBE_CONFIGS, request, version=version, timeout_ms=left_ms)
+        found: dict[ConfigResource, Settings | PenstockError] = {
+            resource: PenstockError(f"{connection.node} said nothing about {resource}") for resource in resources
+        }
         for result in answer.results:
+            kind = _KINDS.get(result.resource_type)
+            if kind is None:
+                continue
+            resource = ConfigResource(kind, result.resource_name)
             if result.error_code:
-                raise error_for(result.error_code, where=str(resource), detail=result.error_message)
-            return {item.name: _entry(item, version) for item in result.configs}
-        raise PenstockError(f"{connection.node} said nothing about {resource}")
+                found[resource] = error_for(result.error_code, where=str(resource), detail=result.error_message)
+            else:
+                found[resource] = {item.name: _entry(item, version) for item in result.configs}
+        return found
 
     async def _alter(
         self, resource: ConfigResource, changes: Mapping[str, str | None], validate_only: bool, left_ms: int
@@ -132,7 +184,7 @@ class ConfigCalls(AdminCore):
                 ApiKey.INCREMENTAL_ALTER_CONFIGS, _incremental(resource, changes, validate_only), timeout_ms=left_ms
             )
         else:
-            present = await self._describe(resource, left_ms)
+            present = only(await self._describe([resource], False, left_ms))
             values = {name: item.value for name, item in present.items() if item.source in _ALTERED}
             values.update(changes)
             answer = await connection.request(
@@ -188,6 +240,21 @@ def _entry(item: DescribeConfigsResourceResult, version: int) -> ConfigEntry:
         source, is_default = ("default" if item.is_default else "topic"), item.is_default
     else:
         source, is_default = _SOURCES.get(item.config_source, "unknown"), item.config_source == _DEFAULT
-    return ConfigEntry(
-        item.name, item.value, source, is_default, item.read_only, item.is_sensitive, item.documentation or None
+    synonyms = tuple(
+        ConfigSynonym(each.name, each.value, _SOURCES.get(each.source, "unknown")) for each in item.synonyms
     )
+    return ConfigEntry(
+        item.name,
+        item.value,
+        source,
+        is_default,
+        item.read_only,
+        item.is_sensitive,
+        item.documentation or None,
+        synonyms,
+    )
+
+
+def _owner_name(resource: ConfigResource) -> str:
+    """Who answers for a resource: a broker by its id, or anybody."""
+    return resource.name if resource.kind == "broker" else ""

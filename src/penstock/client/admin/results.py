@@ -11,6 +11,7 @@ import msgspec
 from penstock.client.cluster_view import Node
 from penstock.client.consumer.types import TopicPartition
 
+Kind = Literal["topic", "broker"]
 ConfigValue = str | int | float | bool | None
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int | datetime
 """An end of a partition, or the first record at or after a time (milliseconds since 1970, or a datetime)."""
@@ -60,7 +61,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
 class ConfigResource(msgspec.Struct, frozen=True):
     """Whose settings: a topic's, or a broker's; broker "" is the default of all brokers."""
 
-    kind: Literal["topic", "broker"]
+    kind: Kind
     name: str
 
     @classmethod
@@ -75,6 +76,14 @@ class ConfigResource(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.name}" if self.name else f"all {self.kind}s"
 
 
+class ConfigSynonym(msgspec.Struct, frozen=True):
+    """A value that a setting has in one layer; `name` is what the setting is called there."""
+
+    name: str
+    value: str | None
+    source: str
+
+
 class ConfigEntry(msgspec.Struct, frozen=True):
     """A setting and where its value comes from."""
 
@@ -86,6 +95,8 @@ class ConfigEntry(msgspec.Struct, frozen=True):
     is_read_only: bool
     is_sensitive: bool
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """The values of all layers that have one, that which counts first; empty unless they were asked for."""
 
 
 class ClusterDescription(msgspec.Struct, frozen=True):

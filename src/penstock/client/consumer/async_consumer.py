@@ -40,11 +40,12 @@ from penstock.client.consumer.reading import (
     make_wish,
     pairs,
     partitions_meant,
+    unassigned,
 )
 from penstock.client.consumer.settings import ConsumerOptions, settings_from
 from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partitions
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
-from penstock.client.errors import ClosedError, ConfigError, PenstockError, TimedOut
+from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import Decoder
 from penstock.records.kernel import ConsumerRecord
@@ -182,6 +183,26 @@ class AsyncConsumer(Generic[K, V]):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return frozenset(self._engine.places)
+
+    async def wait_for_assignment(self, timeout_ms: float | None = None) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads, once there are any; functions of `on_assign` have been awaited then.
+
+        Raises TimedOut after `timeout_ms` (default_api_timeout_ms). No record is handed out by this.
+        """
+        self._check_started()
+        if self._attending:
+            return self.assignment()
+        self._reader.came_back()
+        limit_ms = self._within(timeout_ms)
+        deadline = self._deadline(limit_ms)
+        while True:
+            if self._handover.attention:
+                await self._attend()
+            self._check_started()
+            if self._engine.places and not self._handover.attention:
+                return self.assignment()
+            if not await self._wait(deadline):
+                raise unassigned(self._engine, limit_ms)
 
     @property
     def member_id(self) -> str:
@@ -391,7 +412,7 @@ class AsyncConsumer(Generic[K, V]):
             if self._handover.attention:
                 await self._attend()
             elif not await self._wait(deadline):
-                raise TimedOut(f"no partitions were assigned within {self._settings.default_api_timeout_ms} ms")
+                raise unassigned(self._engine, self._settings.default_api_timeout_ms)
 
     async def position(self, partition: tuple[str, int], *, timeout_ms: float | None = None) -> int:
         """The offset of the next record to be handed out."""

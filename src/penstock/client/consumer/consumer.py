@@ -43,11 +43,12 @@ from penstock.client.consumer.reading import (
     make_wish,
     pairs,
     partitions_meant,
+    unassigned,
 )
 from penstock.client.consumer.settings import ConsumerOptions, settings_from
 from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partitions
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
-from penstock.client.errors import ClosedError, ConfigError, PenstockError, TimedOut
+from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import Decoder
 from penstock.records.kernel import ConsumerRecord
@@ -185,6 +186,28 @@ class Consumer(Generic[K, V]):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return frozenset(self._engine.places)
+
+    def wait_for_assignment(self, timeout_ms: float | None = None) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads, once there are any; functions of `on_assign` have been called then.
+
+        Raises TimedOut after `timeout_ms` (default_api_timeout_ms). No record is handed out by this.
+        """
+        self._check_open()
+        if self._attending:
+            return self.assignment()
+        self._reader.came_back()
+        limit_ms = self._within(timeout_ms)
+        deadline = time.monotonic() + limit_ms / 1000
+        while True:
+            if self._handover.attention:
+                self._attend()
+            self._check_open()
+            # On the loop, a place is there only together with the duty to hear of it.
+            found = self._run(self._engine.assigned()) if self._engine.places else None
+            if found and not self._handover.attention:
+                return found
+            if not self._wait(deadline):
+                raise unassigned(self._engine, limit_ms)
 
     @property
     def member_id(self) -> str:
@@ -381,7 +404,7 @@ class Consumer(Generic[K, V]):
             if self._handover.attention:
                 self._attend()
             elif not self._wait(deadline):
-                raise TimedOut(f"no partitions were assigned within {self._settings.default_api_timeout_ms} ms")
+                raise unassigned(self._engine, self._settings.default_api_timeout_ms)
 
     def position(self, partition: tuple[str, int], *, timeout_ms: float | None = None) -> int:
         """The offset of the next record to be handed out."""

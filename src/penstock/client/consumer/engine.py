@@ -249,8 +249,12 @@ class Engine:
         self._fetcher.set_places(self.places)
         if gone:
             self.handover.drop_stale()
+        if gone or fresh:
             self.handover.look_here()
         return fresh
+
+    async def assigned(self) -> frozenset[TopicPartition]:
+        return frozenset(self.places)
 
     async def _do_duty(self, step: Revoke | Assign) -> None:
         """Have the user's side let partitions go, or hear of new ones; comes back when it has."""

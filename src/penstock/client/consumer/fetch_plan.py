@@ -10,7 +10,7 @@ than an answer holds all partitions come by.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.client.consumer.fetch_session import Wanted
@@ -19,13 +19,15 @@ from penstock.client.consumer.types import TopicPartition
 
 
 class Leader(NamedTuple):
+    """Whom to ask, and the epoch of who leads: the two differ where a nearer replica is read."""
+
     node_id: int
     epoch: int
 
 
 class NodePlan(NamedTuple):
-    """One broker's next fetch. `is_partial`: some of its partitions wait for their buffers to empty, so the broker
-    should not hold the request long."""
+    """One broker's next fetch. `is_partial`: some of its partitions wait for their buffers to empty, or are asked for
+    by another request, so the broker should not hold this one long."""
 
     wanted: dict[TopicPartition, Wanted]
     is_partial: bool
@@ -39,7 +41,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._buffered = 0
-        self._expected: dict[int, int] = {}
+        self._expected: dict[Hashable, int] = {}
 
     @property
     def room(self) -> int:
@@ -49,11 +51,11 @@ class Budget:
     def buffered(self) -> int:
         return self._buffered
 
-    def expect(self, node_id: int, size: int) -> None:
-        self._expected[node_id] = size
+    def expect(self, request: Hashable, size: int) -> None:
+        self._expected[request] = size
 
-    def arrived(self, node_id: int) -> None:
-        self._expected.pop(node_id, None)
+    def arrived(self, request: Hashable) -> None:
+        self._expected.pop(request, None)
 
     def add(self, size: int) -> None:
         self._buffered += size

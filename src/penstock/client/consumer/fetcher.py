@@ -3,13 +3,17 @@
 Rule: `pump` looks at what may be fetched and sends it; it is called whenever something changed, and never waits. An
 answer is taken only for partitions that still stand where they stood when it was asked for. No record is read here:
 the loop's work is O(batches).
+
+A request waits at the broker for records to arrive, and nothing can call it back. What it cannot bring, since it came
+up after it left (a seek, an assignment, an end of a pause, a new leader), does not wait with it: that is asked for
+beside it, on a second connection, by requests that wait for next to nothing and keep no session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from penstock.client.cluster import ClusterClient
@@ -19,6 +23,7 @@ from penstock.client.consumer.errors import LogTruncated, PositionOutOfRange, Re
 from penstock.client.consumer.fetch_plan import Leader, NodePlan, Turns, plan
 from penstock.client.consumer.fetch_session import WITHOUT, FetchSession, SessionRequest, Wanted
 from penstock.client.consumer.handover import Handover
+from penstock.client.consumer.near_replicas import NearReplicas
 from penstock.client.consumer.positions import Place, Standing, Truncation, start_of
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.types import TopicPartition
@@ -45,6 +50,8 @@ _LARGEST_FETCH: Final = 2**31 - 1
 _PARTIAL_WAIT_MS: Final = 20
 # Fetches wait at the broker for records to arrive; nothing else should wait behind them.
 LANE: Final = "fetch"
+URGENT_LANE: Final = "fetch beside"
+_RACKS_FROM: Final = 11
 _MOVED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -78,6 +85,28 @@ class _Asked(NamedTuple):
         return place.version == self.version and place.standing is Standing.READY and place.fetch_offset == self.offset
 
 
+class _Flight:
+    """A request that is under way. `is_brief`: it is back soon, whether records arrive or not."""
+
+    __slots__ = ("asked", "is_brief", "node_id", "task")
+
+    def __init__(self, node_id: int, places: Iterable[Place], node_plan: NodePlan) -> None:
+        self.node_id = node_id
+        self.is_brief = node_plan.is_partial
+        self.task: asyncio.Task[None] | None = None
+        self.asked = {
+            place.partition: _Asked(place, place.version, place.fetch_offset)
+            for place in places
+            if place.partition in node_plan.wanted
+        }
+
+    def without(self, node_plan: NodePlan) -> NodePlan:
+        """Of a plan, what this request will not bring: what was moved since it left, or was not to be asked for."""
+        asked = self.asked
+        wanted = {p: how for p, how in node_plan.wanted.items() if p not in asked or not asked[p].is_current}
+        return NodePlan(wanted, node_plan.is_partial or len(wanted) < len(node_plan.wanted))
+
+
 class Fetcher:
     def __init__(
         self,
@@ -94,7 +123,8 @@ class Fetcher:
         self._on_change = on_change
         self._turns = Turns()
         self._sessions: dict[int, FetchSession] = {}
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._near = NearReplicas(settings.metadata_max_age_ms)
+        self._under_way: dict[tuple[int, str], _Flight] = {}
         self._not_before_ms: dict[int, float] = {}
         self._closed = False
 
@@ -105,25 +135,36 @@ class Fetcher:
         """Send what can be sent."""
         if self._closed:
             return
-        for node_id, node_plan in plan(self._turns, self._leaders(), None, now_ms).items():
-            if node_id in self._under_way or now_ms < self._not_before_ms.get(node_id, 0.0):
+        for node_id, node_plan in plan(self._turns, self._sources(now_ms), None, now_ms).items():
+            if now_ms < self._not_before_ms.get(node_id, 0.0):
                 continue
-            if self._handover.budget.room <= 0:
-                return
-            expected = min(self._settings.fetch_max_bytes, sum(how.max_bytes for how in node_plan.wanted.values()))
-            self._handover.budget.expect(node_id, expected)
-            self._under_way[node_id] = asyncio.create_task(self._fetch(node_id, node_plan))
+            waiting, beside = self._under_way.get((node_id, LANE)), self._under_way.get((node_id, URGENT_LANE))
+            if waiting is None:
+                self._send(node_id, LANE, node_plan if beside is None else beside.without(node_plan))
+            elif beside is None and not waiting.is_brief:
+                self._send(node_id, URGENT_LANE, waiting.without(node_plan)._replace(is_partial=True))
 
-    def _leaders(self) -> dict[TopicPartition, Leader]:
-        """Who leads what; the places learn their leaders' epochs on the way."""
-        leaders: dict[TopicPartition, Leader] = {}
+    def _send(self, node_id: int, lane: str, node_plan: NodePlan) -> None:
+        budget = self._handover.budget
+        if not node_plan.wanted or budget.room <= 0:
+            return
+        expected = min(self._settings.fetch_max_bytes, sum(how.max_bytes for how in node_plan.wanted.values()))
+        budget.expect((node_id, lane), expected)
+        flight = self._under_way[node_id, lane] = _Flight(node_id, self._turns, node_plan)
+        flight.task = asyncio.create_task(self._fetch(flight, lane, node_plan))
+
+    def _sources(self, now_ms: float) -> dict[TopicPartition, Leader]:
+        """Whom to ask for what; the places learn their leaders' epochs on the way."""
+        sources: dict[TopicPartition, Leader] = {}
         view = self._cluster.view
         for place in self._turns:
             found = view.leader_of(*place.partition)
             if found is not None and found.leader >= 0:
-                place.led_by(found.leader_epoch)
-                leaders[place.partition] = Leader(found.leader, found.leader_epoch)
-        return leaders
+                leader, epoch = found.leader, found.leader_epoch
+                place.led_by(epoch)
+                source = self._near.source(place.partition, leader, epoch, view.nodes, now_ms)
+                sources[place.partition] = Leader(source, epoch)
+        return sources
 
     def next_retry_ms(self, now_ms: float) -> float:
         """When something that was put off is due. The time must be that of the last `pump`: what falls due between two
@@ -132,20 +173,18 @@ class Fetcher:
         due += [place.not_before_ms for place in self._turns if place.not_before_ms > now_ms]
         return min(due, default=float("inf"))
 
-    async def _fetch(self, node_id: int, node_plan: NodePlan) -> None:
-        session = self._sessions.setdefault(node_id, FetchSession())
-        asked = {
-            place.partition: _Asked(place, place.version, place.fetch_offset)
-            for place in self._turns
-            if place.partition in node_plan.wanted
-        }
+    async def _fetch(self, flight: _Flight, lane: str, node_plan: NodePlan) -> None:
+        node_id = flight.node_id
+        session = self._sessions.setdefault(node_id, FetchSession()) if lane == LANE else None
         try:
-            connection = await self._cluster.to(node_id, lane=LANE)
+            connection = await self._cluster.to(node_id, lane=lane)
             response = await self._ask(connection, session, node_plan)
-            self._handover.budget.arrived(node_id)
-            self._take(node_id, session, response, asked)
+            self._handover.budget.arrived((node_id, lane))
+            self._take(flight, session, response)
         except PenstockError as error:
-            session.reset()
+            if session is not None:
+                session.reset()
+            self._near.lost(node_id, self._clock.monotonic_ms())
             self._put_off(node_id)
             if error.retriable:
                 _log.info("fetch from broker %d failed, trying again: %s", node_id, error)
@@ -153,14 +192,14 @@ class Fetcher:
             else:
                 self._handover.fail(error)
         finally:
-            self._handover.budget.arrived(node_id)
-            self._under_way.pop(node_id, None)
+            self._handover.budget.arrived((node_id, lane))
+            self._under_way.pop((node_id, lane), None)
             self._on_change()
 
-    async def _ask(self, connection: Connection, session: FetchSession, node_plan: NodePlan) -> FetchResponse:
+    async def _ask(self, connection: Connection, session: FetchSession | None, node_plan: NodePlan) -> FetchResponse:
         settings = self._settings
         version = connection.version_of(ApiKey.FETCH, _NEWEST)
-        if version >= _SESSIONS_FROM:
+        if version >= _SESSIONS_FROM and session is not None:
             said = session.request(node_plan.wanted)
         else:
             said = SessionRequest(0, WITHOUT, node_plan.wanted, [])
@@ -178,29 +217,34 @@ class Fetcher:
         )
         if version >= _SESSIONS_FROM:
             request.forgotten_topics_data = _forgotten(said.forgotten)
+        if version >= _RACKS_FROM and self._near.may_redirect(node_plan.wanted, self._clock.monotonic_ms()):
+            request.rack_id = settings.client_rack or ""
         response: FetchResponse = await connection.request(
             ApiKey.FETCH, request, version=version, timeout_ms=settings.request_timeout_ms + wait_ms
         )
         return response
 
-    def _take(
-        self, node_id: int, session: FetchSession, response: FetchResponse, asked: Mapping[TopicPartition, _Asked]
-    ) -> None:
-        if response.error_code in _SESSION_LOST:
+    def _take(self, flight: _Flight, session: FetchSession | None, response: FetchResponse) -> None:
+        if session is not None and response.error_code in _SESSION_LOST:
             session.reset()
             return
         if response.error_code:
-            raise error_for(response.error_code, where=f"fetch from broker {node_id}")
-        session.accepted(response.session_id)
+            raise error_for(response.error_code, where=f"fetch from broker {flight.node_id}")
+        if session is not None:
+            session.accepted(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
-                one = asked.get(TopicPartition(topic.topic, data.partition_index))
+                one = flight.asked.get(TopicPartition(topic.topic, data.partition_index))
                 if one is not None and one.is_current:
-                    self._take_partition(one.place, data)
+                    self._take_partition(flight.node_id, one.place, data)
 
-    def _take_partition(self, place: Place, data: PartitionData) -> None:
+    def _take_partition(self, node_id: int, place: Place, data: PartitionData) -> None:
         if data.error_code:
-            self._refused(place, error_code(data.error_code))
+            self._refused(node_id, place, error_code(data.error_code))
+            return
+        if data.preferred_read_replica >= 0:
+            # Such an answer has no records: they are there.
+            self._redirected(place, data.preferred_read_replica)
             return
         place.high_watermark = data.high_watermark
         place.last_stable_offset = data.last_stable_offset
@@ -249,8 +293,22 @@ class Fetcher:
         place.seek(truncation.end_offset)
         self._handover.look_here()
 
-    def _refused(self, place: Place, code: ErrorCode) -> None:
+    def _redirected(self, place: Place, node_id: int) -> None:
+        leader = self._cluster.view.leader_of(*place.partition)
+        if leader is None:
+            return
+        _log.info("%s is read from broker %d, which is nearer than its leader", place.partition, node_id)
+        self._near.redirected(place.partition, node_id, leader.leader_epoch, self._clock.monotonic_ms())
+        if node_id not in self._cluster.view.nodes:
+            self._cluster.refresh_soon()
+
+    def _refused(self, node_id: int, place: Place, code: ErrorCode) -> None:
         now_ms = self._clock.monotonic_ms()
+        if self._near.ended(place.partition, node_id, now_ms):
+            # A follower may be behind, or be none any more. Only what the leader says counts, and it is asked at once.
+            _log.info("%s is read from its leader again: broker %d said %s", place.partition, node_id, code.name)
+            self._cluster.refresh_soon()
+            return
         place.retry_at(now_ms + self._settings.retry_backoff_ms)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(place)
@@ -282,7 +340,7 @@ class Fetcher:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._under_way.values())
+        tasks = [flight.task for flight in self._under_way.values() if flight.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

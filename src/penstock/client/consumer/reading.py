@@ -20,7 +20,7 @@ from penstock.client.consumer.positions import Place, is_offset
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.subscription import Pattern, Wish, wish_for
 from penstock.client.consumer.types import TopicPartition
-from penstock.client.errors import ConfigError, DeserializationError
+from penstock.client.errors import ConfigError, DeserializationError, TimedOut
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import Decoder
 from penstock.records.kernel import ConsumerRecord
@@ -208,6 +208,19 @@ def partitions_meant(what: Partitions, assigned: Iterable[TopicPartition]) -> li
     for one in what:
         meant += partitions_meant(one, known)
     return meant
+
+
+def unassigned(engine: Engine, timeout_ms: float) -> TimedOut:
+    """What to say when nothing was assigned in time, with what is known about why."""
+    if engine.wish.is_empty:
+        hint = "Nothing is subscribed: call subscribe or assign"
+    elif all(engine.cluster.view.topic(name) is None for name in engine.topics_meant()):
+        hint = "None of the topics exists"
+    elif engine.commits.committer.member_id:
+        hint = "The group has this consumer as a member; it may have more members than there are partitions"
+    else:
+        hint = "See whether the group's coordinator is up"
+    return TimedOut(f"no partitions were assigned within {timeout_ms:.0f} ms", hint=hint)
 
 
 def make_wish(topics: Iterable[str], pattern: Pattern | None, exclude: Pattern | None) -> Wish:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.client.errors import BrokerError, NotConnected, PenstockError, TimedOut, error_for
+from penstock.client.errors import BrokerError, NotConnected, TimedOut, error_for
 from penstock.client.offset_stores.base import NO_MEMBER, Membership, OffsetAndMetadata, P
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.wire.api_keys import ApiKey
@@ -104,22 +104,22 @@ class BrokerOffsetStore:
         pause_ms = _FIRST_PAUSE_MS
         while True:
             left_ms = max(1, int(deadline_ms - self._clock.monotonic_ms()))
+            # One coordinator does not get all of the time: it may hang, and another may have its work by then.
+            answer_ms = min(left_ms, self._cluster.request_timeout_ms)
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     connection = await self._cluster.to_coordinator("group", group)
-                    return await ask(connection, left_ms)
-            except TimeoutError as error:
-                if isinstance(error, PenstockError):
+                    return await ask(connection, answer_ms)
+            except (BrokerError, NotConnected, TimedOut) as error:
+                if not error.retriable or self._clock.monotonic_ms() + pause_ms >= deadline_ms:
                     raise
+                if not isinstance(error, BrokerError) or error.code in _MOVED:
+                    self._cluster.forget_coordinator("group", group)
+            except TimeoutError as error:
                 raise TimedOut(
                     f"the coordinator of group {group} did not answer within {self._timeout_ms} ms",
                     hint="See whether the brokers are up; a larger timeout_ms gives them more time",
                 ) from error
-            except (BrokerError, NotConnected) as error:
-                if not error.retriable or self._clock.monotonic_ms() + pause_ms >= deadline_ms:
-                    raise
-                if isinstance(error, NotConnected) or error.code in _MOVED:
-                    self._cluster.forget_coordinator("group", group)
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(_LONGEST_PAUSE_MS, pause_ms * 2)
 

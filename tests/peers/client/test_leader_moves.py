@@ -1,0 +1,206 @@
+"""Leaders and coordinators of an Apache Kafka cluster move under load, in every way in which they can.
+
+Nothing is lost, stored twice, read twice or out of order; the group goes on; no call outlasts its time-out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from tests.client.contract.contract import new_group, new_name, until
+from tests.peers.client.kafka_cluster import OFFSETS_TOPIC, KafkaCluster
+
+from penstock import Admin, Consumer, Delivery, Producer, TopicSpec
+
+pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
+
+_PARTITIONS = 3
+_ENOUGH = 200
+_PAUSE_S = 0.001
+_PATIENCE_S = 60.0
+_POLL_MS = 200
+# For how long a broker that is frozen is waited for.
+_ANSWER_MS = 2_000
+_COMMIT_MS = 15_000
+# What a time-out may be exceeded by on a machine whose cores three brokers share.
+_SLACK_S = 2.0
+
+
+class Sending(threading.Thread):
+    """Sends numbers to all partitions in turn, and remembers what became of each."""
+
+    def __init__(self, producer: Producer[Any, Any], topic: str) -> None:
+        super().__init__(daemon=True)
+        self.sent: list[list[Delivery]] = [[] for _ in range(_PARTITIONS)]
+        self.longest_s = 0.0
+        self._producer = producer
+        self._topic = topic
+        self._is_ending = threading.Event()
+
+    def run(self) -> None:
+        while not self._is_ending.wait(_PAUSE_S):
+            for partition, sent in enumerate(self.sent):
+                begun = time.monotonic()
+                sent.append(self._producer.send(self._topic, b"%d" % len(sent), partition=partition))
+                self.longest_s = max(self.longest_s, time.monotonic() - begun)
+
+    def end(self) -> list[int]:
+        """How many were sent to each partition."""
+        self._is_ending.set()
+        self.join(_PATIENCE_S)
+        return [len(sent) for sent in self.sent]
+
+    def acknowledged(self) -> int:
+        """How many are through in the partition that has the fewest of them."""
+        return min(sum(each.done() for each in list(sent)) for sent in self.sent)
+
+
+class Reading(threading.Thread):
+    """A member of a group that polls and commits by itself, and remembers how long each call took."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str, group: str) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[list[tuple[int, bytes]]] = [[] for _ in range(_PARTITIONS)]
+        self.longest_poll_s = self.longest_commit_s = 0.0
+        self.commits = 0
+        self.lost: list[Any] = []
+        self.failure: BaseException | None = None
+        self._is_ending = threading.Event()
+        self._consumer = Consumer(
+            topic, bootstrap_servers=cluster.bootstrap, group_id=group, auto_offset_reset="none",
+            enable_auto_commit=False, heartbeat_interval_ms=200, request_timeout_ms=_ANSWER_MS,
+        )  # fmt: skip
+        self._consumer.on_lost(self.lost.append)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._is_ending.is_set():
+                begun = time.monotonic()
+                records = self._consumer.poll(_POLL_MS)
+                self.longest_poll_s = max(self.longest_poll_s, time.monotonic() - begun)
+                for partition, found in records.items():
+                    self.seen[partition.partition] += [(record.offset, record.value) for record in found]
+                if records:
+                    self._commit()
+        except BaseException as error:  # noqa: BLE001 - shown by `end`
+            self.failure = error
+        finally:
+            self._consumer.close()
+
+    def _commit(self) -> None:
+        begun = time.monotonic()
+        self._consumer.commit(timeout_ms=_COMMIT_MS)
+        self.commits += 1
+        self.longest_commit_s = max(self.longest_commit_s, time.monotonic() - begun)
+
+    def counts(self) -> list[int]:
+        """How many were read of each partition."""
+        return [len(self.seen[partition]) for partition in range(_PARTITIONS)]
+
+    def end(self) -> None:
+        self._is_ending.set()
+        self.join(_PATIENCE_S)
+        assert self.failure is None, self.failure
+
+
+@contextmanager
+def elected(cluster: KafkaCluster, admin: Admin, topics: list[str], _: int) -> Iterator[None]:
+    cluster.elect(admin, topics)
+    yield
+
+
+@contextmanager
+def stopped(cluster: KafkaCluster, admin: Admin, topics: list[str], leader: int) -> Iterator[None]:
+    cluster.nodes[leader].stop()
+    with _until_begun_again(cluster, admin, topics, leader):
+        yield
+
+
+@contextmanager
+def killed(cluster: KafkaCluster, admin: Admin, topics: list[str], leader: int) -> Iterator[None]:
+    cluster.nodes[leader].kill()
+    with _until_begun_again(cluster, admin, topics, leader):
+        yield
+
+
+@contextmanager
+def _until_begun_again(cluster: KafkaCluster, admin: Admin, topics: list[str], leader: int) -> Iterator[None]:
+    try:
+        cluster.without(admin, topics, leader)
+        yield
+    finally:
+        cluster.nodes[leader].launch()
+        cluster.nodes[leader].wait_until_listening()
+
+
+@contextmanager
+def frozen(cluster: KafkaCluster, admin: Admin, topics: list[str], leader: int) -> Iterator[None]:
+    """Its connections stay open and say nothing; when it wakes it still believes that it leads."""
+    cluster.nodes[leader].freeze()
+    try:
+        cluster.without(admin, topics, leader)
+        yield
+    finally:
+        cluster.nodes[leader].thaw()
+
+
+Move = Callable[[KafkaCluster, Admin, list[str], int], AbstractContextManager[None]]
+
+
+def _move_on(
+    cluster: KafkaCluster, admin: Admin, topic: str, sending: Sending, reading: Reading, move: Move, times: int
+) -> None:
+    topics = [topic, OFFSETS_TOPIC]
+
+    def wait_for_progress() -> None:
+        """Records that were sent from now on are acknowledged, read and committed."""
+        sent, commits = max(map(len, sending.sent)), reading.commits
+        until(lambda: min(sending.acknowledged(), *reading.counts()) > sent + _ENOUGH, "it is on", _PATIENCE_S)
+        until(lambda: reading.commits > commits + 1, "the group commits", _PATIENCE_S)
+
+    wait_for_progress()
+    for round_ in range(times):
+        # In turn whoever leads a partition, and whoever coordinates the group.
+        about = (topic, 0) if round_ % 2 == 0 else (OFFSETS_TOPIC, 0)
+        with move(cluster, admin, topics, cluster.leaders(admin, topics)[about]):
+            wait_for_progress()
+        cluster.settle(admin, topics)
+        wait_for_progress()
+
+
+@pytest.mark.parametrize(("move", "times"), [(elected, 3), (stopped, 2), (killed, 2), (frozen, 2)])
+def test_leaders_and_coordinator_move_under_load(cluster: KafkaCluster, move: Move, times: int) -> None:
+    topic, group = new_name("moved"), new_group()
+    with (
+        Admin(cluster.bootstrap, request_timeout_ms=_ANSWER_MS) as admin,
+        Producer(cluster.bootstrap, batch_size=2_000, linger_ms=1, request_timeout_ms=_ANSWER_MS) as producer,
+    ):
+        admin.create_topic(TopicSpec(topic, _PARTITIONS))
+        cluster.settle(admin, [topic])
+        admin.set_group_offsets(group, {(topic, index): 0 for index in range(_PARTITIONS)})
+        sending, reading = Sending(producer, topic), Reading(cluster, topic, group)
+        try:
+            sending.start()
+            _move_on(cluster, admin, topic, sending, reading, move, times)
+            counts = sending.end()
+            producer.flush(_PATIENCE_S)
+            until(lambda: reading.counts() >= counts, "all is read", _PATIENCE_S)
+        finally:
+            sending.end()
+            reading.end()
+        committed = {at.partition: one.offset for at, one in admin.group_offsets(group).items()}
+    for partition, sent in enumerate(sending.sent):
+        wanted = list(range(counts[partition]))
+        assert [delivery.result(0).offset for delivery in sent] == wanted
+        assert reading.seen[partition] == [(number, b"%d" % number) for number in wanted]
+    assert committed == dict(enumerate(counts))
+    assert reading.lost == []
+    assert sending.longest_s < _SLACK_S, "send does not wait for a broker"
+    assert reading.longest_poll_s < _POLL_MS / 1000 + _SLACK_S
+    assert reading.longest_commit_s < _COMMIT_MS / 1000
