@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import click
 
 from penstock.cli.output import JSON, CommandError, Output, format_option
+from penstock.spark.configured import told_by_arguments, told_by_environment, value_of
 
 if TYPE_CHECKING:
     from penstock.spark.java import Java
@@ -89,16 +90,17 @@ def python(arguments: tuple[str, ...], deliver: bool | None, master: str | None,
     \b
     penstock spark python views.py
     penstock spark python --master 'local[4]' -m myproject.report
+    penstock spark python --master sc://host:15002 views.py
     """
     from penstock.spark.session import submit_variable
 
+    through = ["-m", "penstock.spark.run"] if arguments and _is_program(arguments[0]) else []
+    if master is not None and master.startswith("sc://"):
+        _become(sys.executable, [*through, *arguments], _client_variables(master, given, deliver))
     asked = [part for each in given for part in ("--conf", each)] + (["--master", master] if master else [])
     variables, settings, _ = _ready(asked, deliver)
-    if master:
-        settings["spark.master"] = master
-    settings |= _configured(asked)
+    settings |= told_by_arguments(asked)
     variables["PYSPARK_SUBMIT_ARGS"] = submit_variable(settings, variables)
-    through = ["-m", "penstock.spark.run"] if arguments and _is_program(arguments[0]) else []
     _become(sys.executable, [*through, *arguments], variables)
 
 
@@ -127,6 +129,22 @@ def _is_program(first: str) -> bool:
     return first in ("-m", "-c") or not first.startswith("-")
 
 
+def _client_variables(remote: str, given: Sequence[str], deliver: bool | None) -> dict[str, str]:
+    """Variables for a client of Spark Connect, which needs no Java."""
+    from penstock.client.errors import MissingDependency
+    from penstock.spark.session import check_connect
+
+    if given or deliver:
+        raise CommandError(
+            "A Spark Connect server has its own settings and packages.", "Leave --conf and --deliver out."
+        )
+    try:
+        check_connect()
+    except MissingDependency as error:
+        raise CommandError(f"{error.message[0].upper()}{error.message[1:]}.", f"{error.hint}.") from None
+    return {**os.environ, "SPARK_REMOTE": remote}
+
+
 class _Ready(NamedTuple):
     """Variables and settings for Spark, and the Java that it runs on."""
 
@@ -141,41 +159,23 @@ def _ready(arguments: Sequence[str], deliver: bool | None) -> _Ready:
     from penstock.spark.session import prepare, settings, spark_home
 
     variables = dict(os.environ)
-    given = _configured(arguments)
-    master = _value(arguments, "--master") or given.get("spark.master")
     try:
         home = spark_home()
         if not (home / "bin" / "spark-submit").exists():
             raise CommandError(f"There is no Spark in {home}.", "Unset SPARK_HOME, or correct it.")
         java = prepare(variables)
+        given = {**told_by_environment(variables, home), **told_by_arguments(arguments)}
+        master = given.get("spark.master")
+        if master is not None and master.startswith("sc://"):
+            raise CommandError(
+                f"{master} is a Spark Connect server, to which nothing is submitted.",
+                f"penstock spark python --master {master} FILE, or penstock spark shell --remote {master}.",
+            )
         chosen = settings(given, master=master, deliver=deliver)
     except PenstockError as error:
         raise CommandError(f"{error.message[0].upper()}{error.message[1:]}.", f"{error.hint}.") from None
     variables["SPARK_HOME"] = str(home)
     return _Ready(variables, {name: value for name, value in chosen.items() if given.get(name) != value}, java)
-
-
-def _configured(arguments: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for number, argument in enumerate(arguments):
-        pair = ""
-        if argument in ("--conf", "-c") and number + 1 < len(arguments):
-            pair = arguments[number + 1]
-        elif argument.startswith("--conf="):
-            pair = argument.removeprefix("--conf=")
-        name, sign, value = pair.partition("=")
-        if sign:
-            found[name.strip()] = value
-    return found
-
-
-def _value(arguments: Sequence[str], option: str) -> str | None:
-    for number, argument in enumerate(arguments):
-        if argument == option and number + 1 < len(arguments):
-            return arguments[number + 1]
-        if argument.startswith(f"{option}="):
-            return argument.partition("=")[2]
-    return None
 
 
 def job_place(arguments: Sequence[str]) -> int | None:
@@ -194,12 +194,12 @@ def wrapped(arguments: Sequence[str], place: int | None) -> list[str]:
     if place is None or not arguments[place].endswith(".py"):
         return list(arguments)
     options = list(arguments[:place])
-    is_remote = _value(options, "--deploy-mode") == "cluster" or (
-        _configured(options).get("spark.submit.deployMode") == "cluster"
+    is_remote = value_of(options, "--deploy-mode") == "cluster" or (
+        told_by_arguments(options).get("spark.submit.deployMode") == "cluster"
     )
     if is_remote:
         return list(arguments)
-    name = [] if _value(options, "--name") else ["--name", Path(arguments[place]).name]
+    name = [] if value_of(options, "--name") else ["--name", Path(arguments[place]).name]
     runner = Path(__file__).parents[1] / "spark" / "run.py"
     return [*options, *name, str(runner), *arguments[place:]]
 

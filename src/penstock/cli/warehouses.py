@@ -42,7 +42,11 @@ def engine_options(command: _Command) -> _Command:
     """Where the work is done."""
     for option in (
         click.option("--local", is_flag=True, help="In this process, without Spark: for what one machine can take."),
-        click.option("--master", metavar="URL", help="Spark's master. [default: Spark's own, else local[*]]"),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Spark's master, or sc://host:port for Spark Connect. [default: Spark's own, else local[*]]",
+        ),
     ):
         command = option(command)
     return command
@@ -68,14 +72,14 @@ def the_runner(name: str, *, local: bool, master: str | None) -> Iterator[Runner
     if local:
         yield LocalRunner()
         return
-    from penstock.spark.session import session
+    from penstock.spark.session import connect_address, session
 
-    spark = session(
-        name, master=master, visible_lag=False,
-        config={"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"},
-    )  # fmt: skip
+    remote = connect_address(master)
+    config = {} if remote else {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
+    spark = session(name, master=master, visible_lag=False, config=config)
     try:
-        spark.sparkContext.setLogLevel("ERROR")
+        if not remote:
+            spark.sparkContext.setLogLevel("ERROR")
         yield SparkRunner(spark)
     finally:
         spark.stop()

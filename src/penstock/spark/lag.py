@@ -188,7 +188,7 @@ class LagListener(StreamingQueryListener):
         return Admin(bootstrap, client_id="penstock-spark-lag", request_timeout_ms=_TIMEOUT_MS, ssl=context)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Over Spark Connect the listener travels to the server.
+        # Threads and connections stay where they are.
         return {**self.__dict__, "_committer": None}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -219,9 +219,31 @@ def publish(spark: SparkSession, options: Mapping[str, str] | None = None) -> La
     if spark.conf.get(_SETTING, None) == "published":
         return None
     listener = LagListener(options)
-    spark.streams.addListener(listener)
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        _listen_over_connect(spark, listener)
+    else:
+        spark.streams.addListener(listener)
     spark.conf.set(_SETTING, "published")
     return listener
+
+
+def _listen_over_connect(spark: SparkSession, listener: LagListener) -> None:
+    """The listener runs here, in the client, and hears of what the server's queries do as long as the client lives."""
+    # The events come by a thread that keeps a program from ending until stop() is called, which not every program does;
+    # unless a thread that keeps nobody from ending has made it.
+    adding = threading.Thread(target=spark.streams.addListener, args=(listener,), daemon=True)
+    adding.start()
+    adding.join()
+    stop = spark.stop
+
+    def stop_after_the_last_event() -> None:
+        # A session that was stopped with listeners warns, when the program ends, that it cannot remove them.
+        spark.stop = stop  # type: ignore[method-assign]
+        with contextlib.suppress(Exception):
+            withdraw(spark, listener)
+        stop()
+
+    spark.stop = stop_after_the_last_event  # type: ignore[method-assign]
 
 
 def withdraw(spark: SparkSession, listener: LagListener) -> None:

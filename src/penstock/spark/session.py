@@ -5,7 +5,8 @@
     spark.read.format("penstock") ...
 
 Rule: what the user has set is never changed, only what is missing is added. The same settings, as arguments and
-variables of a process, make `penstock spark`.
+variables of a process, make `penstock spark`. A master sc://host is a Spark Connect server: it has a Java, a Python and
+this package of its own, so nothing is set for it and nothing is sent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.errors import MissingDependency
+from penstock.client.errors import ConfigError, MissingDependency
+from penstock.spark.configured import told_by_environment
 from penstock.spark.delivery import delivery_settings, is_local, make_archive
 from penstock.spark.java import Java, find_java
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _FINISHED: Final = "spark.penstock.registered"
+_REMOTE: Final = "sc://"
 
 
 def session(
@@ -42,23 +45,56 @@ def session(
 ) -> SparkSession:
     """A session, or the one there is. `deliver` sends this package to executors; without a word, if they are elsewhere.
 
-    Raises NoJava, MissingDependency.
+    A master sc://host:port is a Spark Connect server. Raises NoJava, MissingDependency, ConfigError.
     """
     check_pyspark()
     given = dict(config or {})
-    prepare(os.environ)
+    remote = connect_address(master, given)
+    if remote is not None:
+        chosen = _remote_settings(given, deliver)
+    else:
+        prepare(os.environ)
+        chosen = missing_settings(given, master, deliver)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder()
     if name is not None:
         builder = builder.appName(name)
-    if master is not None:
+    if remote is not None:
+        builder = builder.remote(remote)
+    elif master is not None:
         builder = builder.master(master)
-    for key, value in settings(given, master=master or given.get("spark.master"), deliver=deliver).items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     finish(spark, visible_lag=visible_lag)
     return spark
+
+
+def connect_address(master: str | None, config: Mapping[str, str] | None = None) -> str | None:
+    """The address of the Spark Connect server, if that is where a session would work."""
+    if master is not None:
+        return master if master.startswith(_REMOTE) else None
+    told = {**told_by_environment(os.environ, spark_home()), **(config or {})}
+    return told.get("spark.remote")
+
+
+def missing_settings(given: Mapping[str, str], master: str | None, deliver: bool | None) -> dict[str, str]:
+    """What is given, and what neither that nor Spark's own files and variables say."""
+    told = {**told_by_environment(os.environ, spark_home()), **given}
+    chosen = settings(told, master=master or told.get("spark.master"), deliver=deliver)
+    return {key: value for key, value in chosen.items() if key in given or told.get(key) != value}
+
+
+def _remote_settings(given: Mapping[str, str], deliver: bool | None) -> dict[str, str]:
+    """What a client of Spark Connect may set. Raises MissingDependency, ConfigError."""
+    check_connect()
+    if deliver:
+        raise ConfigError(
+            "a Spark Connect server takes no package from its clients",
+            hint="Install penstock where the server and its executors run, and leave deliver out",
+        )
+    return {key: value for key, value in given.items() if key not in ("spark.master", "spark.remote")}
 
 
 def finish(spark: SparkSession, *, visible_lag: bool = True) -> None:
@@ -138,6 +174,21 @@ def check_pyspark() -> None:
     for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependency(package, "Spark", "spark")
+
+
+def check_connect() -> None:
+    """Raises MissingDependency, which names what to install for Spark Connect."""
+    for module, package in (
+        ("grpc", "grpcio"),
+        ("grpc_status", "grpcio-status"),
+        ("google.rpc", "googleapis-common-protos"),
+    ):
+        try:
+            found = importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise MissingDependency(package, "Spark Connect", "connect")
 
 
 def _archives() -> Path:

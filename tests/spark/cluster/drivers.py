@@ -1,0 +1,97 @@
+"""A driver in a process of its own: this one may have a session of another kind, and a process has one.
+
+    driver = Driver(classic, url, str(folder))
+    assert driver.tells(stories.count, address, topic) == 10
+
+Rule: stories are functions of a module, given the session and plain values; what they return, or why they failed in
+words, comes back. One driver serves many stories: starting one costs more than most of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from tests.spark.cluster.standalone import PATIENCE_S, SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_OF_ANOTHER = ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE")
+_session: list[SparkSession] = []
+
+
+class StoryFailed(Exception):
+    """What went wrong in the driver, as text: Spark's errors do not travel."""
+
+
+class Driver:
+    """A process with a session; ended by `stop`."""
+
+    def __init__(self, start: Callable[..., SparkSession], *args: Any) -> None:
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        try:
+            self._pool.submit(_begin, start, args).result(PATIENCE_S)
+        except BaseException:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+    def tells(self, story: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the story returns. Raises StoryFailed."""
+        return self.begins(story, *args, **kwargs).result(PATIENCE_S)
+
+    def begins(self, story: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """What the story will return; it is under way."""
+        return self._pool.submit(_run, story, args, kwargs)
+
+    def stop(self) -> None:
+        self._pool.submit(_end).result(PATIENCE_S)
+        self._pool.shutdown()
+
+
+def classic(master: str, folder: str) -> SparkSession:
+    """A session of `penstock.spark.session`, for executors that have this environment."""
+    from penstock.spark.session import session
+
+    for name in _OF_ANOTHER:
+        os.environ.pop(name, None)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    places = {
+        "spark.sql.warehouse.dir": str(Path(folder) / "warehouse"),
+        "spark.local.dir": str(Path(folder) / "local"),
+    }
+    spark = session("penstock-tests", master=master, config={**SETTINGS, **places}, deliver=False)
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def remote(url: str) -> SparkSession:
+    """A session of `penstock.spark.session` with a Spark Connect server."""
+    from penstock.spark.session import session
+
+    for name in _OF_ANOTHER:
+        os.environ.pop(name, None)
+    return session(master=url)
+
+
+def _begin(start: Callable[..., SparkSession], args: tuple[Any, ...]) -> None:
+    _session.append(start(*args))
+
+
+def _run(story: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return story(_session[0], *args, **kwargs)
+    except Exception:  # noqa: BLE001 - told to the test, as text
+        raise StoryFailed(traceback.format_exc()) from None
+
+
+def _end() -> None:
+    _session.pop().stop()
