@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         """The generation of a broker that knows no ApiVersions: "0.9"."""
         self.close_reason = ""
         self.first_bytes = b""
-        self._client_id = client_id
+        self.client_id = client_id
         self._loop = loop or asyncio.get_running_loop()
         self._versions: dict[int, tuple[int, int]] = {}
         self._max_frame_bytes = max_frame_bytes
@@ -147,6 +147,15 @@ class Connection(asyncio.BufferedProtocol):
         api = APIS.get(api_key)
         return theirs is not None and api is not None and theirs[0] <= version <= theirs[1] and version in api.versions
 
+    @property
+    def plain_peer(self) -> tuple[int, Any] | None:
+        """Family and address of the peer; None with TLS, or when there is no connection."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("sslcontext") is not None:
+            return None
+        sock = transport.get_extra_info("socket")
+        return None if sock is None else (sock.family, transport.get_extra_info("peername"))
+
     # ------------------------------------------------------------------------------------------ requests
 
     @property
@@ -187,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         if version is None:
             version = self.version_of(api_key)
         self._correlation_id = correlation_id = self._correlation_id % _MAX_CORRELATION + 1
-        chunks = encode_request(api_key, version, correlation_id, self._client_id, message)
+        chunks = encode_request(api_key, version, correlation_id, self.client_id, message)
         future: asyncio.Future[Any] | None = None
         if expects_answer:
             future = self._loop.create_future()

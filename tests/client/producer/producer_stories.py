@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.client.producer.accumulator import Accumulator, Blocked, OutgoingRequest
+from penstock.client.producer.accumulator import Accumulator, Blocked
 from penstock.client.producer.answers import Answer
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.delivery import Delivery
+from penstock.client.producer.plans import OutgoingRequest
 from penstock.client.producer.sequences import ProducerId
 from penstock.client.producer.settings import ProducerSettings, checked_settings
 from penstock.client.producer.settling import Acknowledged, Settlement

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.client.producer.producer_stories import Bench, ModelBroker, encoded
 
 from penstock.client.errors import NotConnected
-from penstock.client.producer.accumulator import OutgoingRequest
 from penstock.client.producer.answers import Answer
 from penstock.client.producer.delivery import Delivery
+from penstock.client.producer.plans import OutgoingRequest
 from penstock.wire.error_codes import ErrorCode
 
 _LOST = NotConnected("b:1", "cut")

@@ -8,6 +8,7 @@ The way of a record, and the module of each step:
     accumulator                batches that wait: partition_queue, batches, memory
     sequences                  numbers by which nothing is stored twice
     sender                     requests and answers: requests, answers, outcomes, splitting, producer_ids
+    driving, side_link         the short way: the thread that waits for a record sends it
     delivery, completion       what the user holds
 """
 

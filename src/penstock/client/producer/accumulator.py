@@ -16,19 +16,19 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
-from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.batches import Driver, ProducerBatch
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.interceptors import Headers
 from penstock.client.producer.memory import MemoryBudget
 from penstock.client.producer.partition_queue import Held, PartitionQueue
 from penstock.client.producer.partitioners import next_sticky
+from penstock.client.producer.plans import NEVER, OutgoingRequest, Plan, Slots
 from penstock.client.producer.sequences import ProducerId
 from penstock.client.producer.settings import ProducerSettings
 from penstock.records.batch import HEADER_SIZE
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes
 from penstock.runtime.randomness import Random
 
-NEVER: Final = float("inf")
 WORTH_PACKING_BYTES: Final = 16 * 1024
 _RECORD_OVERHEAD: Final = 26  # varints of lengths and deltas, attributes, header count: at most
 _HEADER_OVERHEAD: Final = 10
@@ -65,46 +65,6 @@ class Routes(Protocol):
         """How many more requests the node may be given now."""
 
 
-class OutgoingRequest:
-    """Batches that go to a node in one request: at most one of each partition."""
-
-    __slots__ = ("batches", "node", "size")
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.batches: list[ProducerBatch] = []
-        self.size = 0
-
-    def add(self, batch: ProducerBatch) -> None:
-        self.batches.append(batch)
-        self.size += batch.size
-
-
-class Plan:
-    """What to do now: `requests` in this order; look again at `wake_at_ms` at the latest."""
-
-    __slots__ = ("leaderless", "needs_producer_id", "requests", "to_connect", "to_pack", "wake_at_ms")
-
-    def __init__(self) -> None:
-        self.requests: list[OutgoingRequest] = []
-        self.leaderless: set[str] = set()
-        self.to_connect: set[int] = set()
-        self.to_pack: list[ProducerBatch] = []
-        self.needs_producer_id = False
-        self.wake_at_ms = NEVER
-
-
-class _Slots:
-    """How many requests a node may still be given, and those that this plan gives it."""
-
-    __slots__ = ("free", "node", "requests")
-
-    def __init__(self, node: int, free: int) -> None:
-        self.node = node
-        self.free = free
-        self.requests: list[OutgoingRequest] = []
-
-
 class Accumulator:
     """All batches of a producer that are not done. The caller sees to it that one thread is in here at a time."""
 
@@ -120,6 +80,7 @@ class Accumulator:
         self.settings = settings
         self._on_closed = on_closed
         self.is_numbering = is_numbering
+        self.driver: Driver | None = None
         self.topics: dict[str, TopicQueues] = {}
         self.memory = MemoryBudget(settings.buffer_memory)
         self._moment = moment
@@ -147,7 +108,7 @@ class Accumulator:
             if partition < len(queues):
                 queues[partition].lane = lane
             else:
-                queues.append(PartitionQueue(name, partition, lane, is_muted_by_order=muted))
+                queues.append(PartitionQueue(name, partition, lane, is_muted_by_order=muted, driver=self.driver))
         topic = self.topics[name] = TopicQueues(name, lanes, queues)
         return topic
 
@@ -266,7 +227,7 @@ class Accumulator:
         while self.next_linger_ms() <= now_ms:
             self._due(self._lingering.popleft())
         plan.wake_at_ms = min(self.next_linger_ms(), self.next_deadline_ms())
-        by_node: dict[int, _Slots] = {}
+        by_node: dict[int, Slots] = {}
         for queue in list(self._active):
             node = routes.leader_of(queue.topic, queue.partition)
             if node < 0:
@@ -274,7 +235,7 @@ class Accumulator:
                 continue
             slots = by_node.get(node)
             if slots is None:
-                slots = by_node[node] = _Slots(node, routes.slots_of(node))
+                slots = by_node[node] = Slots(node, routes.slots_of(node))
                 if slots.free < 0:
                     plan.to_connect.add(node)
             before = len(queue.in_flight)
@@ -291,7 +252,7 @@ class Accumulator:
         return plan
 
     def _plan_partition(
-        self, queue: PartitionQueue, now_ms: float, slots: _Slots, producer: ProducerId | None, plan: Plan
+        self, queue: PartitionQueue, now_ms: float, slots: Slots, producer: ProducerId | None, plan: Plan
     ) -> Held | None:
         """Puts what a partition can send into requests to its node; why it can send no more, None if those are full."""
         most_in_flight = self.settings.max_in_flight
@@ -319,10 +280,31 @@ class Accumulator:
                 slots.free -= 1
             slots.requests[place].add(batch)
             place += 1
-            queue.sent(batch)
-            batch.attempts += 1
-            batch.node = slots.node
+            queue.sent(batch, slots.node)
         return None
+
+    def take_alone(self, batch: ProducerBatch, now_ms: float, node: int, producer: ProducerId | None) -> bool:
+        """Whether an open batch may be sent by whoever waits for it; if so it counts as on its way to that node.
+
+        Only if its partition has nothing else to send, and then nothing else of it is sent before the answer.
+        """
+        queue = batch.queue
+        has_others = bool(queue.waiting or queue.in_flight)
+        if queue.open is not batch or has_others or not queue.may_take_more(now_ms, self.settings.max_in_flight):
+            return False
+        if self.is_numbering and producer is None and queue.sequences.owner is None:
+            return False
+        self.close_open(queue)
+        if queue.next_to_send(now_ms, self.settings.max_in_flight, producer, is_numbering=self.is_numbering) is batch:
+            queue.sent(batch, node)
+            queue.is_driven = True
+            del self._active[queue]
+        self.next_linger_ms()  # forgets the batch
+        return queue.is_driven
+
+    def is_all(self, batch: ProducerBatch) -> bool:
+        """Whether nothing but this batch is to be sent or answered."""
+        return len(self._undone) == 1 and self._undone[0] is batch
 
     def _pack(self, queue: PartitionQueue, plan: Plan) -> None:
         """Large batches are compressed elsewhere before they are sent, several at a time."""

@@ -7,9 +7,10 @@ and then its bytes are made anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.client.producer.completion import Completion
+from penstock.client.producer.completion import Callback, Completion
 from penstock.client.producer.interceptors import BatchInfo
 from penstock.client.producer.sequences import UNNUMBERED, Numbers
 from penstock.client.producer.stamps import RunStamps, Stamps
@@ -36,6 +37,16 @@ class Builder(Protocol):
         self, *, codec: int, level: int | None, producer_id: int, producer_epoch: int, base_sequence: int,
         is_transactional: bool,
     ) -> bytearray: ...  # fmt: skip
+
+
+class Driver(Protocol):
+    """Who may send a batch in the thread that waits for it (`driving`)."""
+
+    def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
+        """Called before a thread begins to wait; how much of the time is left to wait for."""
+
+    def call_on_loop(self, calls: Sequence[Callback]) -> bool:
+        """Hands callbacks to the event loop; False if this is its thread, where they are called at once."""
 
 
 class ProducerBatch(Completion):
@@ -80,6 +91,17 @@ class ProducerBatch(Completion):
         if self.builder is not None:
             self.count = self.builder.count
             self.size = self.builder.size
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        driver = self.queue.driver
+        if driver is not None and not self.is_done:
+            timeout_s = driver.drive(self, timeout_s)
+        return super().wait(timeout_s)
+
+    def _call_back(self, callbacks: Sequence[Callback]) -> None:
+        driver = self.queue.driver
+        if driver is None or not driver.call_on_loop(callbacks):
+            super()._call_back(callbacks)
 
     def release(self) -> None:
         """Lets go of the bytes."""

@@ -103,8 +103,12 @@ class Completion:
         # Whoever waits is told first: what callbacks do may take time.
         for wake in waiters or ():
             wake()
-        for callback in callbacks or ():
-            _call(callback)
+        if callbacks:
+            self._call_back(callbacks)
+
+    def _call_back(self, callbacks: Sequence[Callback]) -> None:
+        for callback in callbacks:
+            call_safely(callback)
 
     # --- asking
 
@@ -134,7 +138,7 @@ class Completion:
                     self._callbacks = []
                 self._callbacks.append(callback)
                 return
-        _call(callback)
+        call_safely(callback)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks the calling thread until this ends; False if it did not in time."""
@@ -196,7 +200,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _call(callback: Callback) -> None:
+def call_safely(callback: Callback) -> None:
+    """What a callback raises is logged and harms nobody."""
     try:
         callback()
     except Exception:  # noqa: BLE001 - the users' own code: one callback must not keep the others from being called

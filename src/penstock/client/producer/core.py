@@ -19,6 +19,7 @@ from penstock.client.errors import ClosedError, RecordTooLarge, SerializationErr
 from penstock.client.producer.accumulator import Accumulator, Blocked, TopicQueues, record_size
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.delivery import Delivery
+from penstock.client.producer.driving import Driving
 from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors, ProducerInterceptor
 from penstock.client.producer.partition_queue import PartitionQueue
 from penstock.client.producer.partitioners import Partitioner, checked, partition_of_key
@@ -48,6 +49,7 @@ class ProducerCore:
         value: Encoder[Any] | None,
         partitioner: Partitioner | None,
         interceptors: Sequence[ProducerInterceptor],
+        is_waited_for_by_threads: bool = False,
     ) -> None:
         self.cluster = cluster
         self.settings = settings
@@ -68,6 +70,13 @@ class ProducerCore:
         )
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
+        self._driving: Driving | None = None
+        self._may_drive = (
+            is_waited_for_by_threads
+            and settings.linger_ms == 0
+            and settings.acks != 0
+            and not self.interceptors.sees_batches
+        )
 
     # --- beginning and end, on the loop
 
@@ -92,6 +101,8 @@ class ProducerCore:
             self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
             on_freed=lambda: self.on_freed(),
         )  # fmt: skip
+        if self._may_drive:
+            self._driving = self.accumulator.driver = Driving(self._sender, self.accumulator, self.lock)
 
     async def flush(self, timeout_s: float | None) -> bool:
         """Whether all that was sent before is acknowledged, or has failed, within the time."""
@@ -113,6 +124,8 @@ class ProducerCore:
             left = len(self.accumulator.undone())
             if left:
                 _log.warning("the producer was closed before %d batches were acknowledged", left)
+            if self._driving is not None:
+                await self._driving.end()
             await self._sender.end(
                 ClosedError("the producer was closed before the record was acknowledged; it may be in the log or not")
             )
@@ -204,11 +217,15 @@ class ProducerCore:
                     self.wake()
                     return opened
                 delivery = opened
-                if self.accumulator.wants_attention:
+                if self.accumulator.wants_attention and not self._is_expected(queue.open):
                     self.wake()
             if self.interceptors.sees_records:  # under the lock, so that it comes before the end of the batch
                 self.interceptors.enqueued(EnqueuedRecord(topic, queue.partition, key, value, headers, stamp_ms))
         return delivery
+
+    def _is_expected(self, batch: ProducerBatch | None) -> bool:
+        """Whether a thread is likely to come and send the batch."""
+        return self._driving is not None and batch is not None and self._driving.is_expected(batch)
 
     def _choose(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> tuple[PartitionQueue, bool]:
         """The partition of a record, and whether another would do as well."""

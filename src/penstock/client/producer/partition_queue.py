@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.client.producer.sequences import UNNUMBERED, PartitionSequences, ProducerId
 
 if TYPE_CHECKING:
-    from penstock.client.producer.batches import ProducerBatch
+    from penstock.client.producer.batches import Driver, ProducerBatch
     from penstock.client.producer.delivery import Delivery
     from penstock.records.kernel import Lane
 
@@ -42,7 +42,9 @@ class PartitionQueue:
 
     __slots__ = (
         "_next_order",
+        "driver",
         "in_flight",
+        "is_driven",
         "is_muted_by_order",
         "lane",
         "not_before_ms",
@@ -53,11 +55,21 @@ class PartitionQueue:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, lane: Lane[Delivery], *, is_muted_by_order: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lane: Lane[Delivery],
+        *,
+        is_muted_by_order: bool,
+        driver: Driver | None = None,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
         self.is_muted_by_order = is_muted_by_order
+        self.driver = driver
+        self.is_driven = False  # what is on its way goes by a connection of its own: nothing may overtake it
         self.open: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
@@ -101,14 +113,18 @@ class PartitionQueue:
         elif batch in self.waiting:
             self.waiting.remove(batch)
 
-    def sent(self, batch: ProducerBatch) -> None:
+    def sent(self, batch: ProducerBatch, node: int) -> None:
         """It is on its way."""
         self.waiting.remove(batch)
         self.in_flight.append(batch)
+        batch.attempts += 1
+        batch.node = node
 
     def answered(self, batch: ProducerBatch) -> None:
-        """It is no longer on its way, whatever the answer."""
-        self.in_flight.remove(batch)
+        """It is no longer on its way, whatever the answer; again is harmless."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+        self.is_driven = False
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
         """Whether no batch with numbers stands before it, waiting or on its way."""
@@ -117,8 +133,11 @@ class PartitionQueue:
 
     def may_take_more(self, now_ms: float, most_in_flight: int) -> bool:
         """Whether a batch that was never sent could be sent now."""
-        limit = 1 if self.is_muted_by_order else most_in_flight
-        return now_ms >= self.not_before_ms and not self.sequences.needs_reset and len(self.in_flight) < limit
+        is_free = len(self.in_flight) < self._limit(most_in_flight)
+        return is_free and now_ms >= self.not_before_ms and not self.sequences.needs_reset
+
+    def _limit(self, most_in_flight: int) -> int:
+        return 1 if self.is_muted_by_order or self.is_driven else most_in_flight
 
     def next_to_send(
         self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
@@ -135,7 +154,7 @@ class PartitionQueue:
         batch = self.waiting[0]
         if batch.is_packing:
             return Held.PACKING
-        if len(self.in_flight) >= (1 if self.is_muted_by_order else most_in_flight):
+        if len(self.in_flight) >= self._limit(most_in_flight):
             return Held.IN_ORDER
         if not is_numbering:
             return batch

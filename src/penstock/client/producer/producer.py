@@ -103,7 +103,8 @@ class Producer(Generic[K, V]):
                 _started(
                     bootstrap_servers, settings, start_timeout_ms,
                     options={
-                        "key": key, "value": value, "partitioner": partitioner, "interceptors": tuple(interceptors)
+                        "key": key, "value": value, "partitioner": partitioner, "interceptors": tuple(interceptors),
+                        "is_waited_for_by_threads": True,
                     },
                     cluster_options={
                         "client_id": client_id, "request_timeout_ms": request_timeout_ms,

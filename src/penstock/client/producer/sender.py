@@ -20,10 +20,11 @@ from typing import Any, Final
 from penstock.client.cluster import ClusterClient
 from penstock.client.connection import Connection
 from penstock.client.errors import DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
-from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
+from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.answers import Answer, answers_of
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.interceptors import Interceptors
+from penstock.client.producer.plans import NEVER, OutgoingRequest
 from penstock.client.producer.producer_ids import ask_producer_id
 from penstock.client.producer.requests import HIGHEST_VERSION, check_codec, produce_request
 from penstock.client.producer.sequences import ProducerId
@@ -31,6 +32,8 @@ from penstock.client.producer.settling import Acknowledged, Settlement
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
 from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.produce import ProduceResponse
 
 _log = logging.getLogger("penstock.producer")
 _PACKING_THREADS: Final = 2
@@ -76,7 +79,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._nodes: dict[int, _NodeState] = {}
-        self._producer: ProducerId | None = None
+        self.producer: ProducerId | None = None
         self._asking_for_id: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +119,7 @@ class Sender:
             if not late and self._accumulator.has_nothing_due:
                 self._set_timer(self._accumulator.next_deadline_ms(), now_ms)
                 return
-            plan = self._accumulator.plan(now_ms, self, self._producer)
+            plan = self._accumulator.plan(now_ms, self, self.producer)
         if late:
             self._end([(batch, self._too_late(batch)) for batch in late])
         for request in plan.requests:
@@ -202,7 +205,7 @@ class Sender:
         try:
             while True:
                 try:
-                    self._producer = await ask_producer_id(self._cluster, self._settings.request_timeout_ms)
+                    self.producer = await ask_producer_id(self._cluster, self._settings.request_timeout_ms)
                     break
                 except PenstockError as error:
                     failures += 1
@@ -282,11 +285,50 @@ class Sender:
         if error is not None:
             self._unanswered(request, state, error)
             return
-        response = future.result()
+        self._heard(request, state, future.result())
+
+    def _heard(self, request: OutgoingRequest, state: _NodeState, response: ProduceResponse) -> None:
         if response.throttle_time_ms > 0:
             state.throttled_until_ms = self._clock.monotonic_ms() + response.throttle_time_ms
             self._loop.call_later(response.throttle_time_ms / 1000, self.wake_here)
         self._settle(request, answers_of(response), None)
+
+    # --- batches that were sent by the threads that wait for them (`driving`)
+
+    def now_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    def way_to(self, node: int) -> tuple[Connection, int] | None:
+        """The connection to a node, and the version of Produce to be used there; None if there is none now."""
+        state = self._nodes.get(node)
+        if state is None or state.connection is None or state.connection.closed:
+            return None
+        return state.connection, state.version
+
+    def acknowledged_alone(self, request: OutgoingRequest, response: ProduceResponse) -> bool:
+        """Ends the one batch of a request, in any thread, if the answer says no more than that it is stored."""
+        batch = request.batches[0]
+        answer = answers_of(response).get((batch.topic, batch.partition))
+        is_plain = answer is not None and answer.code is ErrorCode.NONE and answer.leader < 0
+        if answer is None or not is_plain or response.throttle_time_ms > 0 or self._is_ended:
+            return False
+        with self._lock:
+            end, _ = self._settlement.settle(batch, answer, self._clock.monotonic_ms())
+        if end is not None:
+            self._end([(batch, end)])
+        if not self._accumulator.has_nothing_due:
+            self.wake()
+        return True
+
+    def settle_alone(self, request: OutgoingRequest, outcome: ProduceResponse | Exception) -> None:
+        """The same on the loop, whatever became of the request."""
+        if self._is_ended:
+            return
+        state = self._nodes.get(request.node) or _NodeState()
+        if isinstance(outcome, Exception):
+            self._unanswered(request, state, outcome)
+        else:
+            self._heard(request, state, outcome)
 
     def _unanswered(self, request: OutgoingRequest, state: _NodeState, error: BaseException) -> None:
         if isinstance(error, PenstockError):
