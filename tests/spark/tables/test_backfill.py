@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, column, dead, once, places, rows, view
 
-from penstock.spark.tables.commits import BACKFILL
-from penstock.spark.tables.errors import RangeError
+from penstock.client.errors import PenstockError
+from penstock.spark.tables.commits import BACKFILL, LOAD
+from penstock.spark.tables.errors import ConcurrentLoad, RangeError
+from penstock.spark.tables.following import follow
 from penstock.spark.tables.maintenance import compact
-from penstock.spark.tables.ranges import Span
+from penstock.spark.tables.ranges import Span, doubled, union
 from penstock.spark.tables.running import LocalRunner
+from penstock.spark.tables.tasks import Work
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -138,3 +142,70 @@ def test_a_backfill_over_live_data_is_seen_as_a_whole_or_not_at_all(world: World
     loader.load_new()
     assert places(rows(opened)) == once(world.log())
     assert set(column(rows(opened), "_topic").values()) == {world.topic}
+
+
+def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rests(world: World) -> None:
+    """Two loads of one table at once, one for what is new and one for a range of the past; both meet dead letters."""
+    world.views(400)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+    stop = threading.Event()
+    failures: list[PenstockError] = []
+    rounds = threading.Semaphore(0)
+
+    def write() -> None:
+        number = 400
+        while not stop.is_set():
+            world.send([b"bad", *(view(each) for each in range(number, number + 9))])
+            number += 9
+
+    def load() -> None:
+        try:
+            following = world.loader(world.warehouse.open("views"))
+            follow(following, stop, interval_s=0.0, after_round=lambda _: rounds.release())
+        except PenstockError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write), threading.Thread(target=load)]
+    for thread in threads:
+        thread.start()
+    try:
+        past = [Span(span.partition, 3, span.end - 3) for span in opened.standing([0, 1]).spans]
+        loader = world.loader(world.warehouse.open("views"))
+        for _ in range(4):
+            assert rounds.acquire(timeout=30)
+            assert loader.load_range(past, bounded=True).replaced == past
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert failures == []
+    world.loader(opened).load_new()
+    log = world.log()
+    assert places(rows(opened)) + places(dead(opened)) == once(log)
+    assert {place for place, value in log.items() if value == b"bad"} == set(places(dead(opened)))
+    for partition, (first, after) in opened.standing([0, 1]).covered.items():
+        assert (first, after) == (0, 1 + max(offset for where, offset in log if where == partition))
+    notes = [opened.store.note(version) for version in range(opened.store.version + 1)]
+    loads = [span for note in notes if note is not None and note.kind == LOAD for span in note.spans]
+    assert doubled(loads) == []
+    assert union(loads) == opened.standing([0, 1]).spans
+    assert sum(note is not None and note.kind == BACKFILL for note in notes) == 4
+
+
+def test_a_backfill_whose_table_grew_meanwhile_is_refused_as_a_whole(world: World) -> None:
+    world.views(50)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+
+    class GrowsMeanwhile(LocalRunner):
+        def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]:
+            answers = super().run(work, payloads)
+            if world.log().keys() == places(rows(opened)).keys():
+                world.send([b'{"user": "x", "page": "/"}', b"bad"])
+                world.loader(world.warehouse.open("views")).load_new()
+            return answers
+
+    with pytest.raises(ConcurrentLoad):
+        world.loader(world.warehouse.open("views"), runner=GrowsMeanwhile(1)).load_range([Span(0, 2, 9)], bounded=True)
+    assert places(rows(opened)) + places(dead(opened)) == once(world.log())

@@ -70,11 +70,13 @@ def test_a_declaration_survives_the_way_into_the_table_and_back() -> None:
         ({"vacuum_after": "5m"}, "below an hour"),
         ({"format": "avro"}, "needs avro_schema"),
         ({"format": "avro", "avro_schema": "missing.avsc"}, "No such file"),
+        ({"format": "avro", "avro_schema": "{not json"}, "avro_schema is no JSON"),
         ({"format": "protobuf", "message": "views.desc"}, "views.desc#shop.View"),
         ({"target_file_mb": 0}, "above 0"),
         ({"target_file_mb": "12"}, "above 0"),
         ({"start": "yesterday"}, "earliest, latest"),
         ({"options": 5}, "options is 5"),
+        ({"options": {"kafka.isolation.level": "read_uncommitted"}}, 'Write isolation = "read_uncommitted"'),
         ({"descriptors": "x"}, "no setting"),
     ],
 )

@@ -108,6 +108,14 @@ def test_a_poisoned_record_among_many_costs_only_itself() -> None:
     assert found.index.to_pylist() == [number for number in range(5000) if number != 2500]
 
 
+def test_fields_of_structs_that_are_not_known_are_passed_over_in_a_crowd_and_alone() -> None:
+    values = [b'{"g": {"x": 1, "z": []}}', b'{"l": [{"y": "a", "q": {}}]}']
+    schema = "g struct<x:long>, l array<struct<y:string>>"
+    for others in ([], [b"bad"]):
+        found = decoded(schema, *values, *others)
+        assert found.rows.to_pylist() == [{"g": {"x": 1}, "l": None}, {"g": None, "l": [{"y": "a"}]}]
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5) | st.sampled_from(["2026-11-15", "2026-11-15T10:00:00Z"]),

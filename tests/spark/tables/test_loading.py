@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, dead, once, places
 from penstock.client.errors import PenstockError, UnknownTopic
 from penstock.spark.errors import DataLost, TopicRecreated
 from penstock.spark.tables.commits import LOAD
-from penstock.spark.tables.errors import ConcurrentLoad, TableError, TableExists, UnfitRecord
+from penstock.spark.tables.errors import ConcurrentLoad, DeclarationError, TableError, TableExists, UnfitRecord
 from penstock.spark.tables.following import follow
 from penstock.spark.tables.loading import group_of
 from penstock.spark.tables.ranges import Span, doubled, union
@@ -72,7 +73,8 @@ def test_progress_is_shown_as_the_offsets_of_a_group(world: World) -> None:
     world.views(20)
     opened = world.make(schema=VIEWS)
     world.loader(opened).load_new()
-    shown = {where.partition: found.offset for where, found in world.admin.group_offsets(group_of("views")).items()}
+    offsets = world.admin.group_offsets(group_of("views"))
+    shown = {where.partition: found.offset for where, found in offsets.items() if where.topic == world.topic}
     assert shown == {span.partition: span.end for span in opened.standing([0, 1]).spans}
 
 
@@ -146,6 +148,21 @@ def test_days_are_folders_that_any_reader_finds(world: World) -> None:
     assert found.num_rows == 3
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_readers_of_delta_that_filter_by_any_column_find_the_rows(world: World, mode: str) -> None:
+    world.views(20)
+    world.send([b'{"user": "u9", "page": "/"}', b"bad"], key=lambda number: b"u9")
+    opened = world.make(schema=VIEWS, mode=mode)
+    world.loader(opened).load_new()
+    opened.store.refresh()
+    dataset = opened.store.delta.to_pyarrow_dataset()
+    assert dataset.to_table(filter=pads.field("ms") == 19).num_rows == 1
+    assert dataset.to_table(filter=pads.field("page").is_valid()).column("user").to_pylist() == ["u9"]
+    assert dataset.to_table(filter=pads.field("at") > datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)).num_rows > 0
+    buried = opened.dead.delta.to_pyarrow_dataset()
+    assert buried.to_table(filter=pads.field("_topic") == world.topic).num_rows == 1
+
+
 @pytest.mark.parametrize(("policy", "kept"), [("accept", 3), ("dead", 2), ("drop", 2)])
 def test_late_records_follow_the_policy(world: World, policy: str, kept: int) -> None:
     day_ms = 86_400_000
@@ -188,8 +205,6 @@ def test_avro_values_become_the_columns_of_their_schema(world: World) -> None:
             {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         ],
     }  # fmt: skip
-    import datetime
-
     moment = datetime.datetime(2026, 11, 15, 10, tzinfo=datetime.UTC)
     codec = Avro(schema)
     world.send([codec.encode("t", {"user": "a", "ms": 5, "at": moment}), b"\xff" * 3], partition=0)
@@ -325,6 +340,22 @@ def test_a_topic_that_is_not_there_is_told_and_no_table_is_made(world: World) ->
     with pytest.raises(UnknownTopic, match="nowhere"):
         world.make(schema=VIEWS)
     assert world.warehouse.names() == []
+
+
+def test_an_avro_schema_that_is_none_is_told_and_no_table_is_made(world: World) -> None:
+    with pytest.raises(DeclarationError, match="not a schema"):
+        world.make(format="avro", avro_schema='{"type": "recrd"}')
+    assert world.warehouse.names() == []
+
+
+def test_a_topic_that_is_gone_is_told_and_the_table_stays(world: World) -> None:
+    world.views(5)
+    opened = world.make(schema=VIEWS)
+    world.loader(opened).load_new()
+    world.admin.delete_topic(world.topic)
+    with pytest.raises(UnknownTopic, match=world.topic):
+        world.loader(opened).load_new()
+    assert rows(opened).num_rows == 5
 
 
 def test_a_table_that_is_there_is_not_made_again(world: World) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.tables.worlds import FIRST_MS, World, dead, reasons, rows
 
+from penstock.spark.tables import loading
 from penstock.spark.tables.errors import RangeError
 from penstock.spark.tables.ranges import Span
 from penstock.spark.tables.types import TIMESTAMP
@@ -82,6 +83,25 @@ def test_a_range_that_ends_before_the_table_does_is_refused(world: World) -> Non
     loader.load_new()
     with pytest.raises(RangeError, match="up to where it is"):
         loader.load_range([Span(0, 2, 5)], bounded=True)
+
+
+def test_more_than_a_driver_holds_takes_several_commits_and_cannot_be_loaded_again_in_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_MOST_UPSERTS", 30)
+    world.send((state(f"u{n % 40}", n) for n in range(100)), partition=0)
+    opened = world.make(schema=SCHEMA, mode="upsert", key=["user"])
+    loader = world.loader(opened)
+    assert loader.load_new().commits == 4
+    wanted = {f"u{n % 40}": n for n in range(100)}
+    assert found(opened) == wanted
+    version = opened.store.version
+    with pytest.raises(RangeError, match=r"100 offsets are to be loaded again .* 30 at most") as caught:
+        loader.load_range([Span(0, 0, 100)], bounded=False)
+    assert "drop the table" in str(caught.value)
+    assert opened.store.version == version
+    loader.load_range([Span(0, 70, 100)], bounded=False)
+    assert found(opened) == wanted
 
 
 def test_a_key_that_moved_to_another_partition_has_its_newest_record_by_time() -> None:

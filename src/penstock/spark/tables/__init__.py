@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from penstock.client.errors import MissingDependency
 
 try:
-    import deltalake  # noqa: F401
     import pyarrow  # noqa: F401
 except ImportError as error:
-    raise MissingDependency(error.name or "deltalake", "loading tables", "spark") from error
+    raise MissingDependency("pyarrow", "loading tables", "spark") from error
 
 from penstock.spark.tables.declaration import Table, from_mapping, from_toml
 from penstock.spark.tables.loading import Loader

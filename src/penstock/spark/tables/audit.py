@@ -34,11 +34,13 @@ class Hour:
     waiting: int = 0
     empty: int = 0
     """Offsets without a record."""
+    removed: int = 0
+    """Of those, records that the table has: they were compacted away after they had been loaded."""
 
     @property
     def difference(self) -> int:
         """Above 0: missing. Below: surplus."""
-        return self.produced - self.landed - self.dead - self.dropped - self.waiting - self.empty
+        return self.produced - self.landed - self.dead - self.dropped - self.waiting - self.empty + self.removed
 
     @property
     def missing(self) -> int:

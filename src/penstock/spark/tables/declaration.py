@@ -213,15 +213,19 @@ def _avro_text(value: Any, folder: Path | None) -> str:
     if isinstance(value, Mapping | list):
         return json.dumps(value)
     text = _text("avro_schema", value)
-    if text.lstrip().startswith(("{", "[")):
-        return text
+    if not text.lstrip().startswith(("{", "[")):
+        try:
+            text = ((folder or Path()) / text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeclarationError(
+                f"avro_schema: {text}: {getattr(error, 'strerror', None) or 'is not UTF-8'}",
+                hint="It is a file beside the declaration, or the schema itself",
+            ) from None
     try:
-        return ((folder or Path()) / text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(
-            f"avro_schema: {text}: {getattr(error, 'strerror', None) or 'is not UTF-8'}",
-            hint="It is a file beside the declaration, or the schema itself",
-        ) from None
+        json.loads(text)
+    except ValueError as error:
+        raise DeclarationError(f"avro_schema is no JSON: {error}", hint="An Avro schema is JSON") from None
+    return text
 
 
 def _message(value: Any, folder: Path | None) -> dict[str, str]:
@@ -252,6 +256,11 @@ def checked(table: Table) -> Table:
             raise DeclarationError(f"{name} is {value!r}, which is not known", hint=hint)
     if table.start not in STARTS and not table.start.isdigit():
         raise DeclarationError(f"start is {table.start!r}", hint="It is earliest, latest, or milliseconds since 1970")
+    if any(name.lower() == "kafka.isolation.level" for name in table.options):
+        raise DeclarationError(
+            "options has kafka.isolation.level, which is the table's own setting",
+            hint='Write isolation = "read_uncommitted"; read_committed is what it is without',
+        )
     _check_value_schema(table)
     if table.columns:
         _check_columns(table)

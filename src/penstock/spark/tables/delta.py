@@ -9,7 +9,6 @@ commit that ended with an error happened is asked of the log: each carries an id
 
 from __future__ import annotations
 
-import errno
 import json
 import time
 import uuid
@@ -22,7 +21,7 @@ import pyarrow as pa
 from penstock.spark.tables.commits import KEY, CommitNote, DataFile, first_id, next_id
 from penstock.spark.tables.errors import ConcurrentLoad, NoSuchTable, TableError
 from penstock.spark.tables.ranges import Span
-from penstock.spark.tables.storage import Storage, told_plainly
+from penstock.spark.tables.storage import NO_SPACE, Storage, is_full, said_by, told_plainly
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -244,10 +243,8 @@ class Store:
 
 
 def _refused(uri: str, error: Exception) -> TableError:
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    full = "No space left" in said or getattr(error, "errno", None) == errno.ENOSPC
-    hint = "Free some space, then run the same again" if full else "See whether the folder can be read and written"
-    return TableError(f"{uri}: nothing was committed: {said}", hint=hint)
+    hint = NO_SPACE if is_full(error) else "See whether the folder can be read and written"
+    return TableError(f"{uri}: nothing was committed: {said_by(error)}", hint=hint)
 
 
 _BOUNDS: Final = ("min._partition", "max._partition", "min._offset", "max._offset")

@@ -26,8 +26,8 @@ class Unfit(Exception):
     """A value that its column cannot hold; the text says why, in a few words."""
 
 
-def fit_column(value: Any, column: Column) -> Any:
-    """The value as Arrow takes it for the column; raises Unfit."""
+def fit_column(value: Any, column: Column, *, passes_over: bool = False) -> Any:
+    """The value as Arrow takes it for the column; raises Unfit. `passes_over`: fields of structs that are not known."""
     if value is None:
         if column.required:
             raise Unfit(f"{column.name} is null or missing")
@@ -39,19 +39,19 @@ def fit_column(value: Any, column: Column) -> Any:
         if not -_INT64 <= time_us < _INT64:
             raise Unfit(f"{column.name} is {value}, which is no time")
         return time_us
-    return fit(value, column.type, column.name)
+    return fit(value, column.type, column.name, passes_over=passes_over)
 
 
-def fit(value: Any, kind: pa.DataType, where: str) -> Any:
+def fit(value: Any, kind: pa.DataType, where: str, *, passes_over: bool = False) -> Any:
     """The value as Arrow takes it for a type; raises Unfit."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return _struct(value, kind, where)
+        return _struct(value, kind, where, passes_over)
     if pa.types.is_list(kind):
         if not isinstance(value, list):
             raise _unfit(where, value, type_text(kind))
-        return [fit(item, kind.value_type, f"{where}[]") for item in value]
+        return [fit(item, kind.value_type, f"{where}[]", passes_over=passes_over) for item in value]
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _time(value, kind, where)
     if pa.types.is_decimal(kind):
@@ -76,14 +76,14 @@ def _plain(value: Any, kind: pa.DataType, where: str) -> Any:
     raise _unfit(where, value, type_text(kind))
 
 
-def _struct(value: Any, kind: Any, where: str) -> dict[str, Any]:
+def _struct(value: Any, kind: Any, where: str, passes_over: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _unfit(where, value, "struct")
     known = {field.name: field.type for field in kind}
     for name in value:
-        if name not in known and value[name] is not None:
+        if name not in known and value[name] is not None and not passes_over:
             raise Unfit(f"{where}.{name} is not in the schema")
-    return {name: fit(value.get(name), known[name], f"{where}.{name}") for name in known}
+    return {name: fit(value.get(name), known[name], f"{where}.{name}", passes_over=passes_over) for name in known}
 
 
 def _time(value: Any, kind: pa.DataType, where: str) -> Any:

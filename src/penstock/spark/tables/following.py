@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.client.errors import PenstockError
+from penstock.spark.errors import ReadStalled
 from penstock.spark.tables.loading import Loader
 from penstock.spark.tables.reports import LoadReport
 
@@ -35,7 +36,8 @@ def follow(
                 after_round(report)
             stop.wait(interval_s)
         except PenstockError as error:
-            if not error.retriable:
+            # A task that waited for a broker in vain has waited enough, but the next round may find it there.
+            if not error.retriable and not isinstance(error, ReadStalled):
                 raise
             wait_s = min(_LONGEST_WAIT_S, 2.0**failures)
             failures += 1

@@ -152,8 +152,9 @@ class JsonDecoder:
             self._refuse(fields)
             if self._grow(fields):
                 return None
+        passes_over = not self._may_grow
         try:
-            return [fit_column(document.get(column.name), column) for column in self.columns]
+            return [fit_column(document.get(one.name), one, passes_over=passes_over) for one in self.columns]
         except Unfit:
             if not self._may_grow or not self._grow_for(document):
                 raise

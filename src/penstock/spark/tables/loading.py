@@ -13,7 +13,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import PenstockError
@@ -22,10 +22,9 @@ from penstock.spark.tables import dead_letters, planning, tasks
 from penstock.spark.tables.commits import (
     BACKFILL,
     DEAD_SEQUENCE,
+    EVOLVE,
     LOAD,
-    REPLAY,
     CommitNote,
-    Counts,
     DataFile,
     first_id,
     next_id,
@@ -38,8 +37,9 @@ from penstock.spark.tables.ranges import Span, limited, split, total, union
 from penstock.spark.tables.reports import Limits, LoadReport
 from penstock.spark.tables.rewriting import RewriteTask, plan_removal
 from penstock.spark.tables.rewriting import run_pickled as rewrite_pickled
-from penstock.spark.tables.tasks import LoadTask, TaskResult
-from penstock.spark.tables.upsert import merge, staged_rows
+from penstock.spark.tables.tasks import LoadTask, TaskResult, Written
+from penstock.spark.tables.upsert import merge as merge_rows
+from penstock.spark.tables.upsert import staged_rows
 from penstock.spark.tables.warehouse import OpenTable
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ _log = logging.getLogger(__name__)
 _MOST_UPSERTS: Final = 1_000_000
 _GROWTHS: Final = 4
 _RETRIES: Final = 2
+# A load that follows the log commits again and again while a backfill tries to.
+_COMMIT_TRIES: Final = 20
+_SETTLE_TRIES: Final = 5
 
 
 Progress = Callable[[CommitNote, int], None]
@@ -129,6 +132,13 @@ class Loader:
                     f"an upsert table is loaded again up to where it is, and {short[0]} ends before that",
                     hint="Leave the end out: a row of then would come back after it was deleted",
                 )
+            if total(spans) > _MOST_UPSERTS:
+                # In several commits, a crash between two would leave rows that were deleted since.
+                raise RangeError(
+                    f"{total(spans)} offsets are to be loaded again into an upsert table in one commit, which passes "
+                    f"through the driver's memory: {_MOST_UPSERTS} at most",
+                    hint="Begin later; or drop the table and load it anew, which takes as many commits as it needs",
+                )
         if spans:
             self._step(spans, BACKFILL, report)
         return self.load_new(report, until=planning.ends_asked(asked) if bounded else None)
@@ -146,9 +156,15 @@ class Loader:
 
     def settle(self) -> None:
         """Finish what a driver that died left of the dead letters."""
-        self.opened.store.refresh()
-        self.opened.dead.refresh()
-        dead_letters.settle(self.opened.store, self.opened.dead)
+        for _ in range(_SETTLE_TRIES):
+            self.opened.store.refresh()
+            self.opened.dead.refresh()
+            try:
+                dead_letters.settle(self.opened.store, self.opened.dead)
+            except ConcurrentLoad:
+                continue
+            return
+        raise overtaken(self.opened.name)
 
     # ------------------------------------------------------------------------------------------ where it begins
 
@@ -182,15 +198,18 @@ class Loader:
 
     def _step(self, spans: Sequence[Span], kind: str, report: LoadReport) -> None:
         opened = self.opened
+        began = opened.store.version
         standing = opened.standing({span.partition for span in spans})
         per_task = max(1, min(self._limits.task_records, -(-total(spans) // self._runner.parallelism())))
         results = self.run(split(spans, per_task), report)
         planning.check_exact(spans, [one.span for one in results])
-        written = _Written.of(results)
+        written = Written.of(results)
         try:
-            version, note = self._commit(kind, spans, written, standing)
+            opened.store.storage.check_there(written.files)
+            opened.dead.storage.check_there(written.dead_files)
+            version, note = self._commit_beside_others(kind, spans, written, standing, began)
         except PenstockError:
-            self._discard(written)
+            self.discard(written)
             raise
         report.absorb(note, version)
         self.settle()
@@ -208,7 +227,7 @@ class Loader:
             if not added:
                 return results
             for one in results:
-                self._discard(_Written.of([one]))
+                self.discard(Written.of([one]))
             evolve(self.opened, columns)
             report.added_columns += added
         return results
@@ -235,7 +254,7 @@ class Loader:
             errors = [error for number in failed if (error := results[number].error) is not None]
             lasting = next((error for error in errors if not error.retriable), None)
             if errors and (lasting is not None or attempt == _RETRIES):
-                self._discard(_Written.of(list(results.values())))
+                self.discard(Written.of(list(results.values())))
                 raise lasting or errors[0]
             todo = failed
             if not todo:
@@ -244,11 +263,25 @@ class Loader:
 
     # ------------------------------------------------------------------------------------------ committing
 
-    def _commit(
-        self, kind: str, spans: Sequence[Span], written: _Written, standing: Standing
+    def _commit_beside_others(
+        self, kind: str, spans: Sequence[Span], written: Written, standing: Standing, began: int
     ) -> tuple[int, CommitNote]:
+        """Loads that go on meanwhile do not touch what a backfill replaces: it is tried again on top of them."""
         store = self.opened.store
-        transactions = self._transactions(planning.moved(standing, spans))
+        for _ in range(_COMMIT_TRIES if kind == BACKFILL and self.opened.table.mode == "append" else 1):
+            try:
+                return self._commit(kind, spans, written, standing)
+            except ConcurrentLoad:
+                store.refresh()
+                notes = (store.note(version) for version in range(began + 1, store.version + 1))
+                if any(note is not None and note.kind == EVOLVE for note in notes):
+                    raise
+        raise overtaken(self.opened.name)
+
+    def _commit(self, kind: str, spans: Sequence[Span], written: Written, standing: Standing) -> tuple[int, CommitNote]:
+        store = self.opened.store
+        moved = planning.moved(standing, spans)
+        transactions = self._begins(standing, moved) if kind == BACKFILL else self._transactions(moved)
         replaces_dead = kind != LOAD
         number = 0
         if written.dead_files or replaces_dead:
@@ -259,17 +292,23 @@ class Loader:
             dead_sequence=number, dead_files=written.dead_files, dead_replaces=tuple(spans) if replaces_dead else (),
         )  # fmt: skip
 
+        is_in_place = kind == BACKFILL and self.opened.table.mode == "append"
+
         def check() -> None:
-            self._check_standing(standing, {span.partition for span in spans})
+            self._check_standing(standing, {span.partition for span in spans}, may_go_on=is_in_place)
             if number and dead_letters.sequence(store) != number - 1:
-                raise _overtaken(self.opened.name)
+                raise overtaken(self.opened.name)
 
         if self.opened.table.mode == "upsert":
-            return self._merge(note, written, transactions, check), note
+            return self.merge(note, written, transactions, check), note
         removed, kept = self._replaced(spans) if kind == BACKFILL else ([], [])
-        version = store.commit(
-            note, add=[*written.files, *kept], remove=removed, transactions=transactions, check=check
-        )
+        try:
+            version = store.commit(
+                note, add=[*written.files, *kept], remove=removed, transactions=transactions, check=check
+            )
+        except PenstockError:
+            store.storage.remove_files([file.path for file in kept])
+            raise
         return version, note
 
     def _replaced(self, spans: Sequence[Span]) -> tuple[list[LiveFile], list[DataFile]]:
@@ -280,14 +319,14 @@ class Loader:
         kept = [pickle.loads(answer) for answer in self._runner.run(rewrite_pickled, made)] if made else []
         return [*inside, *across], [file for file in kept if file is not None]
 
-    def _merge(
-        self, note: CommitNote, written: _Written, transactions: Mapping[str, int], check: Callable[[], None]
+    def merge(
+        self, note: CommitNote, written: Written, transactions: Mapping[str, int], check: Callable[[], None]
     ) -> int:
         table, store = self.opened.table, self.opened.store
         rows = staged_rows(table, store.storage, written.files)
 
         def attempt(delta: Any, properties: Any) -> None:
-            merge(table, rows, delta, properties)
+            merge_rows(table, rows, delta, properties)
 
         if rows.num_rows:
             version = store.attempt(note, attempt, transactions=transactions, check=check)
@@ -295,34 +334,6 @@ class Loader:
             version = store.commit(note, transactions=transactions, check=check)
         store.storage.remove_files([file.path for file in written.files])
         return version
-
-    def commit_replayed(self, gone: Sequence[Span], results: Sequence[TaskResult]) -> CommitNote:
-        """Rows that were dead letters into the table, and out of the dead letters."""
-        store = self.opened.store
-        number = dead_letters.sequence(store) + 1
-        written = _Written.of(results)
-        self.opened.dead.storage.remove_files([file.path for file in written.dead_files])
-        counts = Counts(records=written.counts.landed + written.counts.deleted,
-                        landed=written.counts.landed, deleted=written.counts.deleted)  # fmt: skip
-        note = CommitNote(
-            REPLAY, self.opened.table.topic, self.opened.topic_id, tuple(gone), counts,
-            dead_sequence=number, dead_replaces=tuple(gone),
-        )  # fmt: skip
-
-        def check() -> None:
-            if dead_letters.sequence(store) != number - 1:
-                raise _overtaken(self.opened.name)
-
-        try:
-            if self.opened.table.mode == "upsert":
-                self._merge(note, written, {DEAD_SEQUENCE: number}, check)
-            else:
-                store.commit(note, add=written.files, transactions={DEAD_SEQUENCE: number}, check=check)
-        except PenstockError:
-            self._discard(written)
-            raise
-        self.settle()
-        return note
 
     def _publish(self, spans: Sequence[Span]) -> None:
         """Show how far the table is, as a group's committed offsets; nothing depends on it."""
@@ -342,36 +353,25 @@ class Loader:
             named[next_id(topic_id, partition)] = after
         return named
 
-    def _check_standing(self, standing: Standing, partitions: Iterable[int]) -> None:
-        if self.opened.standing(partitions) != standing:
-            raise _overtaken(self.opened.name)
+    def _begins(self, standing: Standing, moved: Mapping[int, tuple[int, int]]) -> dict[str, int]:
+        """A backfill moves no end; it says nothing of ends, since others may move them meanwhile."""
+        return {
+            first_id(self.opened.topic_id, partition): first
+            for partition, (first, _) in moved.items()
+            if first != standing.covered[partition][0]
+        }
 
-    def _discard(self, written: _Written) -> None:
+    def _check_standing(self, standing: Standing, partitions: Iterable[int], *, may_go_on: bool = False) -> None:
+        now = self.opened.standing(partitions)
+        if now != standing and not (may_go_on and planning.went_on(standing, now)):
+            raise overtaken(self.opened.name)
+
+    def discard(self, written: Written) -> None:
         self.opened.store.storage.remove_files([file.path for file in written.files])
         self.opened.dead.storage.remove_files([file.path for file in written.dead_files])
 
 
-@dataclass
-class _Written:
-    """What tasks left."""
-
-    files: list[DataFile]
-    dead_files: list[DataFile]
-    counts: Counts
-
-    @classmethod
-    def of(cls, results: Sequence[TaskResult]) -> _Written:
-        counts = Counts()
-        for one in results:
-            counts += one.counts
-        return cls(
-            [file for one in results for file in one.files],
-            [file for one in results for file in one.dead_files],
-            counts,
-        )
-
-
-def _overtaken(name: str) -> ConcurrentLoad:
+def overtaken(name: str) -> ConcurrentLoad:
     return ConcurrentLoad(
         f"another load of {name} has committed in the meantime; nothing of this one was", hint="Run the same again"
     )

@@ -167,6 +167,14 @@ def check_exact(asked: Sequence[Span], done: Sequence[Span]) -> None:
             raise TableDamaged(f"offsets {spans[0]} are {word}; nothing was committed", hint="Please report it")
 
 
+def went_on(before: Standing, now: Standing) -> bool:
+    """Whether all that happened is that later records came: the same beginnings, and no end that is earlier."""
+    return before.covered.keys() == now.covered.keys() and all(
+        now.covered[partition][0] == first and now.covered[partition][1] >= after
+        for partition, (first, after) in before.covered.items()
+    )
+
+
 def moved(standing: Standing, spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
     """Where the table stands once these spans are in it, for the partitions that they change.
 

@@ -6,18 +6,21 @@ stay there as they are. Those that were dropped have no content any more, and st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.spark.tables.commits import DataFile
-from penstock.spark.tables.loading import Loader
+from penstock.client.errors import PenstockError
+from penstock.spark.tables import dead_letters
+from penstock.spark.tables.commits import DEAD_SEQUENCE, REPLAY, CommitNote, Counts, DataFile
+from penstock.spark.tables.loading import Loader, overtaken
 from penstock.spark.tables.ranges import Span, difference, union
 from penstock.spark.tables.reports import LoadReport
 from penstock.spark.tables.storage import Storage
+from penstock.spark.tables.tasks import TaskResult, Written
 
 _TASK_ROWS: Final = 100_000
 _AS_READ: Final = {
@@ -57,10 +60,39 @@ def replay_dead(loader: Loader) -> Replayed:
     gone = difference(_spans(rows), stayed)
     landed = sum(one.counts.landed + one.counts.deleted for one in results)
     if gone:
-        loader.commit_replayed(gone, results)
+        _commit(loader, gone, results)
     else:
         opened.dead.storage.remove_files([file.path for one in results for file in one.dead_files])
     return Replayed(rows.num_rows, landed, tuple(report.added_columns))
+
+
+def _commit(loader: Loader, gone: Sequence[Span], results: Sequence[TaskResult]) -> CommitNote:
+    """Rows that were dead letters into the table, and out of the dead letters."""
+    store = loader.opened.store
+    number = dead_letters.sequence(store) + 1
+    written = Written.of(results)
+    loader.opened.dead.storage.remove_files([file.path for file in written.dead_files])
+    counts = Counts(records=written.counts.landed + written.counts.deleted,
+                    landed=written.counts.landed, deleted=written.counts.deleted)  # fmt: skip
+    note = CommitNote(
+        REPLAY, loader.opened.table.topic, loader.opened.topic_id, tuple(gone), counts,
+        dead_sequence=number, dead_replaces=tuple(gone),
+    )  # fmt: skip
+
+    def check() -> None:
+        if dead_letters.sequence(store) != number - 1:
+            raise overtaken(loader.opened.name)
+
+    try:
+        if loader.opened.table.mode == "upsert":
+            loader.merge(note, written, {DEAD_SEQUENCE: number}, check)
+        else:
+            store.commit(note, add=written.files, transactions={DEAD_SEQUENCE: number}, check=check)
+    except PenstockError:
+        loader.discard(written)
+        raise
+    loader.settle()
+    return note
 
 
 def _stream(rows: pa.Table) -> bytes:

@@ -14,8 +14,8 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,8 @@ from penstock.spark.tables.errors import TableError
 _ROW_GROUP_ROWS: Final = 128 * 1024
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 STAGING: Final = "_staging"
+STATISTICS: Final = ("_partition", "_offset")
+"""The columns whose bounds a commit knows of each file."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,25 @@ class Storage:
     @property
     def local_path(self) -> str:
         return self.uri.removeprefix("file://")
+
+    def absolute(self) -> Storage:
+        """The same folder for processes that work in another one, as executors do."""
+        return Storage(os.path.abspath(self.uri)) if "://" not in self.uri else self
+
+    def check_there(self, files: Sequence[DataFile]) -> None:
+        """Whether what tasks say they wrote is here, where it will be committed; raises TableError.
+
+        A folder that only looks the same on every machine would make commits that name files of nobody.
+        """
+        if not self.is_local:
+            return
+        for file in files:
+            whole = Path(os.path.abspath(self.local_path), file.path)
+            if not whole.is_file() or whole.stat().st_size != file.size:
+                raise TableError(
+                    f"an executor has written {file.path}, but it is not in {self.uri} here; nothing was committed",
+                    hint="The warehouse must be a folder that the driver and all executors share, or a URI such as s3://",
+                )
 
     def child(self, name: str) -> Storage:
         return Storage(f"{self.uri.rstrip('/')}/{name}")
@@ -112,15 +133,30 @@ class Storage:
                 os.close(descriptor)
 
 
+NO_SPACE: Final = "Free some space, then run the same again"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL_WORDS: Final = tuple(os.strerror(number) for number in sorted(_FULL))
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a disk or a quota has no room for more; libraries may say so in words only."""
+    return getattr(error, "errno", None) in _FULL or any(words in str(error) for words in _FULL_WORDS)
+
+
+def said_by(error: Exception) -> str:
+    """What an error says, in a line: that there is no room, if it is that, wherever it stands."""
+    text = str(error) or type(error).__name__
+    return next((words for words in _FULL_WORDS if words in text), text.splitlines()[0])
+
+
 @contextmanager
 def told_plainly(what: str) -> Iterator[None]:
     """What the disk says, in one line."""
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "Free some space, then run the same again" if full else "See whether the folder can be written"
-        why = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+        hint = NO_SPACE if is_full(error) else "See whether the folder can be written"
+        why = os.strerror(error.errno) if error.errno else said_by(error)
         raise TableError(f"{what}: {why}; nothing was committed", hint=hint) from None
 
 
@@ -143,7 +179,11 @@ class PartWriter:
             whole = f"{root}/{self.path}"
             filesystem.create_dir(os.path.dirname(whole), recursive=True)
             self._sink = filesystem.open_output_stream(whole)
-            self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+            try:
+                self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+            except BaseException:
+                storage.remove_files([self.path])
+                raise
 
     @property
     def size(self) -> int:
@@ -170,37 +210,38 @@ class PartWriter:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> DataFile:
-        """The file, whole and on the disk."""
-        self._flush()
-        with told_plainly(f"{self._storage.uri} cannot be written"):
-            self._writer.close()
-            size = int(self._sink.tell())
-            self._sink.close()
-            self._storage.sync(self.path)
+        """The file, whole and on the disk; or none."""
+        try:
+            self._flush()
+            with told_plainly(f"{self._storage.uri} cannot be written"):
+                self._writer.close()
+                size = int(self._sink.tell())
+                self._sink.close()
+                self._storage.sync(self.path)
+        except BaseException:
+            self.abandon()
+            raise
         return DataFile(self.path, size, self._rows, self._values, self._bounds.stats(self._rows))
 
     def abandon(self) -> None:
         """Leave no file behind, as far as that is possible."""
         self._waiting = []
-        try:
-            self._writer.close()
-            self._sink.close()
-        except (OSError, pa.ArrowException):
-            pass  # The disk that failed to write may fail here too; a vacuum removes what is left.
+        # A file that is open takes its space even when it is removed. The disk that failed may fail here too.
+        for part in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):
+                part.close()
         self._storage.remove_files([self.path])
 
 
 class _Bounds:
     """The least and greatest of the columns that say where a record came from."""
 
-    _NAMES = ("_partition", "_offset")
-
     def __init__(self) -> None:
         self._least: dict[str, int] = {}
         self._greatest: dict[str, int] = {}
 
     def take(self, rows: pa.Table) -> None:
-        for name in self._NAMES:
+        for name in STATISTICS:
             found = pc.min_max(rows.column(name)).as_py()
             self._least[name] = min(self._least.get(name, found["min"]), found["min"])
             self._greatest[name] = max(self._greatest.get(name, found["max"]), found["max"])
@@ -211,6 +252,6 @@ class _Bounds:
                 "numRecords": rows,
                 "minValues": self._least,
                 "maxValues": self._greatest,
-                "nullCount": dict.fromkeys(self._NAMES, 0),
+                "nullCount": dict.fromkeys(STATISTICS, 0),
             }
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -263,6 +263,26 @@ class _Run:
             writer.abandon()
         self.task.storage.remove_files([one.path for one in self._files])
         self._writers, self._dead, self._files = {}, None, []
+
+
+@dataclass
+class Written:
+    """What tasks left."""
+
+    files: list[DataFile]
+    dead_files: list[DataFile]
+    counts: Counts
+
+    @classmethod
+    def of(cls, results: Sequence[TaskResult]) -> Written:
+        counts = Counts()
+        for one in results:
+            counts += one.counts
+        return cls(
+            [file for one in results for file in one.files],
+            [file for one in results for file in one.dead_files],
+            counts,
+        )
 
 
 Work = Callable[[bytes], bytes]

@@ -7,12 +7,14 @@ Delta, and nothing can disagree with it.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
+from penstock.client.errors import MissingDependency
 from penstock.spark.tables import declaration
 from penstock.spark.tables.dead_schema import dead_schema
 from penstock.spark.tables.declaration import DAY, DEAD_SUFFIX, HOUR, METADATA, Table
@@ -21,12 +23,16 @@ from penstock.spark.tables.delta import Store
 from penstock.spark.tables.errors import DeclarationError, NoSuchTable, TableExists
 from penstock.spark.tables.event_time import metadata_fields, partition_fields
 from penstock.spark.tables.planning import LogState, Standing
-from penstock.spark.tables.storage import Storage
+from penstock.spark.tables.storage import STATISTICS, Storage
 from penstock.spark.tables.types import Column, arrow_schema
 
 DECLARATION: Final = "penstock.declaration"
 TOPIC_ID: Final = "penstock.topic.id"
-_SETTINGS: Final = {"delta.checkpointInterval": "100"}
+_SETTINGS: Final = {
+    "delta.checkpointInterval": "100",
+    # Readers take a column that should have statistics and has none for one that is null everywhere, and find nothing.
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
+}
 
 
 class OpenTable:
@@ -77,7 +83,10 @@ class Warehouse:
     """Tables by name, under a path or URI."""
 
     def __init__(self, uri: str) -> None:
-        self.storage = Storage(uri)
+        # Executors, which write the files and commit nothing, can do without.
+        if importlib.util.find_spec("deltalake") is None:
+            raise MissingDependency("deltalake", "loading tables", "spark")
+        self.storage = Storage(uri).absolute()
 
     def names(self) -> list[str]:
         """All tables, in order; dead letters are no tables of their own."""

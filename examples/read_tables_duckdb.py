@@ -1,0 +1,39 @@
+"""A loaded table with DuckDB: SQL over the table, without DuckDB's delta extension, which it would have to download.
+
+    python examples/read_tables_duckdb.py warehouse views
+
+`deltalake` knows which files the table has; DuckDB reads them as an Arrow dataset, and only what the query needs of
+them. Needs `pip install duckdb deltalake pyarrow`; where the extension may be had, `SELECT ... FROM
+delta_scan('warehouse/views')` does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable
+
+QUERY = """
+    SELECT _partition, count(*) AS rows, max(_offset) AS last
+    FROM views WHERE _offset >= 0 GROUP BY _partition ORDER BY _partition
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("warehouse", help="the folder that penstock load writes to")
+    parser.add_argument("table")
+    options = parser.parse_args()
+
+    dataset = DeltaTable(str(Path(options.warehouse, options.table))).to_pyarrow_dataset()
+    with duckdb.connect() as database:
+        database.register("views", dataset)
+        for partition, rows, last in database.execute(QUERY).fetchall():
+            sys.stdout.write(f"partition {partition}: {rows} rows, up to offset {last}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A loaded table with pandas: a Delta table, read by `deltalake`, only the columns and days that are asked for.
+
+    python examples/read_tables_pandas.py warehouse views
+
+Needs `pip install penstock[spark]`, or deltalake, pyarrow and pandas alone: the table is plain Delta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("warehouse", help="the folder that penstock load writes to")
+    parser.add_argument("table")
+    options = parser.parse_args()
+
+    table = DeltaTable(str(Path(options.warehouse, options.table)))
+    frame = table.to_pandas(columns=["_partition", "_offset"])
+    by_partition = frame.groupby("_partition")["_offset"].agg(["count", "max"])
+    for partition, (rows, last) in zip(by_partition.index, by_partition.to_numpy(), strict=True):
+        sys.stdout.write(f"partition {partition}: {rows} rows, up to offset {last}\n")
+
+
+if __name__ == "__main__":
+    main()

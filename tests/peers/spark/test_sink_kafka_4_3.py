@@ -1,0 +1,12 @@
+"""The stories of writing, told again with Apache Kafka 4.3 in the place of our broker."""
+
+from __future__ import annotations
+
+import pytest
+from tests.peers.spark.kafka_cluster import shared
+from tests.spark.sink import test_batch_sink, test_stream_sink
+
+pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
+
+globals().update(shared(test_batch_sink, without=("test_a_broker_that_is_not_there_fails_in_one_line",)))
+globals().update(shared(test_stream_sink))

@@ -1,0 +1,28 @@
+"""The stories of reading, told again with Apache Kafka 4.3 in the place of our broker."""
+
+from __future__ import annotations
+
+import pytest
+from tests.peers.spark.kafka_cluster import shared
+from tests.spark.source import test_batch, test_stream
+from tests.spark.source.test_stream import folder
+
+pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
+
+__all__ = ["folder"]
+
+# These make gaps, losses and failures inside our broker; test_gaps_kafka_4_3 has Kafka make them.
+_INSIDE_OURS = (
+    "test_gaps_of_compacted_and_transactional_topics",
+    "test_a_broker_lost_in_the_middle_of_a_job_is_one_line_after_the_time_out",
+)
+_STREAMS_INSIDE_OURS = (
+    "test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone",
+    "test_lost_records_end_the_query_or_are_skipped",
+    "test_gaps_do_not_hold_a_stream_up",
+    "test_a_missing_topic_is_one_line",
+    "test_a_wrong_option_is_one_line",
+)
+
+globals().update(shared(test_batch, without=_INSIDE_OURS))
+globals().update(shared(test_stream, without=_STREAMS_INSIDE_OURS))
