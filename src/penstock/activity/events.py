@@ -89,5 +89,7 @@ REQUESTS: Final = _kind(
 
 KINDS: Final = (VIEWS, IMPRESSIONS, VOTES, SEARCHES, POSTS, FOLLOWS, API_CALLS, SERVERS, REQUESTS)
 BY_TOPIC: Final = {kind.topic: kind for kind in KINDS}
+API_CALLS_PER_MINUTE: Final = 300
+"""The site's rule for programs: what a client calls beyond it in a minute is answered with status 429."""
 TRUTH_TOPIC: Final = "site_truth"
 """What was planted, a JSON object a record; compacted. No pipeline reads it; the report does."""

@@ -39,6 +39,7 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
+    "activity": Area("penstock.cli.activity", "activity", "A site that generates activity: generate, truth."),
     "brokers": Area("penstock.cli.brokers", "brokers", "Show brokers, their disks and versions."),
     "completion": Area("penstock.cli.completion", "completion", "Print what makes a shell complete this command."),
     "configs": Area("penstock.cli.configs", "configs", "Show and change settings: describe, alter."),
@@ -49,6 +50,7 @@ AREAS: Mapping[str, Area] = {
     "log": Area("penstock.cli.log", "log", "Look into the files of a log: dump, verify."),
     "offsets": Area("penstock.cli.offsets", "offsets", "Show where partitions begin and end, or offsets of a time."),
     "perf": Area("penstock.cli.perf", "perf", "Measure: produce, consume, latency."),
+    "pipeline": Area("penstock.cli.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."),
     "produce": Area("penstock.cli.produce", "produce", "Send lines or files as records to a topic."),
     "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
     "spark": Area("penstock.cli.spark", "spark", "Spark with everything set: shell, submit, python."),
