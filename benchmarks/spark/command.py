@@ -1,62 +1,38 @@
 """`python -m benchmarks.spark`: our data source beside the stock connector, same broker, same session; a table, a plot.
 
 Rule: contenders take turns, the first round warms the JVM and does not count, medians of the others do. The ceiling is
-measured in the same rounds, and has no ratio: it is what remains to be won.
+measured in the same rounds. On our broker everything is measured; on Apache Kafka the plain topics and the latency.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from tests.peers.installing import NotToBeHad
 
 from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
-from benchmarks.ratio_chart import Bar, picture
-from benchmarks.report import machine, table
+from benchmarks.spark.figures import CPU_GOAL, Row, rate_rows, report, time_row
 from benchmarks.spark.topics import Content, Topic, fill
-from benchmarks.spark.works import CEILING, OURS, STOCK, Bench, Contender, Outcome
+from benchmarks.spark.works import CEILING, MICRO_BATCHES, OURS, STOCK, Bench, Contender, Outcome
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
-_QUIET_LOAD = 0.5
-_SUM_GOALS = {100: 2.5, 1000: 2.0}
-_PARQUET_GOALS = {100: 1.7, 1000: 1.4}
-_CPU_GOAL = 1 / 0.6
-_LEAST_S = 1e-3
+ROOT: Final = Path(__file__).resolve().parents[2]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+_SUM_GOALS: Final = {100: 2.5, 1000: 2.0}
+_PARQUET_GOALS: Final = {100: 1.7, 1000: 1.4}
+_STREAM_GOALS: Final = {100: 1.0, 1000: 1.0}
+_PARTITIONS: Final = (1, 4, 16)
+_LOAD_BYTES: Final = 200
+_QUICK: Final = {"rounds": 1, "records": 1_000_000, "commits": 100, "batches": 15, "plain_only": True}
 
-
-class Row(NamedTuple):
-    """A figure of ours, the stock connector's and the ceiling's; `better` is how many times better ours is."""
-
-    broker: str
-    work: str
-    unit: str
-    ours: float
-    stock: float | None
-    ceiling: float | None
-    better: float | None
-    goal: float | None
-
-    def shown(self) -> dict[str, object]:
-        return {
-            "broker": self.broker,
-            "work": f"{self.work}, {self.unit}",
-            "ours": f"{self.ours:,.2f}",
-            "stock": None if self.stock is None else f"{self.stock:,.2f}",
-            "ceiling": None if self.ceiling is None else f"{self.ceiling:,.2f}",
-            "times better": None if self.better is None else f"{self.better:.2f}",
-            "goal": "" if self.goal is None else f"{self.goal:.2f}",
-            "met": None if self.goal is None or self.better is None else self.better >= self.goal,
-        }
+Work = Callable[[Contender, Topic], Outcome]
 
 
 def session(folder: Path, jars: Sequence[Path]) -> Any:
@@ -65,6 +41,9 @@ def session(folder: Path, jars: Sequence[Path]) -> Any:
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    # An installed package has its bytecode; a checkout need not, and would be compiled at the start of every worker.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     settings = {
         "spark.ui.enabled": "false",
         "spark.python.unix.domain.socket.enabled": "true",
@@ -88,9 +67,7 @@ def session(folder: Path, jars: Sequence[Path]) -> Any:
     return spark
 
 
-def rounds(
-    work: Callable[[Contender, Topic], Outcome], contenders: Sequence[Contender], topic: Topic, count: int
-) -> dict[Contender, Outcome]:
+def rounds(work: Work, contenders: Sequence[Contender], topic: Topic, count: int) -> dict[Contender, Outcome]:
     """Medians of `count` rounds after one that does not count."""
     found: dict[Contender, list[Outcome]] = {contender: [] for contender in contenders}
     for number in range(count + 1):
@@ -105,73 +82,135 @@ def rounds(
     }
 
 
-def _rate_rows(
-    broker: str, what: str, topic: Topic, outcomes: dict[Contender, Outcome], goal: float | None
-) -> list[Row]:
-    work = f"{what}, {topic.content}"
-    mine, other, most = outcomes[OURS], outcomes.get(STOCK), outcomes.get(CEILING)
-    faster = None if other is None else other.seconds / mine.seconds
-    cheaper = None if other is None else other.cpu_s / max(mine.cpu_s, _LEAST_S)
-    gigabytes = topic.megabytes / 1000
+class Measurement:
+    """What is measured on one broker."""
 
-    def rate(unit: str, amount: float, aim: float | None) -> Row:
-        theirs, highest = (None if one is None else amount / one.seconds for one in (other, most))
-        return Row(broker, work, unit, amount / mine.seconds, theirs, highest, faster, aim)
+    def __init__(
+        self, server: Server, spark: Any, contenders: Sequence[Contender], options: argparse.Namespace, folder: Path
+    ) -> None:
+        self._server = server
+        self._spark = spark
+        self._contenders = contenders
+        self._readers = [one for one in contenders if one is not CEILING]
+        self._options = options
+        self._folder = folder
+        self._bench = Bench(spark, server.address, folder)
 
-    theirs, least = (None if one is None else one.cpu_s / gigabytes for one in (other, most))
-    cpu_goal = None if goal is None else _CPU_GOAL
-    return [
-        rate("M rows/s", topic.rows / 1e6, goal),
-        rate("MB/s", topic.megabytes, None),
-        Row(broker, work, "CPU s a GB", mine.cpu_s / gigabytes, theirs, least, cheaper, cpu_goal),
-    ]
+    def _told(self, what: str) -> None:
+        print(f"{self._server.name}: {what} ...", flush=True)
 
+    def _fill(self, content: Content, partitions: int = 4) -> Topic:
+        return fill(self._server.address, content, self._options.records * 200 // max(content.size, 200), partitions)
 
-def _latency_row(broker: str, bench: Bench, topic: Topic, sink: str, contenders: Sequence[Contender]) -> Row:
-    found = {one: bench.micro_batch_ms(one, topic, sink) for one in contenders if one is not CEILING}
-    mine, other = found[OURS], found.get(STOCK)
-    better = None if other is None else other / mine
-    return Row(broker, f"micro-batch to {sink}, {topic.content}", "ms", mine, other, None, better, 1.0)
+    def contents(self, contents: Sequence[Content]) -> list[Row]:
+        """Batch and stream queries over topics of all kinds."""
+        rows: list[Row] = []
+        for content in contents:
+            topic = self._fill(content)
+            is_plain = content == Content(content.size)
+            works: list[tuple[str, Work, dict[int, float]]] = [
+                ("sum(length(value))", self._bench.sum_lengths, _SUM_GOALS),
+                ("to Parquet", self._bench.to_parquet, _PARQUET_GOALS),
+                ("stream to Parquet, available now", self._bench.stream_to_parquet, _STREAM_GOALS),
+            ]
+            for what, work, goals in works:
+                self._told(f"{what}, {content}")
+                can = self._contenders if is_plain and "stream" not in what else self._readers
+                outcomes = rounds(work, can, topic, self._options.rounds)
+                goal = goals.get(content.size) if is_plain else None
+                # What a stream costs to start is Spark's, and the same for a gigabyte and for none.
+                cpu_goal = CPU_GOAL if goal is not None and "stream" not in what else None
+                rows += rate_rows(self._server.name, what, topic, outcomes, goal, cpu_goal)
+        return rows
+
+    def latency(self) -> list[Row]:
+        """Micro-batches of a few records."""
+        topic = fill(self._server.address, Content(100), 1)
+        rows = []
+        for sink in ("noop", "parquet"):
+            self._told(f"micro-batches to {sink}")
+            times = {one: self._bench.micro_batch_ms(one, topic, sink, self._options.batches) for one in self._readers}
+            rows.append(time_row(self._server.name, f"micro-batch to {sink}, {topic.content}", times, 1.0))
+        return rows
+
+    def scaling(self) -> list[Row]:
+        """The same records in few partitions and in many."""
+        rows: list[Row] = []
+        for partitions in _PARTITIONS:
+            self._told(f"{partitions} partitions")
+            topic = self._fill(Content(100), partitions)
+            outcomes = rounds(self._bench.sum_lengths, self._readers, topic, self._options.rounds)
+            what = f"sum(length(value)) of {partitions} partition{'' if partitions == 1 else 's'}"
+            rows += rate_rows(self._server.name, what, topic, outcomes)[:1]
+        return rows
+
+    def tables(self) -> list[Row]:
+        """Loads, and what commits cost when there are many."""
+        from benchmarks.spark.tables import Tables
+
+        tables = Tables(self._spark, self._server.address, self._folder)
+        topic = self._fill(Content(_LOAD_BYTES))
+        self._told("load into a table")
+        outcomes = rounds(
+            lambda one, some: self._bench.timed(lambda: tables.load(one, some)),
+            self._readers,
+            topic,
+            self._options.rounds,
+        )
+        what = "load into a Delta table beside from_json to bare Parquet"
+        rows = rate_rows(self._server.name, what, topic, outcomes)
+        self._told(f"{self._options.commits} commits")
+        for when, took_ms in zip(
+            ("the first", f"after {self._options.commits:,}"),
+            tables.commit_times_ms(self._options.commits),
+            strict=True,
+        ):
+            rows.append(time_row(self._server.name, f"load and commit of one record, {when}", {OURS: took_ms}, None))
+        return rows
 
 
 def measure(server: Server, spark: Any, contenders: Sequence[Contender], options: argparse.Namespace) -> list[Row]:
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(spark, server.address, Path(folder))
-        for content in _contents(options):
-            topic = fill(server.address, content, options.records * 200 // max(content.size, 200))
-            is_plain = content == Content(content.size)
-            works: list[tuple[str, Callable[[Contender, Topic], Outcome], dict[int, float]]] = [
-                ("sum(length(value))", bench.sum_lengths, _SUM_GOALS if is_plain else {}),
-                ("to Parquet", bench.to_parquet, _PARQUET_GOALS if is_plain else {}),
-                ("stream to Parquet, available now", bench.stream_to_parquet, {}),
-            ]
-            for what, work, goals in works:
-                can = [one for one in contenders if one is not CEILING or (is_plain and "stream" not in what)]
-                print(f"{server.name}: {what}, {content} ...", flush=True)
-                outcomes = rounds(work, can, topic, options.rounds)
-                rows += _rate_rows(server.name, what, topic, outcomes, goals.get(content.size))
-            if is_plain and content.size == 100 and not options.without_latency:
-                rows += [_latency_row(server.name, bench, topic, sink, contenders) for sink in ("noop", "parquet")]
+        measurement = Measurement(server, spark, contenders, options, Path(folder))
+        is_ours = server.name == ours.NAME
+        rows = measurement.contents(contents_of(options, is_ours=is_ours))
+        if not options.without_latency:
+            rows += measurement.latency()
+        if is_ours and not options.without_scaling:
+            rows += measurement.scaling()
+        if is_ours and not options.without_tables:
+            rows += measurement.tables()
     return rows
 
 
-def _contents(options: argparse.Namespace) -> list[Content]:
+def contents_of(options: argparse.Namespace, *, is_ours: bool) -> list[Content]:
+    """What topics are read of a broker."""
     plain = [Content(size) for size in options.bytes]
-    if options.plain_only:
+    if options.plain_only or not is_ours:
         return plain
     return [*plain, Content(100, "lz4"), Content(100, "zstd"), Content(100, keyed=True)]
 
 
-def main(arguments: Sequence[str] = ()) -> None:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="about 5 minutes: less of everything, our broker alone")
     parser.add_argument("--ours-only", action="store_true", help="our broker alone, without Apache Kafka 4.3")
     parser.add_argument("--plain-only", action="store_true", help="neither compressed topics nor keys and headers")
     parser.add_argument("--without-latency", action="store_true")
+    parser.add_argument("--without-scaling", action="store_true")
+    parser.add_argument("--without-tables", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=4_000_000, help="of 100 B; fewer if they are larger")
+    parser.add_argument("--records", type=int, default=3_000_000, help="of 100 B; fewer if they are larger")
     parser.add_argument("--bytes", type=int, nargs="*", default=[100, 1000])
-    options = parser.parse_args(arguments)
+    parser.add_argument("--commits", type=int, default=1000, help="after how many the cost of one is looked at again")
+    parser.add_argument("--batches", type=int, default=MICRO_BATCHES, help="micro-batches of which the median is taken")
+    if "--quick" in arguments:
+        parser.set_defaults(ours_only=True, **_QUICK)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    options = parsed(arguments)
     busy = os.getloadavg()[0]
     contenders, jars = [OURS, CEILING], _stock()
     if jars:
@@ -185,7 +224,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                     rows += measure(server, spark, contenders, options)
         finally:
             spark.stop()
-    _report(rows, busy)
+    report(rows, busy, RESULTS)
 
 
 def _stock() -> list[Path]:
@@ -206,20 +245,3 @@ def _starters(options: argparse.Namespace) -> list[Callable[[Path], Server]]:
         except NotToBeHad as error:
             print(f"Apache Kafka is not to be had, so only our broker is used: {error}")
     return starters
-
-
-def _report(rows: Sequence[Row], busy: float) -> None:
-    table("Our data source beside Spark's stock connector; medians", [row.shown() for row in rows])
-    RESULTS.mkdir(exist_ok=True)
-    kept = {"machine": machine(), "load_before": busy, "rows": [row._asdict() for row in rows]}
-    (RESULTS / "spark.json").write_text(json.dumps(kept, indent=1))
-    bars = [
-        Bar(f"{row.broker}: {row.work}{', CPU' if row.unit.startswith('CPU') else ''}", row.better, row.goal)
-        for row in rows
-        if row.better is not None and row.unit != "MB/s"
-    ]
-    (RESULTS / "spark.svg").write_text(
-        picture("penstock's data source beside Spark's own: how many times better", bars)
-    )
-    if busy > _QUIET_LOAD:
-        print(f"CAUTION: the machine was busy before the run began (load {busy:.1f})")

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.spark.topics import PARTITIONS, Topic
+from benchmarks.spark.topics import Topic
 from penstock import Producer
 
 MICRO_BATCHES: Final = 40
@@ -56,7 +56,7 @@ class Bench:
 
     def _options(self, contender: Contender, topic: Topic) -> dict[str, str]:
         if contender is CEILING:
-            return {"rows": str(topic.rows), "size": str(topic.content.size), "partitions": str(PARTITIONS)}
+            return {"rows": str(topic.rows), "size": str(topic.content.size), "partitions": str(topic.partitions)}
         headers = {"includeHeaders": "true"} if topic.content.keyed else {}
         return {"kafka.bootstrap.servers": self._address, "subscribe": topic.name, **headers}
 
@@ -67,7 +67,8 @@ class Bench:
         options = {**self._options(contender, topic), **more}
         return self._spark.readStream.format(contender.format).options(**options).load()
 
-    def _timed(self, work: Callable[[], None]) -> Outcome:
+    def timed(self, work: Callable[[], None]) -> Outcome:
+        """What a work took."""
         cpu, began = _cpu_s(self._jvm), time.perf_counter()
         work()
         return Outcome(time.perf_counter() - began, _cpu_s(self._jvm) - cpu)
@@ -82,12 +83,12 @@ class Bench:
             if row[1] != topic.rows:
                 raise RuntimeError(f"{contender.name} read {row[1]} of {topic.rows} records")
 
-        return self._timed(work)
+        return self.timed(work)
 
     def to_parquet(self, contender: Contender, topic: Topic) -> Outcome:
         folder = self._new_folder()
         try:
-            return self._timed(lambda: self._frame(contender, topic).write.parquet(str(folder)))
+            return self.timed(lambda: self._frame(contender, topic).write.parquet(str(folder)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -102,11 +103,11 @@ class Bench:
                 raise RuntimeError(f"{contender.name} did not end")
 
         try:
-            return self._timed(work)
+            return self.timed(work)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def micro_batch_ms(self, contender: Contender, topic: Topic, sink: str) -> float:
+    def micro_batch_ms(self, contender: Contender, topic: Topic, sink: str, batches: int = MICRO_BATCHES) -> float:
         """The median time of a micro-batch of a few records."""
         folder = self._new_folder()
         writing = self._stream(contender, topic, startingOffsets="latest").writeStream.format(sink)
@@ -117,7 +118,7 @@ class Bench:
         sender = threading.Thread(target=self._trickle, args=(topic, ended), daemon=True)
         sender.start()
         try:
-            times = _batch_times(query)
+            times = _batch_times(query, batches)
         finally:
             ended.set()
             sender.join()
@@ -131,11 +132,11 @@ class Bench:
                 producer.send(topic.name, bytes(topic.content.size))
 
 
-def _batch_times(query: object) -> list[float]:
+def _batch_times(query: object, batches: int) -> list[float]:
     """Of batches that had something, the first ones left out."""
     times: dict[int, float] = {}
     deadline = time.monotonic() + _PATIENCE_S
-    while len(times) < MICRO_BATCHES + _WARM_BATCHES:
+    while len(times) < batches + _WARM_BATCHES:
         if time.monotonic() > deadline:
             raise RuntimeError(f"only {len(times)} micro-batches in {_PATIENCE_S} s")
         for progress in query.recentProgress:  # type: ignore[attr-defined]

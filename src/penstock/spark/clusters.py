@@ -5,10 +5,14 @@ Noun: a shared cluster client behind blocking calls, one for each cluster and wa
 Rule: Spark's Python workers live across tasks and micro-batches, and opening a connection costs more than a small
 micro-batch reads. So a client stays open when a task ends; the oldest go when there are too many. A forked child starts
 with none.
+
+The same workers collect garbage after every task, and look at every object of every module for it, while the next task
+waits. What is there when the first task has been done stays for good, so from then on it is not looked at.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import ssl
 import threading
@@ -25,6 +29,8 @@ T = TypeVar("T")
 
 _MOST: Final = 8
 _CLOSE_TIMEOUT_S: Final = 5.0
+# What Spark tells the processes that it keeps from task to task.
+_REUSED: Final = "SPARK_REUSE_WORKER"
 
 
 class SharedCluster:
@@ -102,9 +108,21 @@ def close_all() -> None:
         one.close()
 
 
+_has_settled = False
+
+
+def settle() -> None:
+    """To be called when a worker's work is done: the first time, what is there goes out of the collector's sight."""
+    global _has_settled
+    if not _has_settled and _REUSED in os.environ:
+        _has_settled = True
+        gc.freeze()
+
+
 def _after_fork() -> None:
-    global _lock
+    global _lock, _has_settled
     _lock = threading.Lock()
+    _has_settled = False
     _clusters.clear()
 
 

@@ -25,7 +25,8 @@ COLUMNS: Final = (
 )
 HEADER_COLUMN: Final = "headers array<struct<key: string, value: binary>>"
 DEFAULT_BATCH_ROWS: Final = 20_000
-_BATCH_BYTES: Final = 32 * 1024 * 1024
+# Larger buffers come from fresh pages each time, and have left the caches when they are sent.
+_BATCH_BYTES: Final = 2 * 1024 * 1024
 _MICROSECONDS: Final = 1000
 
 

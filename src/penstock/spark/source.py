@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client.errors import ConfigError
+from penstock.spark.clusters import settle
 from penstock.spark.ddl import parse_schema
 from penstock.spark.decoding import DecodeSpec, decode_batch, decoded_field, spec_of_options
 from penstock.spark.fetching import read_range
@@ -70,9 +71,10 @@ class RangeReader:
         )
         if self._decode is None:
             yield from batches
-            return
-        for batch in batches:
-            yield decode_batch(batch, self._decode)
+        else:
+            for batch in batches:
+                yield decode_batch(batch, self._decode)
+        settle()
 
 
 class BatchReader(DataSourceReader):
@@ -88,6 +90,7 @@ class BatchReader(DataSourceReader):
         survey = surveyor.existing()
         begin = surveyor.resolve(options.starting, survey)
         end = surveyor.resolve(options.ending, survey)
+        settle()
         return [RangePartition(plan) for plan in plan_ranges(begin, end, survey.ids, options.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

@@ -86,6 +86,15 @@ def test_a_batch_has_about_as_many_rows_as_asked_for(broker: Broker, topic: str)
     assert [batch.num_rows for batch in batches] == [100] * 10
 
 
+def test_a_batch_of_large_records_ends_before_it_has_as_many_rows(broker: Broker, topic: str) -> None:
+    large = bytes(64 * 1024)
+    with WireClient(broker.port) as client:
+        for _ in range(50):
+            client.produce(topic, encode_batch([(BEGIN_MS, None, large, ())] * 2))
+    batches = list(read_range(broker.address, ReaderOptions(), topic, 0, 0, 100))
+    assert [batch.num_rows for batch in batches] == [32, 32, 32, 4]
+
+
 def test_one_stored_batch_of_many_records_is_cut_up(broker: Broker, topic: str) -> None:
     fill(broker, topic, range(1000), a_batch=1000)
     batches = list(read_range(broker.address, ReaderOptions(batch_rows=100), topic, 0, 0, 1000))
