@@ -22,6 +22,7 @@ BENCHMARKS = {
     "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1; some minutes",
     "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
     "spark": "our Spark source beside Spark's own connector; many minutes",
+    "activity_generate": "the site's generator on one core",
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
 }
 WITH_OPTIONS = ("peers", "clients", "spark", "growth")
