@@ -42,6 +42,11 @@ class Rows:
     define: Define
     topic: str | None = None
     """Where changed rows go as JSON, keyed by the key's columns; compacted."""
+    before: timedelta | None = None
+    """How far before a row's time events matter to it, for those who compute a part again; None is as far as the log
+    goes."""
+    after: timedelta = timedelta(minutes=1)
+    """How far beyond: the length of its window."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""Search: what is searched for, by minute and group of users, and what is searched for more than before.
+
+`keyword_minutes`, a row for each minute, user group and keyword:
+
+    minute timestamp, user_group string, keyword string, searches bigint, users bigint (a sketch; 5 % off at most times)
+
+Watermark: 30 s. State: a count and a sketch of 416 bytes for each keyword and group of the minutes that are still open,
+at most two of them; it grows with how many different words are searched for in a minute, not with the searches.
+
+`rising` has the rows that stand out against the half hour before them, for each group and for all users (group `all`):
+
+    minute, user_group, keyword, searches, expected double, ratio double, score double
+
+`expected` is the keyword's share of the trailing searches times the searches of this minute: shares, since a minute
+that is half over or a quiet hour of the day has fewer searches of everything. `ratio` is searches to expected, both
+with some added, so that 0 to 3 is no sensation; `score` is their distance in standard deviations, as if there had been
+one trailing search more: what a few seconds have not shown may yet be usual. Fewer searches than fifteen are nothing. A
+minute with nothing before it is normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from penstock.activity.events import SEARCHES
+from penstock.activity.pipelines.minutes import LATENESS, LENGTH, MINUTE, count_by_minute
+from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+EVERYBODY: Final = "all"
+HORIZON: Final = timedelta(minutes=30)
+MIN_SEARCHES: Final = 15
+MIN_USERS: Final = 5
+ADDED: Final = 3.0
+RISING_RATIO: Final = 2.0
+RISING_SCORE: Final = 5.0
+RISING: Final = (
+    "minute timestamp, user_group string, keyword string, searches bigint, expected double, ratio double, score double"
+)
+
+
+def define(frames: Mapping[str, DataFrame]) -> DataFrame:
+    from pyspark.sql import functions as fn
+
+    return count_by_minute(
+        frames[SEARCHES.topic],
+        ("user_group", "keyword"),
+        searches=fn.count(fn.lit(1)),
+        users=fn.least(fn.approx_count_distinct("user"), fn.count("user")),
+    )
+
+
+def rising(rows: pa.Table) -> pa.Table:
+    """Each keyword and group of each minute against its trailing share."""
+    import numpy as np
+    import pyarrow as pa
+
+    from penstock.activity.pipelines import arrays
+
+    judged = _with_everybody(rows)
+    minute_us = arrays.instants(judged, MINUTE)
+    searches = arrays.floats(judged, "searches")
+    group, keyword = arrays.codes(judged, "user_group"), arrays.codes(judged, "keyword")
+    trailing = arrays.trailing_sums(arrays.grouped(group, keyword).of, minute_us, searches, HORIZON)
+    minutes = arrays.grouped(group, minute_us)
+    total = minutes.sums(searches)
+    total_before = arrays.trailing_sums(group[minutes.first], minute_us[minutes.first], total, HORIZON)[minutes.of]
+    share = total[minutes.of] / np.maximum(total_before, 1)
+    expected = np.where(total_before > 0, trailing * share, searches)
+    at_most = (trailing + 1) * share
+    score = np.where(total_before > 0, (searches - at_most) / np.sqrt(at_most * (1 + share) + 1), 0.0)
+    ratio = (searches + ADDED) / (expected + ADDED)
+    many = (searches >= MIN_SEARCHES) & (arrays.floats(judged, "users") >= MIN_USERS)
+    rises = np.flatnonzero(many & (ratio >= RISING_RATIO) & (score >= RISING_SCORE))
+    chosen = judged.take(pa.array(rises))
+    return arrays.table_of(
+        arrays.schema_of(RISING),
+        minute=minute_us[rises],
+        user_group=chosen.column("user_group"),
+        keyword=chosen.column("keyword"),
+        searches=chosen.column("searches"),
+        expected=np.round(expected[rises], 3),
+        ratio=np.round(ratio[rises], 3),
+        score=np.round(score[rises], 3),
+    )
+
+
+def _with_everybody(rows: pa.Table) -> pa.Table:
+    """The rows, and for each minute and keyword one of all groups. A user is in one group."""
+    import pyarrow as pa
+
+    columns = [MINUTE, "user_group", "keyword", "searches", "users"]
+    rows = rows.select(columns)
+    sums = rows.group_by([MINUTE, "keyword"]).aggregate([("searches", "sum"), ("users", "sum")])
+    everybody = pa.table(
+        {
+            MINUTE: sums.column(MINUTE),
+            "user_group": pa.array([EVERYBODY] * sums.num_rows, pa.string()),
+            "keyword": sums.column("keyword"),
+            "searches": sums.column("searches_sum"),
+            "users": sums.column("users_sum"),
+        }
+    )
+    return pa.concat_tables([rows, everybody.cast(rows.schema)])
+
+
+PIPELINE: Final = Pipeline(
+    name="search",
+    summary="keywords by minute and user group, and which of them rise",
+    trigger=timedelta(seconds=5),
+    rows=(
+        Rows(
+            name="keyword_minutes",
+            key=(MINUTE, "user_group", "keyword"),
+            time=MINUTE,
+            reads=(SEARCHES,),
+            watermark={SEARCHES.topic: LATENESS},
+            mode="update",
+            define=define,
+            before=timedelta(0),
+            after=LENGTH,
+        ),
+    ),
+    derived=(
+        Derived(
+            name="rising",
+            of="keyword_minutes",
+            key=(MINUTE, "user_group", "keyword"),
+            time=MINUTE,
+            horizon=HORIZON,
+            compute=rising,
+            topic="rising",
+        ),
+    ),
+)

@@ -1,0 +1,152 @@
+"""Verdicts over behaviour: from an actor's minutes to crawler, spammer or abuser, with the reasons.
+
+Noun: `Case`, one verdict's view of every minute: whether there is enough to judge, how strongly it speaks.
+
+Rule: a minute is scored from 0 to 1 by several signs, none of which is enough by itself: fast readers are fast, busy
+programs call often, eager members post a lot, and none of them is a suspect. A minute speaks against its actor from
+`GUILTY` on, and an actor is named if at least a third of what could be judged does. Lines such as "20 views a minute is
+ordinary, 40 is not" stand in `_sign` calls, as (nothing, everything).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.activity.events import API_CALLS_PER_MINUTE
+from penstock.activity.pipelines import arrays
+from penstock.activity.pipelines.arrays import Flags, Floats, Groups, Integers
+from penstock.activity.pipelines.minutes import MINUTE
+
+GUILTY: Final = 0.75
+_SHARE_OF_MINUTES: Final = 1 / 3
+_SECONDS: Final = 60
+
+SCHEMA: Final = arrays.schema_of(
+    "kind string, actor string, verdict string, score double, evidence string, "
+    "first_seen timestamp, last_seen timestamp"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one verdict says of each row."""
+
+    verdict: str
+    judged: Flags
+    score: Floats
+    evidence: str
+    """Filled with sums of the rows that speak against the actor."""
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """What the seconds with a view tell, for each row."""
+
+    span_s: Floats
+    """From the first to the last, both included."""
+    longest_s: Floats
+    """Between two of them; the whole minute if there are no two."""
+
+
+def suspects(rows: pa.Table, horizon: timedelta) -> pa.Table:
+    """One row for each actor that at least one case names: that of the strongest."""
+    rows = arrays.within(rows, MINUTE, horizon)
+    actors = arrays.grouped(arrays.codes(rows, "kind"), arrays.codes(rows, "actor"))
+    minute_us = arrays.instants(rows, MINUTE)
+    named: dict[int, dict[str, object]] = {}
+    for case in (_crawlers(rows), _spammers(rows), _abusers(rows)):
+        for actor, found in _named(case, rows, actors, minute_us).items():
+            if actor not in named or float(str(found["score"])) > float(str(named[actor]["score"])):
+                named[actor] = found
+    found_rows = sorted(named.values(), key=lambda row: (str(row["kind"]), str(row["actor"])))
+    return pa.Table.from_pylist(found_rows, schema=SCHEMA)
+
+
+def _named(case: Case, rows: pa.Table, actors: Groups, minute_us: Integers) -> dict[int, dict[str, object]]:
+    """By actor, what the case says of it; few, so a dictionary each."""
+    guilty = case.judged & (case.score >= GUILTY)
+    judged_minutes, guilty_minutes = actors.sums(case.judged), actors.sums(guilty)
+    sums = {name: actors.sums(arrays.floats(rows, name) * guilty) for name in _EVIDENCE}
+    score = actors.sums(case.score * guilty) / np.maximum(guilty_minutes, 1)
+    first = actors.least(np.where(guilty, minute_us, np.iinfo(np.int64).max))
+    last = actors.greatest(np.where(guilty, minute_us, np.iinfo(np.int64).min))
+    chosen = np.flatnonzero((guilty_minutes > 0) & (guilty_minutes >= _SHARE_OF_MINUTES * judged_minutes))
+    who = rows.select(["kind", "actor"]).take(pa.array(actors.first[chosen]))
+    return {
+        int(actor): {
+            "kind": kind,
+            "actor": name,
+            "verdict": case.verdict,
+            "score": round(float(score[actor]), 3),
+            "evidence": case.evidence.format(
+                minutes=int(guilty_minutes[actor]), **{sign: int(total[actor]) for sign, total in sums.items()}
+            ),
+            "first_seen": int(first[actor]),
+            "last_seen": int(last[actor]),
+        }
+        for actor, kind, name in zip(
+            chosen, who.column("kind").to_pylist(), who.column("actor").to_pylist(), strict=True
+        )
+    }
+
+
+_EVIDENCE: Final = ("views", "items", "led", "posts", "texts", "linked", "calls", "refused")
+
+
+def _crawlers(rows: pa.Table) -> Case:
+    """Fast, without a pause, never the same item twice, and not by following the site's lists."""
+    views = arrays.floats(rows, "views")
+    many = np.maximum(views, 1)
+    judged = views >= 15
+    breadth = 0.2 * _sign(arrays.floats(rows, "items") / many, 0.6, 0.85)
+    aimless = 0.25 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
+    # Bits are looked at only where pace and pauses, at their worst, can still make the difference.
+    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.55))
+    pace = views * _SECONDS / np.maximum(pauses.span_s, 20)
+    score = 0.3 * _sign(pace, 20, 40) + 0.25 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
+    return Case("crawler", judged, score, "{views} views of {items} items in {minutes} min, {led} by a click, no pause")
+
+
+def _spammers(rows: pa.Table) -> Case:
+    """The same text again and again, with links."""
+    posts = arrays.floats(rows, "posts")
+    repeated = (posts - arrays.floats(rows, "texts")) / np.maximum(posts - 1, 1)
+    linked = arrays.floats(rows, "linked") / np.maximum(posts, 1)
+    score = 0.5 * _sign(repeated, 0.2, 0.6) + 0.5 * _sign(linked, 0.2, 0.6)
+    return Case("spammer", posts >= 3, score, "{posts} posts of {texts} texts in {minutes} min, {linked} with links")
+
+
+def _abusers(rows: pa.Table) -> Case:
+    """Well over the limit, and not impressed by refusals."""
+    calls = arrays.floats(rows, "calls")
+    refused = arrays.floats(rows, "refused") / np.maximum(calls, 1)
+    score = 0.5 * _sign(calls / API_CALLS_PER_MINUTE, 1.0, 1.2) + 0.5 * _sign(refused, 0.0, 0.15)
+    enough = calls >= API_CALLS_PER_MINUTE / 2
+    allowed = f"{API_CALLS_PER_MINUTE} a minute allowed"
+    return Case("abuser", enough, score, "{calls} calls in {minutes} min, {refused} refused, " + allowed)
+
+
+def _sign(values: Floats, nothing: float, everything: float) -> Floats:
+    return np.clip((values - nothing) / (everything - nothing), 0.0, 1.0)
+
+
+def pauses_of(seconds: Integers, wanted: Flags) -> Pauses:
+    """Spans and longest pauses, of the wanted rows; the others have a minute of each.
+
+    Bits 3, 4 and 9: a span of 7 seconds, a longest pause of 5.
+    """
+    span_s, longest_s = (np.full(len(seconds), float(_SECONDS)) for _ in range(2))
+    chosen = np.flatnonzero(wanted & (seconds != 0))
+    bits = ((seconds[chosen] >> np.arange(_SECONDS)[:, None]) & 1).astype(bool)
+    place = np.where(bits, np.arange(_SECONDS, dtype=np.int8)[:, None], np.int8(-1))
+    latest = np.maximum.accumulate(place, axis=0)
+    gaps = np.where(bits[1:] & (latest[:-1] >= 0), place[1:] - latest[:-1], np.int8(0))
+    longest = gaps.max(axis=0, initial=0)
+    span_s[chosen] = latest[-1] - bits.argmax(axis=0) + 1
+    longest_s[chosen] = np.where(longest > 0, longest, _SECONDS)
+    return Pauses(span_s, longest_s)

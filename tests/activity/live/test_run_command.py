@@ -1,0 +1,160 @@
+"""`penstock activity run`: what it refuses at once, and one run with Spark, from the first process to the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.running import free_port
+
+PATIENCE_S = 180.0
+STOP_S = 10.0
+COMMAND = [sys.executable, "-m", "penstock", "activity", "run"]
+
+
+class Session:
+    """A run in a session of its own, as in a terminal: signals go to all of its processes."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.page = f"http://127.0.0.1:{(port := free_port())}"
+        self.output = folder.with_suffix(".out")
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "--data-dir", str(folder), "--port", "0", "--http-port", str(port), *options],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """What the page is told; nothing while there is no page."""
+        try:
+            with urllib.request.urlopen(f"{self.page}/api/state", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except OSError:
+            return {}
+
+    def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (condition(state) if (state := self.state()) else False):
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < deadline_s, (state, self.output.read_text())
+            time.sleep(0.1)
+        return state
+
+    def others(self) -> list[str]:
+        """The processes of the session, but for the first."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self.process.pid:
+                continue
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid and fields[0] != "Z":
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def until_alone(self) -> None:
+        deadline_s = time.monotonic() + 60
+        while self.others():
+            assert time.monotonic() < deadline_s, self.others()
+            time.sleep(0.05)
+
+
+def rows(state: dict[str, Any]) -> int:
+    return sum(query["rows"] for query in state["queries"])
+
+
+def total(state: dict[str, Any]) -> int:
+    return sum(topic["total"] for topic in state["topics"])
+
+
+def processes(state: dict[str, Any]) -> dict[str, int]:
+    return {each["name"]: each["pid"] for each in state["processes"]}
+
+
+def refused(*options: str, **environment: str) -> str:
+    done = subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+    assert done.returncode in (1, 2), done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_port_in_use_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        page = refused("--data-dir", str(folder), "--http-port", port, "--port", "0")
+        assert f"127.0.0.1:{port} is in use" in page
+        assert "--http-port" in page
+        broker = refused("--data-dir", str(folder), "--http-port", "0", "--port", port)
+        assert f"--bootstrap-server 127.0.0.1:{port}" in broker
+    assert not folder.exists()
+
+
+def test_missing_java_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = ("--data-dir", str(folder), "--port", "0", "--http-port", "0")
+    told = refused(*options, JAVA_HOME=str(tmp_path))
+    assert "JAVA_HOME" in told
+    assert not folder.exists()
+
+
+def test_options_that_make_no_sense_are_told(tmp_path: Path) -> None:
+    options = ("--data-dir", str(tmp_path / "run"), "--port", "0", "--http-port", "0")
+    assert "Did you mean operations?" in refused(*options, "--pipelines", "operation")
+    assert "0" in refused(*options, "--minutes", "0")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found by /proc")
+def test_a_run_survives_its_parts_goes_on_after_its_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = ("--pipelines", "operations", "--rate", "200", "--rhythm", "flat")
+    run = Session(folder, *options)
+    try:
+        state = run.until(lambda state: rows(state) > 500 and state["servers"])
+        assert state["phase"] == "running"
+        assert "A run uses" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0")
+
+        # The pipelines are killed in the middle: they resume, and what was read is not forgotten.
+        before = processes(state)
+        os.kill(before["pipelines"], signal.SIGKILL)
+        state = run.until(lambda state: processes(state).get("pipelines", before["pipelines"]) != before["pipelines"])
+        state = run.until(lambda state: rows(state) > 100 and state["queries"][0]["state"] == "running")
+        assert "pipelines was killed by SIGKILL" in state["lines"][0]["text"]
+
+        # Ctrl-C in a terminal reaches everybody; only the first process acts upon it.
+        began_s = time.monotonic()
+        os.killpg(run.process.pid, signal.SIGINT)
+        assert run.process.wait(60) == 0, run.output.read_text()
+        assert time.monotonic() - began_s < STOP_S + 1
+        run.until_alone()
+        assert json.loads((folder / "generated.json").read_text())["unacknowledged"] == 0
+        assert "broker 0 stopped" in (folder / "logs" / "broker.log").read_text(), "it ended cleanly"
+        landed = total(state)
+
+        # A second run goes on with the same data; killed, it leaves nothing behind.
+        assert "not 9" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0", "--seed", "9")
+        run = Session(folder, *options)
+        state = run.until(lambda state: rows(state) > 500)
+        assert total(state) > landed
+        run.process.kill()
+        run.process.wait()
+        run.until_alone()
+    finally:
+        if run.process.poll() is None:
+            os.killpg(run.process.pid, signal.SIGKILL)
+            run.process.wait()

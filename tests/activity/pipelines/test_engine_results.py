@@ -1,0 +1,158 @@
+"""Tables of results: what is in them after merges, crashes and other writers, and what a merge costs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.activity.pipelines import changes, results
+from penstock.activity.pipelines.changes import Change, Span
+from penstock.activity.pipelines.errors import OtherColumns, PipelineError, TableGone
+from penstock.activity.pipelines.results import ResultTable
+from penstock.spark.tables.errors import TableError
+
+START = datetime(2026, 11, 15, 12, tzinfo=UTC)
+SCHEMA = pa.schema([("start", pa.timestamp("us", "UTC")), ("who", pa.int64()), ("n", pa.int64())])
+
+
+def opened(folder: Path, schema: pa.Schema = SCHEMA, *, may_create: bool = True) -> ResultTable:
+    return results.opened(str(folder), "counts", ("start", "who"), "start", schema, may_create=may_create)
+
+
+def rows(*found: tuple[int, int, int | None]) -> pa.Table:
+    times = [START + timedelta(minutes=minute) for minute, _, _ in found]
+    return pa.table([times, [who for _, who, _ in found], [n for _, _, n in found]], schema=SCHEMA)
+
+
+def content(folder: Path) -> dict[tuple[int, int], int]:
+    """As any reader of Delta sees it."""
+    found = results.read(str(folder), "counts").to_pylist()
+    by_key = {(int((row["start"] - START) / timedelta(minutes=1)), row["who"]): row["n"] for row in found}
+    assert len(by_key) == len(found)
+    return by_key
+
+
+def test_rows_replace_those_of_their_key(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    table.merge(rows((0, 1, 5), (0, 2, 6)))
+    change = table.merge(rows((0, 1, 7), (1, 1, 1), (0, 2, 6)))
+    assert change.changed.num_rows == 2
+    assert content(tmp_path) == {(0, 1): 7, (0, 2): 6, (1, 1): 1}
+
+
+def test_a_batch_is_known_by_its_transaction_after_a_restart(tmp_path: Path) -> None:
+    opened(tmp_path).merge(rows((0, 1, 5)), transaction=("query", 3))
+    again = opened(tmp_path)
+    assert again.transaction("query") == 3
+    assert again.transaction("another") == -1
+
+
+def test_a_span_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    table.merge(rows(*((minute, 1, minute) for minute in range(10))))
+    span = Span(START + timedelta(minutes=3), START + timedelta(minutes=6))
+    change = table.replace(rows((3, 1, 33), (5, 2, 5)), span)
+    assert change.deleted.num_rows == 2
+    assert content(tmp_path) == {**{(m, 1): m for m in (0, 1, 2, 6, 7, 8, 9)}, (3, 1): 33, (5, 2): 5}
+
+
+def test_a_row_whose_time_moves_is_found_where_the_key_does_not_say_its_time(tmp_path: Path) -> None:
+    table = results.opened(str(tmp_path), "counts", ("who",), "start", SCHEMA)
+    table.merge(rows((0, 1, 1)))
+    table.merge(rows((2000, 1, 2)))  # another day
+    assert content(tmp_path) == {(2000, 1): 2}
+
+
+def test_another_writer_in_between_is_noticed(tmp_path: Path) -> None:
+    mine, other = opened(tmp_path), opened(tmp_path)
+    mine.merge(rows((0, 1, 1)))
+
+    def meanwhile(change: Change) -> None:
+        if other.rows().num_rows < 2:
+            other.merge(rows((0, 2, 2)))
+
+    mine.merge(rows((0, 1, 3)), told=meanwhile)
+    assert content(tmp_path) == {(0, 1): 3, (0, 2): 2}
+
+
+def test_what_is_told_but_cannot_be_committed_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = opened(tmp_path)
+    told: list[int] = []
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.write_table", full)
+        with pytest.raises(TableError, match="No space left") as caught:
+            table.merge(rows((0, 1, 1)), told=lambda change: told.append(change.changed.num_rows))
+    assert "\n" not in str(caught.value)
+    table.merge(rows((0, 1, 1)), told=lambda change: told.append(change.changed.num_rows))
+    assert told == [1, 1]
+    assert content(tmp_path) == {(0, 1): 1}
+
+
+def test_a_table_removed_by_hand_is_told_in_one_line(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    table.merge(rows((0, 1, 1)))
+    shutil.rmtree(tmp_path / "counts")
+    with pytest.raises(TableGone, match="counts is gone"):
+        table.merge(rows((0, 1, 2)))
+    with pytest.raises(TableGone, match="while its stream has gone on"):
+        opened(tmp_path, may_create=False)
+
+
+def test_a_table_of_an_older_version_is_refused_with_what_differs(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(OtherColumns, match=r"other columns.*: share"):
+        opened(tmp_path, SCHEMA.append(pa.field("share", pa.float64())))
+
+
+def test_definitions_that_make_no_table_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="gives no column when"):
+        results.opened(str(tmp_path), "t", ("when",), "start", SCHEMA)
+    with pytest.raises(PipelineError, match="not a timestamp"):
+        results.opened(str(tmp_path), "t", ("who",), "n", SCHEMA)
+    table = opened(tmp_path)
+    null_key = pa.table([[None], [1], [1]], schema=SCHEMA)
+    with pytest.raises(PipelineError, match="start is null"):
+        table.merge(null_key)
+
+
+def test_the_hundreds_of_batches_of_a_long_run_leave_few_files_and_cost_the_same(tmp_path: Path) -> None:
+    """200 batches of 400 rows: windows that are updated twice, then done."""
+    table = opened(tmp_path)
+    times_s: list[float] = []
+    for number in range(200):
+        minute = number // 2
+        batch = rows(*((minute, who, number) for who in range(400)))
+        began_s = time.process_time()
+        table.merge(batch, transaction=("query", number))
+        times_s.append(time.process_time() - began_s)
+    early, late = sorted(times_s[20:70])[25], sorted(times_s[150:])[25]
+    assert late < 3 * early + 0.02
+    assert content(tmp_path) == {(minute, who): 2 * minute + 1 for minute in range(100) for who in range(400)}
+    live = table.store.delta.file_uris()
+    assert len(live) < 12
+
+
+def test_many_files_of_a_day_are_joined_and_old_ones_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_SPARED_S", -60.0)
+    monkeypatch.setattr(results, "_JOIN_FROM_FILES", 8)
+    monkeypatch.setattr(changes, "FILE_ROWS", 4)
+    table = opened(tmp_path)
+    for minute in range(60):
+        table.merge(rows((minute, 1, minute), (minute, 2, minute)))
+    before = len(table.store.delta.file_uris())
+    table.tend()
+    after = {Path(uri).name for uri in table.store.delta.file_uris()}
+    assert len(after) < before
+    assert {path.name for path in (tmp_path / "counts").rglob("*.parquet") if "_delta_log" not in str(path)} == after
+    table.merge(rows((3, 1, 33)))
+    assert content(tmp_path)[3, 1] == 33
+    assert len(content(tmp_path)) == 120
