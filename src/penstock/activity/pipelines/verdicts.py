@@ -99,16 +99,18 @@ _EVIDENCE: Final = ("views", "items", "led", "posts", "texts", "linked", "calls"
 
 
 def _crawlers(rows: pa.Table) -> Case:
-    """Fast, without a pause, never the same item twice, and not by following the site's lists."""
+    """Fast, without a pause, never the same item twice, and not by following the site's lists: who follows them is a
+    reader, however fast, so the other three signs together are not enough.
+    """
     views = arrays.floats(rows, "views")
     many = np.maximum(views, 1)
     judged = views >= 15
     breadth = 0.2 * _sign(arrays.floats(rows, "items") / many, 0.6, 0.85)
-    aimless = 0.25 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
+    aimless = 0.35 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
     # Bits are looked at only where pace and pauses, at their worst, can still make the difference.
-    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.55))
+    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.45))
     pace = views * _SECONDS / np.maximum(pauses.span_s, 20)
-    score = 0.3 * _sign(pace, 20, 40) + 0.25 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
+    score = 0.25 * _sign(pace, 20, 40) + 0.2 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
     return Case("crawler", judged, score, "{views} views of {items} items in {minutes} min, {led} by a click, no pause")
 
 
