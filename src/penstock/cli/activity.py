@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.cli.activity_report import report
 from penstock.cli.activity_run import run
 from penstock.cli.cluster import Cluster, cluster_command, errors_told
 from penstock.cli.output import JSON, CommandError, Output, counted, format_option
@@ -37,6 +38,7 @@ def activity() -> None:
 
 
 activity.add_command(run)
+activity.add_command(report)
 
 
 def _site_options(command: Any) -> Any:

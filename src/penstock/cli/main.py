@@ -57,6 +57,7 @@ AREAS: Mapping[str, Area] = {
     "table": Area("penstock.cli.table", "table", "Topics as tables: create, list, describe, drop, audit and more."),
     "topics": Area("penstock.cli.topics", "topics", "Topics: create, list, describe, alter, delete."),
     "up": Area("penstock.cli.up", "up", "Run a broker on this machine, ready to try."),
+    "zookeeper": Area("penstock.cli.zookeeper", "zookeeper", "Run a ZooKeeper for a cluster: start."),
 }
 
 

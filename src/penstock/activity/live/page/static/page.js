@@ -1,0 +1,352 @@
+// The page: snapshots come in, the sections that they change are drawn anew. Nothing is kept but the last one.
+// Three parts: small tools, charts, sections. A section is drawn only if what it shows has changed, so that focus,
+// scrolling and selections stay where they are.
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+
+function node(tag, attributes = {}, ...children) {
+  const made = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== undefined) made.setAttribute(name, value);
+  made.append(...children.filter((child) => child !== null && child !== undefined).map((child) => child instanceof Node ? child : String(child)));
+  return made;
+}
+
+const number = (value, digits = 0) => value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const percent = (value) => value === null || value === undefined ? "–" : `${number(value * 100, 1)} %`;
+const short = (value) => value % 1 ? number(value, 1) : value >= 1e9 ? `${number(value / 1e9, 2)} G` : value >= 1e6 ? `${number(value / 1e6, 2)} M` : value >= 1e4 ? `${number(value / 1e3, 1)} k` : number(value);
+const time = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+const span = (ms) => {
+  const s = Math.max(0, Math.round(ms / 1000));
+  return s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, "0")} s` : `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+};
+const clock = (ms) => {
+  const s = Math.max(0, Math.floor(ms / 1000)), two = (n) => String(n).padStart(2, "0");
+  return `${s >= 3600 ? `${Math.floor(s / 3600)}:` : ""}${two(Math.floor(s % 3600 / 60))}:${two(s % 60)}`;
+};
+
+function table(caption, columns, rows) {
+  // Columns: [title, isNumber, isOnlyForWideScreens].
+  const kind = ([, isNumber, isWide]) => [isNumber ? "n" : "", isWide ? "wideonly" : ""].join(" ").trim() || null;
+  const cells = (row) => row.map((cell, at) => node("td", { class: kind(columns[at]) }, cell));
+  return node("table", { "aria-label": caption },
+    node("thead", {}, node("tr", {}, ...columns.map((column) => node("th", { scope: "col", class: kind(column) }, column[0])))),
+    node("tbody", {}, ...rows.map((row) => node("tr", {}, ...cells(row)))));
+}
+
+function bar(share) {
+  const filled = node("i");
+  filled.style.width = `${Math.round(Math.min(1, Math.max(0, share)) * 100)}%`;
+  return node("span", { class: "bar", "aria-hidden": "true" }, filled);
+}
+
+const barred = (share, text) => node("span", {}, bar(share), node("span", { class: "after" }, text));
+
+const empty = (text) => node("p", { class: "empty" }, text);
+
+const drawn = new Map();
+function draw(id, data, make) {
+  const text = JSON.stringify(data);
+  if (drawn.get(id) === text) return;
+  drawn.set(id, text);
+  const made = make(data);
+  $(id).replaceChildren(...(Array.isArray(made) ? made : [made]));
+}
+
+// --- charts: lines over time, as SVG in the size that it has on the screen
+
+const colours = Array.from({ length: 9 }, (_, at) => `var(--s${at + 1})`);
+const charts = new Map();
+
+function nice(top) {
+  const power = 10 ** Math.floor(Math.log10(top));
+  return power * ([1, 2, 2.5, 5, 10].find((step) => step * power >= top) ?? 10);
+}
+
+function lines(id, series, { unit = "", digits = 0, label, least = 1, waits }) {
+  // Series: [{name, colour, isLoud, points: [[time, value or null]]}]
+  charts.set(id, () => lines(id, series, { unit, digits, label, least, waits }));
+  const known = series.filter((one) => one.points.length > 1);
+  if (!known.length) { $(id).replaceChildren(empty(waits)); return; }
+  const width = Math.max($(id).clientWidth, 200), height = 190, left = 54, right = 6, top = 8, bottom = 20;
+  const times = known.flatMap((one) => [one.points[0][0], one.points.at(-1)[0]]);
+  const from = Math.min(...times), to = Math.max(...times, from + 30000);
+  const most = nice(Math.max(least, ...known.flatMap((one) => one.points.map((point) => point[1] ?? 0))));
+  const x = (ms) => left + (ms - from) / (to - from) * (width - left - right);
+  const y = (value) => height - bottom - value / most * (height - top - bottom);
+  const svg = node("svg:svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0",
+    "aria-label": `${label}. ${known.map((one) => `${one.name} ${number(one.points.at(-1)[1], digits)}${unit}`).join(", ")}` });
+  for (const share of [0, 0.5, 1]) {
+    svg.append(node("svg:line", { class: "grid", x1: left, x2: width - right, y1: y(most * share), y2: y(most * share) }),
+      node("svg:text", { x: left - 8, y: y(most * share) + 4, "text-anchor": "end" }, `${short(most * share)}${share ? unit : ""}`));
+  }
+  svg.append(...timeAxis(from, to, x, height));
+  for (const one of [...known].sort((a, b) => (a.isLoud ? 1 : 0) - (b.isLoud ? 1 : 0))) {
+    let path = "", isOn = false;
+    for (const [ms, value] of one.points) {
+      if (value === null) { isOn = false; continue; }
+      path += `${isOn ? "L" : "M"}${x(ms).toFixed(1)} ${y(value).toFixed(1)}`;
+      isOn = true;
+    }
+    svg.append(node("svg:path", { class: "line", d: path, stroke: one.colour }));
+  }
+  const legend = node("ul", { class: "legend" });
+  const cursor = node("svg:line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" });
+  svg.append(cursor);
+  const show = (ms) => {
+    cursor.setAttribute("visibility", ms === null ? "hidden" : "visible");
+    if (ms !== null) { cursor.setAttribute("x1", x(ms)); cursor.setAttribute("x2", x(ms)); }
+    const at = (one) => ms === null ? one.points.at(-1) : one.points.reduce((best, point) => Math.abs(point[0] - ms) < Math.abs(best[0] - ms) ? point : best);
+    const swatch = (one) => { const made = node("i"); made.style.background = one.colour; return made; };
+    legend.replaceChildren(...known.map((one) => node("li", {}, swatch(one), one.name, node("b", {}, `${number(at(one)[1], digits)}${unit}`))),
+      ...(ms === null ? [] : [node("li", { class: "when" }, `at ${time(ms)}`)]));
+  };
+  const inside = (ms) => Math.min(to, Math.max(from, ms));
+  svg.addEventListener("pointermove", (event) => show(inside(from + (event.offsetX - left) / (width - left - right) * (to - from))));
+  svg.addEventListener("pointerleave", () => show(null));
+  svg.addEventListener("blur", () => { if (!isRedrawing) { held.delete(id); show(null); } });
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -5000, ArrowRight: 5000, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    held.set(id, inside((held.get(id) ?? to) + step));
+    show(held.get(id));
+  });
+  const focused = document.activeElement?.parentElement === $(id);
+  if ($(id).querySelector("svg:hover")) return;  // Somebody is reading it.
+  isRedrawing = true;
+  $(id).replaceChildren(svg, legend);
+  isRedrawing = false;
+  show(held.has(id) ? inside(held.get(id)) : null);
+  if (focused) svg.focus({ preventScroll: true });
+}
+const held = new Map();  // Where charts are being read, by keyboard.
+let isRedrawing = false;
+
+function timeAxis(from, to, x, height) {
+  const step = [10, 15, 30, 60, 120, 300, 600, 1800].find((seconds) => (to - from) / 1000 / seconds <= 6) ?? 3600;
+  const made = [];
+  for (let ms = Math.ceil(from / step / 1000) * step * 1000; ms <= to; ms += step * 1000) {
+    if (x(ms) > x(to) - 22) break;
+    made.push(node("svg:text", { x: x(ms), y: height - 4, "text-anchor": "middle" }, time(ms).slice(0, step < 60 ? 8 : 5)));
+  }
+  return made;
+}
+
+function timeline(state) {
+  charts.set("timeline", () => timeline(state));
+  const to = state.time_ms, from = Math.min(Math.max(state.generating_since_ms, to - 600000), to - 120000);
+  const seen = state.incidents.filter((one) => one.until >= from);
+  if (!seen.length) {
+    $("timeline").replaceChildren(empty(state.generating_since_ms ? "Nothing out of the ordinary so far. Each server is compared with itself and with the others, every five seconds." : waitsFor(state)));
+    return;
+  }
+  const servers = [...new Set(seen.map((one) => one.server))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const width = Math.max($("timeline").clientWidth, 200), left = 72, lane = 22, height = servers.length * lane + 22;
+  const x = (ms) => left + (ms - from) / (to - from) * (width - left - 4);
+  const kinds = ["latency", "errors", "cpu"];
+  const svg = node("svg:svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img",
+    "aria-label": `Alerts since ${time(from)}: ${seen.map((one) => `${one.server} ${one.kind} from ${time(one.opened)} ${one.is_open ? "until now" : `to ${time(one.until)}`}`).join("; ")}` });
+  servers.forEach((server, row) => {
+    svg.append(node("svg:rect", { class: "lane", x: left, y: row * lane + 2, width: width - left - 4, height: lane - 4, rx: 3 }),
+      node("svg:text", { x: left - 8, y: row * lane + 15, "text-anchor": "end" }, server));
+    for (const one of seen.filter((each) => each.server === server)) {
+      const begin = x(Math.max(one.opened, from)), end = x(one.is_open ? to : one.until), third = (lane - 4) / 3;
+      const bit = node("svg:rect", { class: `${one.severity === "critical" ? "bad" : "warn"}${one.is_open ? "" : " past"}`,
+        x: begin, y: row * lane + 2 + Math.max(kinds.indexOf(one.kind), 0) * third + 0.5, width: Math.max(end - begin, 3), height: third - 1, rx: 1.5 });
+      bit.append(node("svg:title", {}, `${one.kind}: ${one.message}`));
+      svg.append(bit);
+    }
+  });
+  svg.append(...timeAxis(from, to, x, height));
+  $("timeline").replaceChildren(svg);
+}
+
+// --- sections
+
+const waitsFor = (state) => state.waits_for ? `Waiting for ${state.waits_for} …` : "Waiting for the first results …";
+
+function figures(state) {
+  const rate = state.topics.reduce((sum, topic) => sum + topic.rate, 0), total = state.topics.reduce((sum, topic) => sum + topic.total, 0);
+  const lags = state.queries.map((query) => query.lag).filter((lag) => lag >= 0), lag = lags.length ? Math.max(...lags) : null;
+  const open = state.incidents.filter((one) => one.is_open), newest = Object.values(state.servers).map((windows) => windows.at(-2) ?? windows.at(-1));
+  const slow = newest.filter((one) => one?.p95_ms != null).sort((a, b) => b.p95_ms - a.p95_ms)[0];
+  const busy = [...state.queries].sort((a, b) => b.batch_ms - a.batch_ms)[0];
+  const malformed = state.queries.reduce((sum, query) => sum + query.malformed, 0);
+  return [
+    ["Events a second", number(rate), `${short(total)} in the log`],
+    ["Lag", lag === null ? "–" : short(lag), lag === null ? "not known yet" : rate > 1 ? `${number(lag / rate, 1)} s of events` : "records", lag > 10 * rate && rate > 1 ? "warn" : null],
+    ["Slowest server, p95", slow ? `${number(slow.p95_ms)} ms` : "–", slow ? slow.server : "no window yet"],
+    ["Open alerts", number(open.length), open.length ? [...new Set(open.map((one) => one.server))].join(", ") : `${state.incidents.length} so far`, open.length ? "bad" : null],
+    ["Suspects", number(state.suspects_total), state.suspects_total ? "in the last half hour" : "none yet"],
+    ["Slowest batch", busy && busy.batch_ms ? `${number(busy.batch_ms)} ms` : "–", busy && busy.batch_ms ? busy.pipeline + (malformed ? `, ${short(malformed)} malformed` : "") : "no batch yet"],
+  ];
+}
+
+function verdicts(state) {
+  const counts = {};
+  for (const one of state.suspects) counts[one.verdict] = (counts[one.verdict] ?? 0) + 1;
+  return Object.entries(counts).sort().map(([verdict, count]) => `${count} ${verdict}${count === 1 ? "" : "s"}`).join(", ") || "none yet";
+}
+
+function arrow(one) {
+  const trend = one.trend ?? 1;
+  const [sign, kind, word] = trend >= 1.5 ? ["↑", "up", "much more than before"] : trend >= 1.1 ? ["↗", "up", "more than before"] : trend > 0.9 ? ["→", "flat", "as before"] : ["↘", "down", "less than before"];
+  return node("span", { class: kind, title: `${number(trend, 2)} times the usual share of views` }, sign, node("span", { hidden: "" }, word));
+}
+
+function ranking(rows) {
+  if (!rows.length) return empty("The ranking comes with the first batch of views.");
+  const best = rows[0].score;
+  const name = (one) => node("span", { class: "strong" }, `Item ${one.item} `, one.rising ? node("span", { class: "chip rising" }, "rising") : null);
+  return table("Ranking", [["", true], ["Item"], ["Trend"], ["Score", true], ["Views", true, true], ["Clicked", true, true], ["Votes up", true, true]],
+    rows.map((one) => [node("span", { class: "quiet" }, one.rank), name(one), arrow(one), barred(one.score / best, number(one.score, 1)), number(one.views), percent(one.click_through), percent(one.votes)]));
+}
+
+function suspects(rows) {
+  if (!rows.length) return empty("Nobody has been noticed yet. Who crawls, spams or calls too often is told after the first minute.");
+  const who = (one) => one.kind === "member" ? `member ${one.actor}` : one.actor;
+  return table("Suspects", [["Verdict"], ["Who"], ["Score", true], ["Evidence"], ["Last seen", true, true]],
+    rows.map((one) => [node("span", { class: `chip ${one.verdict}` }, one.verdict), node("span", { class: "strong" }, who(one)), number(one.score, 2), node("span", { class: "quiet" }, one.evidence), time(one.last_seen).slice(0, 5)]));
+}
+
+function rising(rows) {
+  if (!rows.length) return empty("No term rises. One does when it is searched for far more than in the minutes before.");
+  const most = Math.max(...rows.map((one) => one.ratio ?? 1));
+  const group = (one) => one.user_group === "all" ? "everybody" : `${one.user_group} users`;
+  return table("Rising search terms", [["Term"], ["Among"], ["Times the usual", true], ["Searches", true], ["Minute", true, true]],
+    rows.map((one) => [node("span", { class: "strong" }, one.keyword), node("span", { class: "quiet" }, group(one)), barred((one.ratio ?? 1) / most, number(one.ratio, 1)), number(one.searches), time(one.minute).slice(0, 5)]));
+}
+
+function alerts(rows) {
+  return rows.slice(0, 40).map((one) => node("li", { class: one.is_open ? null : "over" },
+    node("span", { class: `chip ${one.is_open ? one.severity : "over"}` }, one.is_open ? one.severity : "over"), node("span", { class: "strong" }, one.server), node("span", {}, one.kind === "cpu" ? "load" : one.kind),
+    node("span", { class: "quiet" }, `${time(one.opened)}, ${span(one.until - one.opened)}`), node("span", {}, one.message)));
+}
+
+function queries(rows) {
+  if (!rows.length) return empty("The pipelines are being started.");
+  const look = (state) => node("span", { class: state === "running" ? "quiet" : "strong" }, state);
+  return table("Pipelines", [["Pipeline"], ["Table", false, true], ["State"], ["Batch", true, true], ["Time", true], ["Rows/s", true, true], ["Read", true], ["Malformed", true, true], ["Lag", true]],
+    rows.map((one) => [node("span", { class: "strong" }, one.pipeline), one.name, look(one.state), one.batch_id < 0 ? "–" : number(one.batch_id), one.rows ? `${number(one.batch_ms)} ms` : "–", number(one.rows_per_s), short(one.rows), number(one.malformed), one.lag < 0 ? "–" : short(one.lag)]));
+}
+
+function processes(rows) {
+  return table("Processes", [["Process"], ["Process id", true], ["Cores", true], ["Memory", true]],
+    rows.map((one) => [node("span", { class: "strong" }, one.name), one.pid, number(one.cores, 2), `${number(one.memory_bytes / 2 ** 20)} MB`]));
+}
+
+function sampled(state, field, divisor = 1) {
+  const names = [...new Set(state.samples.flatMap((sample) => Object.keys(sample[field])))];
+  return names.map((name, at) => ({ name, colour: colours[at % colours.length], points: state.samples.map((sample) => [sample.time_ms, sample[field][name] >= 0 ? sample[field][name] / divisor : null]) }));
+}
+
+function latency(state) {
+  const field = document.querySelector("#percentile input:checked").value;
+  const loud = new Set(state.incidents.filter((one) => state.time_ms - one.until < 120000).map((one) => one.server));
+  let next = 0;
+  const series = Object.entries(state.servers).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).map(([name, windows]) => ({
+    name, isLoud: loud.has(name), colour: loud.has(name) ? "var(--bad)" : colours[next++ % colours.length],
+    // The newest window is still being filled.
+    points: windows.slice(0, -1).map((one) => [one.start, one[field]]),
+  }));
+  lines("latency", series, { unit: " ms", label: `Request times, ${field.slice(0, 3)}`, least: 10, waits: "Windows of five seconds come with the first requests." });
+}
+
+// --- the feed of a member
+
+let shown = null, last = null;
+async function feed(isAsked) {
+  if (!last) return;
+  const input = $("member");
+  if (!input.value && last.members.length && document.activeElement !== input) input.value = last.members[0];
+  if (!/^\d+$/.test(input.value)) { draw("feed", "", () => empty(last.members_total ? "A member is a number." : "Feeds come when somebody writes or votes whom others follow.")); return; }
+  if (!isAsked && shown === `${input.value}/${Math.floor(last.number / 5)}`) return;
+  shown = `${input.value}/${Math.floor(last.number / 5)}`;
+  let found;
+  try { found = await (await fetch(`/api/feed/${input.value}`)).json(); } catch { shown = null; return; }
+  draw("feed", found, () => found.entries.length ? node("ul", { class: "feed" }, ...found.entries.map((one) => node("li", {},
+    node("div", { class: "who" }, node("span", { class: "strong" }, `Member ${one.author}`), node("span", { class: "quiet" }, one.kind === "vote" ? `voted for item ${one.item}` : `wrote about item ${one.item}`), node("time", { datetime: new Date(one.time_ms).toISOString() }, time(one.time_ms))),
+    one.text ? node("p", {}, one.text) : null))) : empty(`No news for member ${found.member}: nobody they follow has written or voted in the last ten minutes.`));
+}
+$("feed-form").addEventListener("submit", (event) => { event.preventDefault(); feed(true); });
+$("member").addEventListener("change", () => feed(true));
+$("another").addEventListener("click", () => {
+  if (!last?.members.length) return;
+  const at = last.members.indexOf(Number($("member").value));
+  $("member").value = last.members[(at + 1) % last.members.length];
+  feed(true);
+});
+
+// --- the whole
+
+function show(state) {
+  last = state;
+  const since = state.generating_since_ms || state.started_ms;
+  $("phase").dataset.phase = state.phase;
+  $("phase-text").textContent = state.phase;
+  $("clock").textContent = clock(state.time_ms - since) + (state.ends_ms > state.time_ms && state.phase === "running" ? ` of ${clock(state.ends_ms - since)}` : "");
+  notice(state.waits_for ? `${waitsFor(state)}` : "");
+  draw("figures", figures(state), (rows) => rows.map(([name, value, note, look]) => node("div", { class: "figure", "data-look": look }, node("dt", {}, name), node("dd", {}, value), node("p", {}, note))));
+  $("n-alerts").textContent = state.incidents.length ? `${state.incidents.filter((one) => one.is_open).length} open, ${state.incidents.length} in all` : "";
+  timeline(state);
+  draw("alerts", state.incidents, alerts);
+  $("n-ranking").textContent = state.ranking.length ? `the best ${state.ranking.length} of the last half hour` : "";
+  draw("ranking", state.ranking, ranking);
+  $("n-suspects").textContent = state.suspects_total ? verdicts(state) : "";
+  draw("suspects", state.suspects, suspects);
+  draw("rising", state.rising, rising);
+  draw("members", state.members, (members) => members.map((member) => node("option", { value: member })));
+  lines("rates", sampled(state, "rates"), { label: "Events a second by topic", waits: waitsFor(state) });
+  latency(state);
+  lines("batches", sampled(state, "batch_ms", 1000), { unit: " s", digits: 1, label: "Batch times by pipeline", waits: "The first batch takes longest: Spark compiles it." });
+  lines("lag", sampled(state, "lag"), { label: "Lag by pipeline", least: 100, waits: "Lag is known after the first batch." });
+  draw("queries", state.queries, queries);
+  draw("processes", state.processes, processes);
+  const { page, has_metrics, ...facts } = state.facts;
+  $("broker-links").hidden = !has_metrics;
+  draw("facts", facts, (each) => Object.entries(each).flatMap(([name, value]) => [node("dt", {}, name), node("dd", {}, value)]));
+  draw("log", state.lines, (rows) => [...rows].reverse().map((one) => node("li", {}, node("time", {}, time(one.time_ms)), one.text)));
+  feed(false);
+}
+
+function notice(text) {
+  $("notice").hidden = !text;
+  if ($("notice").textContent !== text) $("notice").textContent = text;
+}
+
+$("percentile").addEventListener("change", () => last && latency(last));
+new ResizeObserver(() => charts.forEach((redraw) => redraw())).observe($("main"));
+$("theme").addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches, now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+});
+
+// --- how snapshots come: as events; where those do not come through, by asking
+
+let heard = Date.now();
+function hear(state) { heard = Date.now(); show(state); }
+
+async function ask() {
+  try { hear(await (await fetch("/api/state", { cache: "no-store" })).json()); } catch { /* told below, by the silence */ }
+}
+
+let source = null;
+function listen() {
+  source = new EventSource("/api/events");
+  source.onmessage = (event) => hear(JSON.parse(event.data));
+}
+
+setInterval(() => {
+  const silent = Date.now() - heard;
+  if (silent > 3000) ask();
+  if (silent > 3000 && source.readyState === EventSource.CLOSED) listen();
+  if (silent > 5000) {
+    $("phase").dataset.phase = "lost";
+    $("phase-text").textContent = last && ["stopping", "stopped"].includes(last.phase) ? "ended" : "not answering";
+    notice(last && ["stopping", "stopped"].includes(last.phase) ? "The run has ended. What is shown is how it was at the end." : "The run does not answer; asking again. What is shown is what it said last.");
+  }
+}, 2000);
+
+ask();
+listen();

@@ -1,0 +1,386 @@
+"""The tables that pipelines make: plain Delta, a row for each key, changed by commits that know where they come from.
+
+Noun: `ResultTable`, one of them, for the one who writes it.
+
+Rule: a change is planned against the version that was looked at, and committed for it, with an application transaction
+that names the query and the micro-batch; a batch that is there already is not committed again. There is one writer, so
+the rows of files that may still change are kept in memory, and a commit costs what it changes, however long the
+table is. Another writer in between (a backfill that was told to) is noticed, and everything is looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import time as clock
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from penstock.activity.pipelines import changes
+from penstock.activity.pipelines.changes import Change, Span
+from penstock.activity.pipelines.errors import OtherColumns, PipelineError, TableGone
+from penstock.spark.tables.commits import CommitNote, DataFile
+from penstock.spark.tables.delta import LiveFile, Store
+from penstock.spark.tables.errors import ConcurrentLoad, NoSuchTable
+from penstock.spark.tables.storage import Storage, told_plainly
+
+DAY: Final = "event_day"
+"""The column by which the tables are partitioned."""
+_SETTINGS: Final = {
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+}
+_KIND: Final = "pipeline"
+_MOST_CACHED_ROWS: Final = 1_000_000
+_TRIES: Final = 5
+_SWEEP_AFTER_COMMITS: Final = 200
+_JOIN_FROM_FILES: Final = 48
+_JOINED_ROWS: Final = 10 * changes.FILE_ROWS
+_SPARED_S: Final = 3600.0
+"""How long a file that no version of today names is left for those who read an older one."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the table, with the times of its rows."""
+
+    path: str
+    size: int
+    rows: int
+    day: str
+    low: datetime
+    high: datetime
+
+    @property
+    def live(self) -> LiveFile:
+        return LiveFile(self.path, self.size, self.rows, {DAY: self.day}, None, None)
+
+
+Transaction = tuple[str, int]
+Tell = Callable[[Change], None]
+
+
+class ResultTable:
+    """Made by `opened`."""
+
+    def __init__(self, store: Store, key: Sequence[str], time: str, schema: pa.Schema) -> None:
+        self.store = store
+        self.key = tuple(key)
+        self.time = time
+        self.schema = schema
+        self._files: dict[str, _File] = {}
+        self._version = -1
+        self._cache: OrderedDict[str, pa.Table] = OrderedDict()
+        self._commits = 0
+        self._look()
+
+    @property
+    def name(self) -> str:
+        return self.store.storage.uri.rstrip("/").rpartition("/")[2]
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    @property
+    def newest(self) -> datetime | None:
+        """The time of the newest row."""
+        return max((file.high for file in self._files.values()), default=None)
+
+    def transaction(self, app_id: str) -> int:
+        """The last batch of a query that is in it; -1 if none is."""
+        found = self.store.transaction(app_id)
+        return -1 if found is None else found
+
+    def rows(self, span: Span | None = None) -> pa.Table:
+        """The rows of a span of time, or all, in no order."""
+        self._look()
+        wanted = span or Span()
+        found = [self._read(file) for file in self._files.values() if wanted.meets(file.low, file.high)]
+        if not found:
+            return self.schema.empty_table()
+        rows = pa.concat_tables(found)
+        return rows.filter(wanted.holds(rows.column(self.time).combine_chunks()))
+
+    def _look(self) -> None:
+        """The files of the newest version."""
+        if not Store.is_there(self.store.storage):
+            raise TableGone(
+                f"the table {self.name} is gone", hint="`penstock pipeline run NAME --from-start` computes it again"
+            )
+        self.store.refresh()
+        if self.store.version == self._version:
+            return
+        found = pa.table(self.store.delta.get_add_actions(flatten=True)).to_pydict()
+        self._files = {}
+        for number, path in enumerate(found.get("path", ())):
+            low, high = found[f"min.{self.time}"][number], found[f"max.{self.time}"][number]
+            self._files[path] = _File(
+                path, found["size_bytes"][number], found["num_records"][number],
+                str(found[f"partition.{DAY}"][number]), low, high,
+            )  # fmt: skip
+        self._cache = OrderedDict((path, rows) for path, rows in self._cache.items() if path in self._files)
+        self._version = self.store.version
+
+    def _read(self, file: _File) -> pa.Table:
+        rows = self._cache.get(file.path)
+        if rows is None:
+            filesystem, root = self.store.storage.filesystem()
+            with told_plainly(f"{self.name} cannot be read"):
+                rows = pq.read_table(f"{root}/{file.path}", filesystem=filesystem, partitioning=None)
+            rows = rows.select(self.schema.names).cast(self.schema)
+        self._keep(file.path, rows)
+        return rows
+
+    def _keep(self, path: str, rows: pa.Table) -> None:
+        self._cache[path] = rows
+        self._cache.move_to_end(path)
+        while len(self._cache) > 1 and sum(one.num_rows for one in self._cache.values()) > _MOST_CACHED_ROWS:
+            self._cache.popitem(last=False)
+
+    # ------------------------------------------------------------------------------------------ changing
+
+    def merge(self, rows: pa.Table, *, transaction: Transaction | None = None, told: Tell | None = None) -> Change:
+        """Each row in the place of the row of its key."""
+        return self._change(rows, None, transaction, told)
+
+    def replace(
+        self, rows: pa.Table, span: Span, *, transaction: Transaction | None = None, told: Tell | None = None
+    ) -> Change:
+        """These rows and no others in a span of time, in one commit."""
+        return self._change(rows, span, transaction, told)
+
+    def _change(self, rows: pa.Table, span: Span | None, transaction: Transaction | None, told: Tell | None) -> Change:
+        """`told` is given the change before it is committed; it may be told of the same one again."""
+        rows = changes.last_of_each(self._fitting(rows), self.key)
+        for _ in range(_TRIES):
+            self._look()
+            change = changes.plan(rows, self._met_by(rows, span), self.key, self.time, span)
+            if change.is_empty:
+                return change
+            if told is not None:
+                told(change)
+            try:
+                self._commit(change, transaction)
+            except ConcurrentLoad:
+                continue
+            return change
+        raise ConcurrentLoad(f"{self.name}: others change it all the time", hint="Stop one of those who write it")
+
+    def _met_by(self, rows: pa.Table, span: Span | None) -> dict[str, pa.Table]:
+        """The rows of those files that may have a row of these keys, or of the span."""
+        if self.time not in self.key:
+            return {path: self._read(file) for path, file in self._files.items()}
+        spans = [span] if span is not None else []
+        if rows.num_rows:
+            low, high = changes.bounds(rows, self.time)
+            met = [file for file in self._files.values() if file.high >= low and file.low <= high]
+        else:
+            met = []
+        met += [file for file in self._files.values() if any(one.meets(file.low, file.high) for one in spans)]
+        return {file.path: self._read(file) for file in dict.fromkeys(met)}
+
+    def _fitting(self, rows: pa.Table) -> pa.Table:
+        try:
+            fitting = rows.select(self.schema.names).cast(self.schema)
+        except (KeyError, pa.ArrowException, ValueError) as error:
+            said = str(error).splitlines()[0]
+            raise PipelineError(f"{self.name}: what was computed does not fit its columns: {said}") from None
+        missing = next((name for name in (*self.key, self.time) if fitting.column(name).null_count), None)
+        if missing is not None:
+            raise PipelineError(f"{self.name}: {missing} is null in a row, and part of its key or its time")
+        return fitting
+
+    def remember(self, transactions: Mapping[str, int]) -> None:
+        """Keep numbers with the table, if they are others than those it has."""
+        other = {name: number for name, number in transactions.items() if self.transaction(name) != number}
+        if other:
+            self.store.commit(CommitNote(_KIND), transactions=other)
+            self._version = self.store.version
+
+    # ------------------------------------------------------------------------------------------ committing
+
+    def _commit(self, change: Change, transaction: Transaction | None) -> None:
+        rest = [*change.kept, *([change.changed] if change.changed.num_rows else [])]
+        # A day whose files were not touched gets the new rows alone, however many it has.
+        gone = [self._files[path] for path in change.touched]
+        if rest:
+            small = self._small_neighbours(change, pa.concat_tables(rest))
+            rest += [self._read(file) for file in small]
+            gone += small
+        self._write(gone, pa.concat_tables(rest) if rest else None, transaction, data_change=True)
+        self._commits += 1
+        if self._commits % _SWEEP_AFTER_COMMITS == 0:
+            self.tend()
+
+    def _small_neighbours(self, change: Change, rows: pa.Table) -> list[_File]:
+        """A small file at the end of the same day, to be written again with the new rows: else each leaves one."""
+        _, high = changes.bounds(rows, self.time)
+        found: list[_File] = []
+        for file in self._files.values():
+            near = file.day == changes.day_of(high) and file.path not in change.touched
+            if near and file.rows + rows.num_rows < changes.FILE_ROWS // 2:
+                found.append(file)
+        return sorted(found, key=lambda one: one.high)[-1:]
+
+    def _write(
+        self, gone: Sequence[_File], rows: pa.Table | None, transaction: Transaction | None, *,
+        data_change: bool, most: int = changes.FILE_ROWS,
+    ) -> None:  # fmt: skip
+        looked_at = self._version
+
+        def check() -> None:
+            if self.store.version != looked_at:
+                raise ConcurrentLoad(f"{self.name} was changed by another meanwhile", hint="Run the same again")
+
+        parts = [] if rows is None else list(changes.split(rows, self.time, most))
+        made = [(self._written(day, part), part) for day, part in parts]
+        try:
+            self.store.commit(
+                CommitNote(_KIND), add=[self._data_file(file) for file, _ in made],
+                remove=[file.live for file in gone], transactions=dict([transaction] if transaction else []),
+                data_change=data_change, check=check,
+            )  # fmt: skip
+        except BaseException:
+            self.store.storage.remove_files([file.path for file, _ in made])
+            raise
+        for file in gone:
+            del self._files[file.path]
+            self._cache.pop(file.path, None)
+        for file, part in made:
+            self._files[file.path] = file
+            self._keep(file.path, part)
+        self._version = self.store.version
+
+    def _written(self, day: str, rows: pa.Table) -> _File:
+        path = f"{DAY}={day}/part-{uuid.uuid4().hex}.parquet"
+        low, high = changes.bounds(rows, self.time)
+        with told_plainly(f"{self.name} cannot be written"):
+            filesystem, root = self.store.storage.filesystem()
+            filesystem.create_dir(f"{root}/{DAY}={day}", recursive=True)
+            pq.write_table(rows, f"{root}/{path}", filesystem=filesystem, compression="zstd")
+            size = filesystem.get_file_info(f"{root}/{path}").size
+            self.store.storage.sync(path)
+        return _File(path, int(size), rows.num_rows, day, low, high)
+
+    def _data_file(self, file: _File) -> DataFile:
+        stats = {
+            "numRecords": file.rows,
+            "minValues": {self.time: file.low.isoformat(timespec="microseconds")},
+            "maxValues": {self.time: file.high.isoformat(timespec="microseconds")},
+            "nullCount": {self.time: 0},
+        }
+        return DataFile(file.path, file.size, file.rows, {DAY: file.day}, json.dumps(stats))
+
+    # ------------------------------------------------------------------------------------------ tending
+
+    def tend(self) -> None:
+        """Join files of times that are done with, and remove files that no version of the last hour names."""
+        for group in _groups(self._files.values()):
+            rows = pa.concat_tables([self._read(file) for file in group])
+            try:
+                self._write(group, rows, None, data_change=False, most=_JOINED_ROWS * 2)
+            except ConcurrentLoad:
+                self._look()
+                return
+        filesystem, root = self.store.storage.filesystem()
+        limit_ns = clock.time_ns() - int(_SPARED_S * 1e9)
+        found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+        old = [
+            info.path.removeprefix(root).lstrip("/")
+            for info in found
+            if info.path.endswith(".parquet") and "/_delta_log/" not in info.path and (info.mtime_ns or 0) < limit_ns
+        ]
+        self.store.storage.remove_files([path for path in old if path not in self._files])
+
+
+def _groups(files: Iterable[_File]) -> list[list[_File]]:
+    """Files to be made one: of a day that has many, neighbours in time; its last ones still change and are left."""
+    by_day: dict[str, list[_File]] = {}
+    for file in files:
+        if file.rows < _JOINED_ROWS // 2:
+            by_day.setdefault(file.day, []).append(file)
+    groups: list[list[_File]] = []
+    for small in by_day.values():
+        if len(small) < _JOIN_FROM_FILES:
+            continue
+        rest = sorted(small, key=lambda one: one.high)[: -_JOIN_FROM_FILES // 2]
+        group: list[_File] = []
+        for file in rest:
+            group.append(file)
+            if sum(one.rows for one in group) >= _JOINED_ROWS:
+                groups.append(group)
+                group = []
+        groups += [group] if len(group) > 1 else []
+    return groups
+
+
+def opened(
+    warehouse_uri: str, name: str, key: Sequence[str], time: str, schema: pa.Schema, *, may_create: bool = True
+) -> ResultTable:
+    """The table; it is made if it is not there. Raises OtherColumns, TableGone."""
+    storage = Storage(warehouse_uri).child(name)
+    wanted = plain_schema(schema)
+    _check(name, key, time, wanted)
+    if not Store.is_there(storage):
+        if not may_create:
+            raise TableGone(
+                f"the table {name} is gone, while its stream has gone on",
+                hint="`penstock pipeline run NAME --from-start` computes it again from the beginning of the log",
+            )
+        stored = pa.schema([*wanted, pa.field(DAY, pa.string())])
+        return ResultTable(Store.create(storage, stored, (DAY,), name, _SETTINGS), key, time, wanted)
+    store = Store(storage)
+    there = {field.name: field.type for field in plain_schema(store.schema()) if field.name != DAY}
+    asked = {field.name: field.type for field in wanted}
+    if there != asked:
+        differing = sorted({*there.items()} ^ {*asked.items()}, key=str)
+        names = ", ".join(dict.fromkeys(one for one, _ in differing))
+        raise OtherColumns(
+            f"the table {name} has other columns than this version of its pipeline makes: {names}",
+            hint="`penstock pipeline run NAME --from-start` makes it anew, from the beginning of the log",
+        )
+    return ResultTable(store, key, time, wanted)
+
+
+def read(warehouse_uri: str, name: str) -> pa.Table:
+    """What a table holds. Raises NoSuchTable."""
+    storage = Storage(warehouse_uri).child(name)
+    if not Store.is_there(storage):
+        raise NoSuchTable(f"there is no table {name} in {warehouse_uri}", hint="`penstock pipeline list` names them")
+    rows = Store(storage).delta.to_pyarrow_table()
+    return rows.select([one for one in rows.column_names if one != DAY])
+
+
+def plain_schema(schema: Any) -> pa.Schema:
+    """The types that tables have, whichever way they came: times in microseconds of UTC, everything nullable."""
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _plain(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
+def _check(name: str, key: Sequence[str], time: str, schema: pa.Schema) -> None:
+    """Whether the definition can be kept as a table: a mistake in it is told before anything runs."""
+    missing = [column for column in (*key, time) if column not in schema.names]
+    if missing:
+        raise PipelineError(f"{name}: its definition gives no column {missing[0]}, which its key or time names")
+    if not pa.types.is_timestamp(schema.field(time).type):
+        raise PipelineError(f"{name}: its time {time} is {schema.field(time).type}, not a timestamp")
+    if DAY in schema.names:
+        raise PipelineError(f"{name}: {DAY} is the column by which tables are partitioned; name yours otherwise")
