@@ -34,9 +34,7 @@ bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
 run: setup
-	@echo "make run: the main job (activity site and Spark pipelines) is not built yet." >&2
-	@echo "          What works today is a broker: .venv/bin/penstock up" >&2
-	@exit 1
+	@$(BIN)/penstock activity run $(ARGS)
 
 simulate: setup
 	@echo "make simulate: the cluster simulator is not built yet; it comes with replication." >&2
