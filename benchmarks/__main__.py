@@ -23,6 +23,7 @@ BENCHMARKS = {
     "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
     "spark": "our Spark source beside Spark's own connector; many minutes",
     "activity_generate": "the site's generator on one core",
+    "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers",
     "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
 }
 WITH_OPTIONS = ("peers", "clients", "spark", "growth")

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.broker_changes import brokers_changed
-from penstock.cluster.elections import elect
+from penstock.cluster.broker_changes import brokers_changed, is_forgetful, rules_changed
+from penstock.cluster.decision import Decision
+from penstock.cluster.elections import elect, is_lost
 from penstock.cluster.hosting import Hosting
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.isr_changes import IsrRefusal, IsrRequest, alter_isr
+from penstock.cluster.isr_changes import IsrRefusal, IsrRequest, alter_isr, put_isr
 from penstock.cluster.layout import NO_LEADER, BrokerRegistration
+from penstock.cluster.partition_changes import Changes
 from penstock.cluster.partition_rules import PartitionRules
+from penstock.cluster.tree import Set
 
 TWO = PartitionRules(min_insync_replicas=2)
 EPOCHS = {1: 101, 2: 102, 3: 103}
@@ -105,6 +108,52 @@ def test_a_leader_that_came_back_leads_in_a_new_epoch() -> None:
     assert (state.leader, state.leader_epoch) == (1, 6)
 
 
+def test_kip_903_a_broker_with_an_empty_disk_is_neither_in_sync_nor_eligible_however_carefully_its_topic_syncs() -> (
+    None
+):
+    state = elect(partition(), {1, 2, 3}, {2}, 9, TWO, forgetful={2}, emptied={2})
+    assert state is not None
+    assert (state.leader, state.isr, state.elr) == (1, (1, 3), ())
+    state = elect(partition(leader=NO_LEADER, isr=(1,), elr=(2,)), {2}, {2}, 9, TWO, emptied={2})
+    assert state is not None
+    assert (state.leader, state.isr, state.elr) == (NO_LEADER, (1,), ())
+
+
+def test_an_empty_disk_is_not_forgotten_when_its_broker_is_seen_the_next_time() -> None:
+    state = elect(partition(leader=NO_LEADER, isr=(1,), elr=(2,)), {1, 3}, {1}, 9, TWO, emptied={1})
+    assert state is not None
+    assert (state.leader, state.isr, state.elr) == (NO_LEADER, (2,), ())
+    assert elect(state, {1, 3}, {1}, 9, TWO) is None
+    state = elect(state, {1, 2, 3}, {2}, 9, TWO) or state
+    assert (state.leader, state.isr) == (2, (2,))
+
+
+def test_when_the_last_disk_is_emptied_nobody_leads_until_somebody_decides() -> None:
+    state = elect(partition(isr=(1,)), {1, 2, 3}, {1}, 9, emptied={1})
+    assert state is not None
+    assert (state.leader, state.leader_epoch, state.isr, is_lost(state)) == (NO_LEADER, 6, (1,), True)
+    assert elect(state, {1, 2, 3}, {1}, 9) is None
+    assert elect(state, {1, 2, 3}, (), 9, PartitionRules(syncs_before_ack=False), forgetful={1}) is None
+    state = elect(state, {1, 2, 3}, (), 9, PartitionRules(unclean_election=True), emptied={1}) or state
+    assert (state.leader, state.leader_epoch, state.isr, state.recovering) == (2, 7, (2,), False)
+
+
+def test_a_careless_topic_waits_for_the_one_that_may_have_more() -> None:
+    careless = PartitionRules(syncs_before_ack=False)
+    state = elect(partition(leader=NO_LEADER, isr=(1, 2)), {1}, {1}, 9, careless, forgetful={1})
+    assert state is not None
+    assert (state.leader, state.isr) == (NO_LEADER, (2,))
+    state = elect(state, {1, 2}, {2}, 9, careless, forgetful={2}) or state
+    assert (state.leader, state.isr) == (2, (2,))
+
+
+def test_a_careless_topic_survives_that_all_lose_power_at_once() -> None:
+    careless = PartitionRules(syncs_before_ack=False)
+    state = elect(partition(leader=NO_LEADER), {1, 2, 3}, {1, 2, 3}, 9, careless, forgetful={1, 2, 3})
+    assert state is not None
+    assert (state.leader, state.isr) == (1, (1,))
+
+
 # --- what the leader asks for
 
 
@@ -173,6 +222,89 @@ def test_only_the_partitions_of_the_broker_that_went_change() -> None:
     assert [operation.path for operation in decision.operations] == ["/brokers/topics/t/partitions/0/state"]
     assert decision.image.topics["t"].partitions[0].leader == 2
     assert decision.image.topics["other"] is other
+
+
+def test_a_leader_that_may_lack_records_is_told() -> None:
+    image = cluster(partition(isr=(1,)))
+    hosting = Hosting(image)
+    unclean = PartitionRules(unclean_election=True)
+    decision = brokers_changed(hosting, image.without_broker(1), (), (1,), (), lambda _: unclean)
+    assert decision.unclean == (("t", 0),)
+    assert brokers_changed(hosting, image.without_broker(1), (), (1,), (), lambda _: TWO).unclean == ()
+
+
+def test_the_same_event_twice_changes_nothing_the_second_time() -> None:
+    hosting = Hosting(cluster(partition()))
+    first = brokers_changed(hosting, hosting.image.without_broker(1), (), (1,), (), lambda _: TWO)
+    hosting.follow(first.image)
+    assert brokers_changed(hosting, first.image, (), (1,), (), lambda _: TWO) == ((), first.image, ())
+
+
+def test_who_was_eligible_is_not_when_fewer_may_commit_from_the_same_moment_on() -> None:
+    image = cluster(partition(isr=(1,), elr=(2,)))
+    setting = Set("/config/topics/t", b"min.insync.replicas=1")
+    decided = Decision((setting,), image.with_topic_config("t", {"min.insync.replicas": "1"}))
+    after = rules_changed(decided, ["t", "other"], lambda _: PartitionRules(1))
+    assert [operation.path for operation in after.operations] == [
+        "/config/topics/t",
+        "/brokers/topics/t/partitions/0/state",
+    ]
+    state = after.image.topics["t"].partitions[0]
+    assert (state.elr, state.leader, state.leader_epoch) == ((), 1, 5)
+    assert after.image.topic_config("t") == {"min.insync.replicas": "1"}
+
+
+def test_more_that_must_commit_make_nobody_eligible_who_was_not() -> None:
+    decided = Decision((), cluster(partition(isr=(1, 2))))
+    assert rules_changed(decided, ["t"], lambda _: PartitionRules(3)) == decided
+
+
+def test_a_topic_that_is_allowed_an_unclean_leader_gets_one_at_once() -> None:
+    image = cluster(partition(leader=NO_LEADER, isr=(1,)), (2, 3))
+    after = rules_changed(Decision((), image), ["t"], lambda _: PartitionRules(unclean_election=True))
+    assert after.image.topics["t"].partitions[0].leader == 2
+    assert after.unclean == (("t", 0),)
+
+
+@pytest.mark.parametrize(
+    ("clean_epoch", "known_epoch", "expected"),
+    [(-1, -1, True), (-1, 7, True), (7, 7, False), (7, -1, False), (6, 7, True)],
+)
+def test_a_clean_stop_counts_if_it_ended_the_life_that_was_last(
+    clean_epoch: int, known_epoch: int, expected: bool
+) -> None:
+    registration = BrokerRegistration(1, (), epoch=9, clean_epoch=clean_epoch)
+    assert is_forgetful(registration, known_epoch) is expected
+
+
+def test_a_leader_asks_for_many_isrs_at_once_and_one_refusal_does_not_hinder_the_others() -> None:
+    topic = TopicImage("t", bytes(15) + b"1", (partition(), partition(leader_epoch=6), partition()))
+    changes = Changes(cluster(partition()).with_topic(topic))
+    requests = [asked(partition(), (1, 2), partition=index) for index in range(3)]
+    refusals = [put_isr(changes, request, EPOCHS, TWO) for request in requests]
+    assert refusals == [None, IsrRefusal.FENCED_LEADER_EPOCH, None]
+    decision = changes.decision()
+    assert [each.isr for each in decision.image.topics["t"].partitions] == [(1, 2), (1, 2, 3), (1, 2)]
+    assert len(decision.operations) == 2
+
+
+def test_what_a_brokers_end_costs_depends_on_what_it_held_and_not_on_the_cluster() -> None:
+    image = cluster(partition(), (1, 2, 3, 4, 5, 6))
+    others = [
+        TopicImage(f"other-{number}", number.to_bytes(16, "big"), (partition(replicas=(4, 5, 6), leader=4),) * 10)
+        for number in range(2, 300)
+    ]
+    hosting = Hosting(image.with_topics(others))
+    looked_at: list[str] = []
+
+    def rules_of(topic: str) -> PartitionRules:
+        looked_at.append(topic)
+        return TWO
+
+    decision = brokers_changed(hosting, hosting.image.without_broker(1), (), (1,), (), rules_of)
+    assert looked_at == ["t"]
+    assert decision.image.names_by_id is hosting.image.names_by_id
+    assert decision.image.topics["other-2"] is hosting.image.topics["other-2"]
 
 
 def test_hosting_follows_the_image() -> None:

@@ -103,6 +103,18 @@ def test_a_broker_is_written_as_kafka_writes_it() -> None:
     assert layout.decode_broker(1, data) == BrokerRegistration(1, endpoints, "r1", 1611146362123)
 
 
+def test_a_broker_tells_how_its_last_life_ended_and_others_ignore_it() -> None:
+    endpoints = (Endpoint("CLIENT", "PLAINTEXT", "h", 9092),)
+    told = BrokerRegistration(1, endpoints, epoch=30, clean_epoch=20, is_emptied=True)
+    data = layout.encode_broker(told)
+    assert parsed(data)["penstock_clean_epoch"] == 20
+    assert "epoch" not in parsed(data)
+    assert layout.decode_broker(1, data, 30) == told
+    assert layout.decode_broker(1, layout.encode_broker(BrokerRegistration(1, endpoints))).clean_epoch == -1
+    with pytest.raises(LayoutError, match="clean stop"):
+        layout.decode_broker(1, data.replace(b":20", b":-20"))
+
+
 def test_a_broker_without_plaintext_and_rack_has_no_host_for_old_clients() -> None:
     document = parsed(layout.encode_broker(BrokerRegistration(1, (Endpoint("SSL", "SSL", "h", 9093),))))
     assert document["host"] is None
@@ -191,6 +203,13 @@ def test_a_partition_state_is_written_as_kafka_writes_it() -> None:
     data = layout.encode_partition_state(recovering)
     assert parsed(data)["leader_recovery_state"] == 1
     assert layout.decode_partition_state("/p", data) == recovering
+
+
+def test_a_partition_state_with_eligible_replicas_is_read_by_those_who_do_not_know_them() -> None:
+    state = PartitionState(1, 4, (1,), 9, elr=(2, 3))
+    data = layout.encode_partition_state(state)
+    assert parsed(data)["penstock_elr"] == [2, 3]
+    assert layout.decode_partition_state("/p", data) == state
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 from tests.cluster.cluster_stories import broker, metadata_of, open_tree, run, with_metadata, with_tree
@@ -42,7 +43,8 @@ def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     first = run(with_metadata(files, story))
     assert len(first.cluster_id) == 22
     assert (first.controller_id, first.controller_epoch) == (0, 1)
-    assert first.brokers == {0: broker(0)}
+    assert first.brokers == {0: replace(broker(0), epoch=first.brokers[0].epoch)}
+    assert first.brokers[0].epoch > 0
     second = run(with_metadata(files, story, seed=99))
     assert second.cluster_id == first.cluster_id
     assert second.controller_epoch == 2

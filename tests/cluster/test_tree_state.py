@@ -67,23 +67,23 @@ def test_an_impossible_operation_spoils_the_whole_list(operation: Operation, err
     with pytest.raises(error):
         after(Create("/first"), Set("/a", b"2"), operation, state=state)
     assert state.node("/first") is None
-    assert state.node("/a") == StoredNode(b"1", 0)
+    assert state.node("/a") == StoredNode(b"1", 0, None, 1)
 
 
 def test_operations_of_a_list_see_those_before_them() -> None:
     state = after(
         Create("/a"), Create("/a/b"), Set("/a/b", b"x", 0), Delete("/a/b", 1), Delete("/a"), Create("/a", b"new")
     )
-    assert state.node("/a") == StoredNode(b"new", 0)
+    assert state.node("/a") == StoredNode(b"new", 0, None, 3)
     assert state.children("/") == ["a"]
     assert state.children("/a") == []
 
 
 def test_a_version_rises_with_every_set_and_begins_anew_with_the_node() -> None:
     state = after(Create("/a"), Set("/a", b"1"), Set("/a", b"2", 1))
-    assert state.node("/a") == StoredNode(b"2", 2)
+    assert state.node("/a") == StoredNode(b"2", 2, None, 1)
     after(Delete("/a", 2), Create("/a"), state=state)
-    assert state.node("/a") == StoredNode(b"", 0)
+    assert state.node("/a") == StoredNode(b"", 0, None, 2)
 
 
 def test_the_last_version_is_followed_by_zero_as_no_version_is_negative() -> None:

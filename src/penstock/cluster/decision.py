@@ -7,9 +7,13 @@ from typing import NamedTuple
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.tree import Operation
 
+TopicPartition = tuple[str, int]
+
 
 class Decision(NamedTuple):
     """Operations that belong together (all or none), and the image that holds once they are done."""
 
     operations: tuple[Operation, ...]
     image: ClusterImage
+    unclean: tuple[TopicPartition, ...] = ()
+    """Partitions led by somebody who may lack committed records: whoever carries this out says so in the log."""

@@ -3,9 +3,10 @@
 Noun: a session that is the process: ephemeral nodes are in memory only, everything else in a journal (`journal`).
 
 Rule: changes are made one after another: decided, appended and synced beside the event loop, then seen by reads and
-watches, then answered. So nothing is seen that a power loss could take back. Cancelling whoever waits does not cancel
-a change. A full disk refuses a change and leaves everything as it was; any other failure of the disk leaves it unknown
-what is on it, so the tree answers nothing more until it is opened again.
+watches, then answered. So nothing is seen that a power loss could take back. Numbers that nodes are created with are
+reserved in the journal by the million, since those of ephemeral nodes must not come again after a restart either.
+Cancelling whoever waits does not cancel a change. A full disk refuses a change and leaves everything as it was; any
+other failure of the disk leaves it unknown what is on it, so the tree answers nothing more until it is opened again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.cluster.errors import NoNode, SessionExpired, TreeBusy, TreeError, TreeFailed, TreeInUse
-from penstock.cluster.journal import Entry, Journal, create_journal, open_journal, remove_unfinished, settle_name
+from penstock.cluster.journal import (
+    Entry,
+    Journal,
+    create_journal,
+    open_journal,
+    remove_unfinished,
+    reservation,
+    settle_name,
+)
 from penstock.cluster.tree import (
     ANY_VERSION,
     Cancel,
@@ -46,6 +55,7 @@ LOCK_FILE: Final = "tree.lock"
 
 _SESSION = 1
 _WAITING_MAX = 10_000
+_CREATED_AT_ONCE = 1_000_000
 _REWRITE_BYTES = 1024 * 1024
 _REWRITE_FACTOR = 4
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
@@ -69,7 +79,9 @@ def open_embedded_tree(
             remove_unfinished(files, path)
             loaded = open_journal(files, path)
             state = TreeState() if loaded is None else loaded.state
-            journal = create_journal(files, path, random, state.persistent(), 0) if loaded is None else loaded.journal
+            journal = (
+                create_journal(files, path, random, state.persistent(), 0, 0) if loaded is None else loaded.journal
+            )
             # A process that was killed may have left a name that is not durable.
             settle_name(files, path)
         except BaseException:
@@ -108,6 +120,7 @@ class EmbeddedTree:
         self._lock = lock
         self._journal = journal
         self._state = state
+        self._created_reserved = state.last_created  # what the journal says may have been given away
         self._rewrite_bytes = rewrite_bytes
         self._rewrite_at = self._next_rewrite()
         self._waiting: deque[_Waiting] = deque()
@@ -118,6 +131,10 @@ class EmbeddedTree:
         self._watchers: dict[str, list[Watcher]] = {}
         self._session_watchers: list[SessionWatcher] = []
 
+    @property
+    def session_id(self) -> int:
+        return _SESSION
+
     # Reads.
 
     async def get(self, path: str) -> Node:
@@ -126,12 +143,12 @@ class EmbeddedTree:
         node = self._state.node(path)
         if node is None:
             raise NoNode(path)
-        return Node(node.data, node.version)
+        return node.seen()
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         self._require_open()
         found = [self._state.node(path) for path in paths]
-        return [None if node is None else Node(node.data, node.version) for node in found]
+        return [None if node is None else node.seen() for node in found]
 
     async def exists(self, path: str) -> bool:
         self._require_open()
@@ -224,6 +241,8 @@ class EmbeddedTree:
                 _refuse(answer, error)
                 continue
             entries = self._entries(change)
+            if change.last_created > self._created_reserved:
+                entries.append(reservation(change.last_created + _CREATED_AT_ONCE))
             if entries:
                 self._append(change, entries, answer)
                 return
@@ -237,16 +256,18 @@ class EmbeddedTree:
         entries: list[Entry] = []
         for path, node in change.nodes.items():
             if node is not None and node.owner is None:
-                entries.append((path, node.data, node.version))
+                entries.append(Entry(path, node.data, node.version, node.created))
             else:
                 before = self._state.node(path)
                 if before is not None and before.owner is None:
-                    entries.append((path, None, 0))
+                    entries.append(Entry(path, None, 0))
         return entries
 
     def _append(self, change: Change, entries: list[Entry], answer: asyncio.Future[Change]) -> None:
         def appended(outcome: Outcome[None]) -> None:
             if outcome.error is None:
+                if change.last_created > self._created_reserved:
+                    self._created_reserved = change.last_created + _CREATED_AT_ONCE
                 self._apply(change, answer)
             else:
                 _refuse(answer, self._failure(outcome.error))
@@ -293,7 +314,8 @@ class EmbeddedTree:
     def _rewrite(self) -> None:
         # Nothing changes the state meanwhile: changes wait for this, and the loop only reads.
         nodes = self._state.persistent()
-        journal = create_journal(self._files, self._path, self._random, nodes, self._journal.sequence)
+        reserved, sequence = self._created_reserved, self._journal.sequence
+        journal = create_journal(self._files, self._path, self._random, nodes, reserved, sequence)
         old, self._journal = self._journal, journal
         old.close()
         try:

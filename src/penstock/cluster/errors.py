@@ -130,13 +130,34 @@ class LayoutError(ClusterError):
         self.reason = reason
 
 
+# --- images
+
+
+class DamagedDelta(ClusterError):
+    """Bytes that tell no change of an image."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a change of the cluster's image cannot be read: {reason}")
+
+
+class DeltaMismatch(ClusterError):
+    """A change of another image than the one that is there: whoever has it needs the whole image."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a change of the cluster's image does not fit the one that is there: {reason}")
+
+
 # --- what a cluster refuses
 
 
 class BrokerIdInUse(ClusterError):
-    def __init__(self, broker_id: int) -> None:
-        super().__init__(f"a broker with broker.id={broker_id} is running already; give this one another id")
+    """`holder` says where that broker is and since when, as far as it is known."""
+
+    def __init__(self, broker_id: int, holder: str = "") -> None:
+        told = f" ({holder})" if holder else ""
+        super().__init__(f"a broker with broker.id={broker_id} is running already{told}; give this one another id")
         self.broker_id = broker_id
+        self.holder = holder
 
 
 class ClusterIdMismatch(ClusterError):
@@ -192,6 +213,26 @@ class InvalidReplicaAssignment(Refusal):
 
 class ReassignmentInProgress(Refusal):
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+class NoReassignmentInProgress(Refusal):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class ElectionNotNeeded(Refusal):
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class PreferredLeaderNotAvailable(Refusal):
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(Refusal):
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class StaleBrokerEpoch(Refusal):
+    code = ErrorCode.STALE_BROKER_EPOCH
 
 
 class InvalidConfig(Refusal):

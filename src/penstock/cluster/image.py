@@ -9,7 +9,7 @@ identity tells what is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -74,7 +74,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything that is known of a cluster. `brokers` are the live ones."""
+    """Everything that is known of a cluster. `brokers` are the live ones, those that stop in good order included."""
 
     cluster_id: str = ""
     controller_id: int = NO_CONTROLLER
@@ -83,8 +83,11 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_configs: Mapping[str, Settings] = field(default_factory=dict)  # of topics that have a node for them
     broker_configs: Mapping[str, Settings] = field(default_factory=dict)  # by broker id as text, or "<default>"
-    names_by_id: Mapping[bytes, str] = field(default_factory=dict)
-    names_by_metric: Mapping[str, str] = field(default_factory=dict)  # by the name with "_" for "."
+    leaving: frozenset[int] = frozenset()  # live brokers that are about to stop: they shall not lead, nor join an ISR
+    deleting: frozenset[str] = frozenset()  # topics that are there until the last replica of them is gone
+    # Both follow from the topics; the second by the name with "_" for ".".
+    names_by_id: Mapping[bytes, str] = field(default_factory=dict, compare=False)
+    names_by_metric: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     # Lookups.
 
@@ -136,33 +139,50 @@ class ClusterImage:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicImage]) -> ClusterImage:
-        all_topics, by_id, by_metric = dict(self.topics), dict(self.names_by_id), dict(self.names_by_metric)
+        """With these topics. Only what is changed is copied: most often a topic stays under its name and id."""
+        all_topics = dict(self.topics)
+        by_id: dict[bytes, str] | None = None
+        by_metric: dict[str, str] | None = None
         for topic in topics:
             before = all_topics.get(topic.name)
-            if before is not None and before.topic_id != topic.topic_id:
-                by_id.pop(before.topic_id, None)
             all_topics[topic.name] = topic
+            if before is not None and before.topic_id == topic.topic_id:
+                continue
+            by_id = dict(self.names_by_id) if by_id is None else by_id
+            by_metric = dict(self.names_by_metric) if by_metric is None else by_metric
+            if before is not None:
+                by_id.pop(before.topic_id, None)
             by_metric[metric_name(topic.name)] = topic.name
             if topic.topic_id != NO_ID:
                 by_id[topic.topic_id] = topic.name
-        return replace(self, topics=all_topics, names_by_id=by_id, names_by_metric=by_metric)
+        return replace(
+            self,
+            topics=all_topics,
+            names_by_id=self.names_by_id if by_id is None else by_id,
+            names_by_metric=self.names_by_metric if by_metric is None else by_metric,
+        )
 
     def without_topic(self, name: str) -> ClusterImage:
         """Without the topic and its settings; the same if there is none."""
-        topic = self.topics.get(name)
-        if topic is None:
+        return self.without_topics((name,))
+
+    def without_topics(self, names: Collection[str]) -> ClusterImage:
+        gone = {name: self.topics[name] for name in names if name in self.topics}
+        if not gone:
             return self
-        configs = _without(self.topic_configs, name) if name in self.topic_configs else self.topic_configs
-        key = metric_name(name)
+        by_metric = {metric_name(name): name for name in gone}
         return replace(
             self,
-            topics=_without(self.topics, name),
-            topic_configs=configs,
-            names_by_id=_without(self.names_by_id, topic.topic_id),
-            names_by_metric=_without(self.names_by_metric, key)
-            if self.names_by_metric.get(key) == name
-            else self.names_by_metric,
+            topics=_without(self.topics, gone),
+            topic_configs=_without(self.topic_configs, gone),
+            deleting=self.deleting.difference(gone),
+            names_by_id=_without(self.names_by_id, {topic.topic_id for topic in gone.values()}),
+            names_by_metric={key: name for key, name in self.names_by_metric.items() if by_metric.get(key) != name},
         )
+
+    def with_deleting(self, names: Iterable[str]) -> ClusterImage:
+        """With these topics on their way out, those of them that are there."""
+        return replace(self, deleting=self.deleting.union(name for name in names if name in self.topics))
 
     def with_topic_config(self, name: str, settings: Settings) -> ClusterImage:
         return replace(self, topic_configs={**self.topic_configs, name: dict(settings)})
@@ -171,10 +191,16 @@ class ClusterImage:
         return replace(self, broker_configs={**self.broker_configs, name: dict(settings)})
 
     def with_broker(self, broker: BrokerRegistration) -> ClusterImage:
-        return replace(self, brokers={**self.brokers, broker.broker_id: broker})
+        """With the broker as it registered now: whatever it was about to do in its former life is over."""
+        return replace(
+            self, brokers={**self.brokers, broker.broker_id: broker}, leaving=self.leaving - {broker.broker_id}
+        )
 
     def without_broker(self, broker_id: int) -> ClusterImage:
-        return replace(self, brokers=_without(self.brokers, broker_id))
+        return replace(self, brokers=_without(self.brokers, (broker_id,)), leaving=self.leaving - {broker_id})
+
+    def with_leaving(self, broker_id: int) -> ClusterImage:
+        return replace(self, leaving=self.leaving | {broker_id})
 
     def with_controller(self, controller_id: int, epoch: int) -> ClusterImage:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)
@@ -193,6 +219,7 @@ class ImageDiff:
     brokers_removed: frozenset[int]
     brokers_changed: frozenset[int]
     controller_changed: bool
+    roles_changed: bool = False  # brokers that are about to stop, topics that are on their way out
 
     def __bool__(self) -> bool:
         return self != NO_DIFFERENCE
@@ -234,6 +261,7 @@ def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
         frozenset(broker for broker in brokers if broker not in new.brokers),
         frozenset(broker for broker in brokers if broker in old.brokers and broker in new.brokers),
         (old.controller_id, old.controller_epoch) != (new.controller_id, new.controller_epoch),
+        (old.leaving, old.deleting) != (new.leaving, new.deleting),
     )
 
 
@@ -250,5 +278,8 @@ def _different(old: Mapping[Key, Value], new: Mapping[Key, Value]) -> list[Key]:
     return found
 
 
-def _without(mapping: Mapping[Key, Value], key: Key) -> dict[Key, Value]:
-    return {item: value for item, value in mapping.items() if item != key}
+def _without(mapping: Mapping[Key, Value], keys: Collection[Key]) -> Mapping[Key, Value]:
+    """The same if it has none of them."""
+    if not any(key in mapping for key in keys):
+        return mapping
+    return {item: value for item, value in mapping.items() if item not in keys}

@@ -7,13 +7,14 @@ it under: a broker that came back meanwhile may have lost what made it join (KIP
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from penstock.cluster.decision import Decision
-from penstock.cluster.elections import eligible_after, stored
-from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
+from penstock.cluster.elections import eligible_after
+from penstock.cluster.image import ClusterImage, PartitionImage
+from penstock.cluster.partition_changes import Changes
 from penstock.cluster.partition_rules import PartitionRules
 
 ANY_EPOCH = -1
@@ -27,7 +28,7 @@ class IsrRefusal(Enum):
     FENCED_LEADER_EPOCH = "the partition has been led in a later epoch"
     NEW_LEADER_EPOCH = "the partition has not been led in that epoch"
     INVALID_UPDATE_VERSION = "the partition's state has changed since"
-    INELIGIBLE_REPLICA = "somebody in the ISR is not alive, or not under that epoch"
+    INELIGIBLE_REPLICA = "somebody in the ISR is not alive, not under that epoch, or about to stop"
     INVALID_REQUEST = "the ISR is empty, is without the leader, or names who is no replica"
     STALE_BROKER_EPOCH = "the one who asks is registered anew since"
 
@@ -50,30 +51,33 @@ def alter_isr(
     image: ClusterImage, request: IsrRequest, epochs: Mapping[int, int], rules: PartitionRules
 ) -> Decision | IsrRefusal:
     """`epochs` are the live brokers' by id."""
-    topic = image.topics.get(request.topic)
-    partition = None if topic is None else topic.partition(request.partition)
-    if topic is None or partition is None:
+    changes = Changes(image)
+    refusal = put_isr(changes, request, epochs, rules)
+    return changes.decision() if refusal is None else refusal
+
+
+def put_isr(
+    changes: Changes, request: IsrRequest, epochs: Mapping[int, int], rules: PartitionRules
+) -> IsrRefusal | None:
+    """One of several: a leader that loses a follower asks for thousands of ISRs at once."""
+    partition = changes.partition(request.topic, request.partition)
+    if partition is None:
         return IsrRefusal.UNKNOWN_PARTITION
     if epochs.get(request.broker) != request.broker_epoch:
         return IsrRefusal.STALE_BROKER_EPOCH
-    refusal = _refusal(partition, request, epochs)
+    refusal = _refusal(partition, request, epochs, changes.image.leaving)
     if refusal is not None:
         return refusal
     isr = tuple(broker for broker in partition.replicas if broker in request.isr)
-    if set(isr) == set(partition.isr):
-        return Decision((), image)
-    after = replace(
-        partition,
-        isr=isr,
-        elr=eligible_after(partition, isr, rules),
-        controller_epoch=image.controller_epoch,
-        recovering=False,
-        state_version=partition.state_version + 1,
-    )
-    return changed(image, topic, [(request.partition, after)])
+    if set(isr) != set(partition.isr):
+        elr = eligible_after(partition, isr, rules)
+        changes.put(request.topic, request.partition, replace(partition, isr=isr, elr=elr, recovering=False))
+    return None
 
 
-def _refusal(partition: PartitionImage, request: IsrRequest, epochs: Mapping[int, int]) -> IsrRefusal | None:
+def _refusal(
+    partition: PartitionImage, request: IsrRequest, epochs: Mapping[int, int], leaving: Collection[int]
+) -> IsrRefusal | None:
     if request.leader_epoch < partition.leader_epoch:
         return IsrRefusal.FENCED_LEADER_EPOCH
     if request.leader_epoch > partition.leader_epoch:
@@ -90,17 +94,8 @@ def _refusal(partition: PartitionImage, request: IsrRequest, epochs: Mapping[int
     for broker, epoch in zip(request.isr, request.isr_epochs, strict=True):
         # Who is in sync already may have gone just now: the controller hears of that by itself.
         joins = broker not in partition.isr
-        if joins and (broker not in epochs or epoch not in (ANY_EPOCH, epochs[broker])):
+        if joins and (broker not in epochs or broker in leaving or epoch not in (ANY_EPOCH, epochs[broker])):
             return IsrRefusal.INELIGIBLE_REPLICA
         if not joins and broker in epochs and epoch not in (ANY_EPOCH, epochs[broker]):
             return IsrRefusal.INELIGIBLE_REPLICA
     return None
-
-
-def changed(image: ClusterImage, topic: TopicImage, after: Sequence[tuple[int, PartitionImage]]) -> Decision:
-    """The decision that some partitions of a topic become this."""
-    operations = tuple(stored(topic, index, topic.partitions[index], partition) for index, partition in after)
-    partitions = list(topic.partitions)
-    for index, partition in after:
-        partitions[index] = partition
-    return Decision(operations, image.with_topic(replace(topic, partitions=tuple(partitions))))

@@ -2,7 +2,8 @@
 
     header   "PENSTREE", format version (u16), salt (16 bytes), where the first nodes end (u64), checksum (u32)
     record   marker (4 bytes), length (u32), sequence (u64), checksum (u32), then `length` bytes: MessagePack, a list
-             of [path, data or nil, version], nil for a node that went
+             of [path, data or nil, version, created], nil for a node that went; ["", nil, number] says that nodes may
+             have been created with all numbers up to that one. Format version 1 had no `created`
 
 Noun: a journal that begins with all nodes as they were when it was made (records of many nodes) and goes on with one
 record a change.
@@ -36,7 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 
 _MAGIC = b"PENSTREE"
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+_FORMATS_READ = (1, 2)
 _SALT_BYTES = 16
 _HEADER = struct.Struct(f">8sH{_SALT_BYTES}sQI")
 _CHECKSUM = struct.Struct(">I")
@@ -46,9 +48,23 @@ _COVERED = struct.Struct(">IQ")
 _SNAPSHOT_RECORD_BYTES = 1024 * 1024
 _TEMPORARY_SUFFIX = ".tmp"
 
-Entry = tuple[str, bytes | None, int]
 
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a change left of a node."""
+
+    path: str
+    data: bytes | None
+    version: int
+    created: int = 0
+
+
+_NO_PATH = ""
 _ENTRIES = msgspec.msgpack.Decoder(list[Entry])
+
+
+def reservation(number: int) -> Entry:
+    """Says that nodes may have been created with all numbers up to this one, whether they are still there or not."""
+    return Entry(_NO_PATH, None, number)
 
 
 class Loaded(NamedTuple):
@@ -94,9 +110,9 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def write_nodes(self, nodes: Iterable[tuple[str, StoredNode]]) -> None:
+    def write_nodes(self, nodes: Iterable[tuple[str, StoredNode]], reserved: int) -> None:
         """Begin with these nodes; they count once the file is synced and has its name. OSError."""
-        for entries in _chunks(nodes):
+        for entries in _chunks(nodes, reserved):
             record = self._record(entries)
             self._file.write_at(self.size, record)
             self.size += len(record)
@@ -115,10 +131,11 @@ class Journal:
 
 
 def create_journal(
-    files: Files, path: str, random: Random, nodes: Iterable[tuple[str, StoredNode]], sequence: int
+    files: Files, path: str, random: Random, nodes: Iterable[tuple[str, StoredNode]], reserved: int, sequence: int
 ) -> Journal:
     """A new journal of these nodes in the place of the one at `path`, if any. OSError: the old one is as it was.
 
+    Nodes may have been created with all numbers up to `reserved`.
     Which of the two a power loss leaves is open until `settle_name`.
     """
     temporary = path + _TEMPORARY_SUFFIX
@@ -127,7 +144,7 @@ def create_journal(
         # A crash may have left a longer one.
         file.truncate(0)
         journal = Journal(path, file, random.random_bytes(_SALT_BYTES), _HEADER.size, 0, sequence)
-        journal.write_nodes(nodes)
+        journal.write_nodes(nodes, reserved)
         files.rename(temporary, path)
     except BaseException:
         file.close()
@@ -148,11 +165,11 @@ def remove_unfinished(files: Files, path: str) -> None:
         files.remove(path + _TEMPORARY_SUFFIX)
 
 
-def _chunks(nodes: Iterable[tuple[str, StoredNode]]) -> Iterator[list[Entry]]:
-    chunk: list[Entry] = []
+def _chunks(nodes: Iterable[tuple[str, StoredNode]], reserved: int) -> Iterator[list[Entry]]:
+    chunk = [reservation(reserved)] if reserved else []
     size = 0
     for path, node in nodes:
-        chunk.append((path, node.data, node.version))
+        chunk.append(Entry(path, node.data, node.version, node.created))
         size += len(path) + len(node.data)
         if size >= _SNAPSHOT_RECORD_BYTES:
             yield chunk
@@ -183,6 +200,7 @@ def _load(file: File, path: str) -> Loaded:
     position = _HEADER.size
     sequence: int | None = None
     nodes: dict[str, StoredNode] = {}
+    last_created = 0
     while position < max(size, snapshot_bytes):
         found = _read_record(file, position, size, salt, sequence)
         if found is None:
@@ -192,13 +210,13 @@ def _load(file: File, path: str) -> Loaded:
             break
         number, payload = found
         try:
-            _replay(nodes, _ENTRIES.decode(payload))
+            last_created = max(last_created, _replay(nodes, _ENTRIES.decode(payload)))
         except msgspec.MsgspecError as error:
             raise DamagedTree(path, position, f"record {number} is not a list of nodes: {error}") from error
         sequence = number + 1
         position += _RECORD.size + len(payload)
     try:
-        state = TreeState.of(nodes.items())
+        state = TreeState.of(nodes.items(), last_created)
     except TreeError as error:
         raise DamagedTree(path, 0, str(error)) from error
     return Loaded(Journal(path, file, salt, position, snapshot_bytes, sequence or 0), state)
@@ -211,7 +229,7 @@ def _read_header(file: File, path: str) -> tuple[bytes, int]:
     magic, version, salt, snapshot_bytes, checksum = _HEADER.unpack(raw)
     if magic != _MAGIC or checksum != crc32c.crc32c(raw[: -_CHECKSUM.size]):
         raise DamagedTree(path, 0, "the header is not that of a metadata journal")
-    if version != _FORMAT_VERSION:
+    if version not in _FORMATS_READ:
         raise DamagedTree(path, 0, f"format version {version} is not known, {_FORMAT_VERSION} is")
     return bytes(salt), int(snapshot_bytes)
 
@@ -243,12 +261,18 @@ def _cut_torn_tail(file: File, path: str, position: int, size: int, salt: bytes)
     file.truncate(position)
 
 
-def _replay(nodes: dict[str, StoredNode], entries: list[Entry]) -> None:
-    for path, data, version in entries:
-        if data is None:
-            nodes.pop(path, None)
+def _replay(nodes: dict[str, StoredNode], entries: list[Entry]) -> int:
+    """The greatest number that these say a node may have been created with."""
+    last_created = 0
+    for entry in entries:
+        if entry.path == _NO_PATH:
+            last_created = max(last_created, entry.version)
+        elif entry.data is None:
+            nodes.pop(entry.path, None)
         else:
-            nodes[path] = StoredNode(data, version)
+            nodes[entry.path] = StoredNode(entry.data, entry.version, None, entry.created)
+            last_created = max(last_created, entry.created)
+    return last_created
 
 
 def _checksum(salt: bytes, length: int, sequence: int, payload: bytes) -> int:

@@ -20,6 +20,7 @@ from penstock.log.folders.metadata_files import decode_id, encode_id
 
 PLAINTEXT: Final = "PLAINTEXT"
 NO_LEADER: Final = -1
+UNKNOWN_EPOCH: Final = -1
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -43,11 +44,19 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
+    """A broker's life. `epoch` is the number of its node's creation, which no two lives share; `clean_epoch` is that of
+    the life that its data folders say ended in good order, UNKNOWN_EPOCH if they do not. `is_emptied`: some data
+    folder is a new one; the broker says so until an image has shown it registered like that.
+    """
+
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     timestamp_ms: int = -1
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    epoch: int = UNKNOWN_EPOCH
+    clean_epoch: int = UNKNOWN_EPOCH
+    is_emptied: bool = False
 
 
 class Replicas(NamedTuple):
@@ -95,6 +104,8 @@ class _Broker(msgspec.Struct, omit_defaults=True):
     host: str | None = None
     port: int | None = None
     timestamp: str | int | None = None
+    penstock_clean_epoch: int = UNKNOWN_EPOCH
+    penstock_emptied: bool = False
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
@@ -112,10 +123,15 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
     }
     if broker.rack is not None:
         document["rack"] = broker.rack
+    if broker.clean_epoch != UNKNOWN_EPOCH:
+        document["penstock_clean_epoch"] = broker.clean_epoch
+    if broker.is_emptied:
+        document["penstock_emptied"] = True
     return msgspec.json.encode(document)
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> BrokerRegistration:
+    """`epoch` is not in the document, but the number of the node's creation."""
     path = paths.broker(broker_id)
     document = _decode(path, data, _Broker)
     if document.version < 1:
@@ -131,7 +147,12 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         raise LayoutError(path, "there are no endpoints")
     timestamp = str(document.timestamp)
     timestamp_ms = int(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 20 else -1
-    return BrokerRegistration(broker_id, tuple(endpoints), document.rack, timestamp_ms, document.features or {})
+    if not UNKNOWN_EPOCH <= document.penstock_clean_epoch <= _INT64_MAX:
+        raise LayoutError(path, "the epoch of the last clean stop is out of range")
+    return BrokerRegistration(
+        broker_id, tuple(endpoints), document.rack, timestamp_ms, document.features or {}, epoch,
+        document.penstock_clean_epoch, document.penstock_emptied,
+    )  # fmt: skip
 
 
 def _endpoint(path: str, text: str, protocols: Mapping[str, str] | None) -> Endpoint:

@@ -46,7 +46,7 @@ async def _load_brokers(tree: Tree) -> dict[int, BrokerRegistration]:
     for name, node in await _nodes_under(tree, paths.BROKER_IDS):
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise LayoutError(f"{paths.BROKER_IDS}/{name}", "its name is no broker's id")
-        found[int(name)] = decode_broker(int(name), node.data)
+        found[int(name)] = decode_broker(int(name), node.data, node.created)
     return found
 
 

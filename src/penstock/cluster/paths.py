@@ -13,6 +13,8 @@ CLUSTER_ID: Final = "/cluster/id"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
 # What every tool expects to be there, whatever is in it; the kinds of configuration are topics, clients, ...

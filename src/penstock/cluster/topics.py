@@ -99,6 +99,8 @@ def add_partitions(
     topic = image.topics.get(name)
     if topic is None:
         raise UnknownTopic(f"there is no topic {name[:300]!r}")
+    if name in image.deleting:
+        raise UnknownTopic(f"the topic {name} is being deleted")
     if any(partition.adding or partition.removing for partition in topic.partitions):
         raise ReassignmentInProgress(f"the partitions of {name} are being moved; add to them when that is done")
     before = len(topic.partitions)
@@ -155,6 +157,8 @@ def _check_name(image: ClusterImage, name: str) -> None:
     reason = check_topic_name(name)
     if reason is not None:
         raise InvalidTopicName(reason)
+    if name in image.deleting:
+        raise TopicExists(f"the topic {name!r} is being deleted: make it again when its last replica is gone")
     if name in image.topics:
         raise TopicExists(f"there is a topic {name!r} already")
     other = image.colliding_topic(name)

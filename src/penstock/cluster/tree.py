@@ -21,6 +21,7 @@ from penstock.cluster.errors import InvalidPath, NodeExists, NoNode
 
 ANY_VERSION: Final = -1
 ROOT: Final = "/"
+NO_OWNER: Final = 0
 
 # What ZooKeeper takes in one node as it is installed.
 MAX_DATA_BYTES: Final = 1024 * 1024 - 1024
@@ -28,8 +29,12 @@ _MAX_PATH_LENGTH = 1024
 
 
 class Node(NamedTuple):
+    """`created` never goes back: of two nodes that a path ever had, the later has the greater one."""
+
     data: bytes
     version: int
+    created: int
+    owner: int = NO_OWNER  # the session of an ephemeral node
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,10 @@ Cancel = Callable[[], None]
 
 class Tree(Protocol):
     """The metadata tree as one session sees it. All of it is used on one event loop, where callbacks run too."""
+
+    @property
+    def session_id(self) -> int:
+        """What the `owner` of this session's ephemeral nodes is; never NO_OWNER."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """NodeExists; NoNode if the parent is missing; EphemeralParent."""

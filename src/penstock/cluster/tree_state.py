@@ -26,12 +26,14 @@ from penstock.cluster.errors import (
 from penstock.cluster.tree import (
     ANY_VERSION,
     MAX_DATA_BYTES,
+    NO_OWNER,
     ROOT,
     Check,
     Create,
     Delete,
     Event,
     EventKind,
+    Node,
     Operation,
     Set,
     check_path,
@@ -45,13 +47,19 @@ class StoredNode(NamedTuple):
     data: bytes
     version: int
     owner: int | None = None  # the session of an ephemeral node
+    created: int = 0
+
+    def seen(self) -> Node:
+        """The node as whoever reads it gets it."""
+        return Node(self.data, self.version, self.created, NO_OWNER if self.owner is None else self.owner)
 
 
 class Change(NamedTuple):
-    """Nodes as they are to be, None for those that go; and what watchers are told."""
+    """Nodes as they are to be, None for those that go; what watchers are told; and the last `created` given away."""
 
     nodes: dict[str, StoredNode | None]
     events: list[Event]
+    last_created: int
 
 
 class OrphanNode(TreeError):
@@ -63,17 +71,19 @@ class OrphanNode(TreeError):
 
 
 class TreeState:
-    """All nodes of a tree."""
+    """All nodes of a tree, and the last of the numbers that nodes are created with."""
 
     def __init__(self) -> None:
+        self.last_created = 0
         self._nodes: dict[str, StoredNode] = {ROOT: StoredNode(b"", 0)}
         self._children: dict[str, set[str]] = {}
 
     @classmethod
-    def of(cls, nodes: Iterable[tuple[str, StoredNode]]) -> TreeState:
+    def of(cls, nodes: Iterable[tuple[str, StoredNode]], last_created: int = 0) -> TreeState:
         """The tree of these nodes, in any order. OrphanNode, InvalidPath."""
         state = cls()
         state._nodes.update(nodes)
+        state.last_created = max(last_created, *(node.created for node in state._nodes.values()))
         for path in state._nodes:
             check_path(path)
             if path == ROOT:
@@ -120,9 +130,10 @@ class TreeState:
                     draft.delete(path, version)
                 case Check(path, version):
                     draft.require(path, version)
-        return Change(draft.nodes, draft.events)
+        return Change(draft.nodes, draft.events, draft.last_created)
 
     def commit(self, change: Change) -> None:
+        self.last_created = change.last_created
         for path, node in change.nodes.items():
             parent = parent_of(path)
             if node is None:
@@ -144,6 +155,7 @@ class _Draft:
     def __init__(self, base: TreeState) -> None:
         self._base = base
         self._more_children: Counter[str] = Counter()
+        self.last_created = base.last_created
         self.nodes: dict[str, StoredNode | None] = {}
         self.events: list[Event] = []
 
@@ -158,7 +170,8 @@ class _Draft:
             raise NoNode(parent)
         if above.owner is not None:
             raise EphemeralParent(parent)
-        self.nodes[path] = StoredNode(data, 0, owner)
+        self.last_created += 1
+        self.nodes[path] = StoredNode(data, 0, owner, self.last_created)
         self._more_children[parent] += 1
         self.events += (Event(EventKind.CREATED, path), Event(EventKind.CHILDREN, parent))
 
@@ -166,7 +179,7 @@ class _Draft:
         node = self.require(path, version)
         _check_data(path, data)
         # As ZooKeeper does: versions come round, and -1 never is one.
-        self.nodes[path] = StoredNode(data, 0 if node.version == _VERSION_MAX else node.version + 1, node.owner)
+        self.nodes[path] = node._replace(data=data, version=0 if node.version == _VERSION_MAX else node.version + 1)
         self.events.append(Event(EventKind.CHANGED, path))
 
     def delete(self, path: str, version: int) -> None:

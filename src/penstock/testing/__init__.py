@@ -1,4 +1,4 @@
-"""What to test with: an embedded broker, a simulated disk, every moment at which the power may fail.
+"""What to test with: an embedded broker, a ZooKeeper, a simulated disk, every moment at which the power may fail.
 
     from penstock.testing import Broker
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.testing.embedded_broker import EmbeddedBroker as Broker
+    from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "ZooKeeperEnsemble", "ZooKeeperServer"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from penstock.testing.embedded_broker import EmbeddedBroker
 
         return EmbeddedBroker
+    if name in ("ZooKeeperEnsemble", "ZooKeeperServer"):
+        from penstock.testing import zookeeper
+
+        return getattr(zookeeper, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

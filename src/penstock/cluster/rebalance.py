@@ -1,0 +1,228 @@
+"""A plan that spreads partitions evenly, and moves as little as that takes. Pure.
+
+Theory, in steps that each leave what the one before achieved:
+
+    drain     a replica on a broker that is not to be used goes to the one that has least
+    resize    replicas are added or dropped until a partition has as many as wanted
+    mend      a replica that shares its rack, while another rack has none, goes there
+    level     replicas go from who holds most to who holds least, until they differ by one, or racks forbid it
+    lead      the first replica, which is the preferred leader, is another one of the same brokers: nothing is copied
+
+Each move of `level` lessens the difference between brokers, so that no replica is moved that need not be; a partition
+of a topic that the giver has more of than the taker is preferred, so that topics spread too. Nothing is left to chance:
+the same cluster gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.cluster.decision import TopicPartition
+
+Rack = int | str
+
+_CANDIDATES: Final = 200
+"""How many partitions are looked at for the best one to move, once a possible one is found."""
+
+
+class Plan(NamedTuple):
+    """The partitions that get other replicas, or the same in another order; and how many replicas are copied."""
+
+    assignments: dict[TopicPartition, tuple[int, ...]]
+    copies: int
+
+
+def plan_rebalance(
+    assignments: Mapping[TopicPartition, Sequence[int]],
+    racks: Mapping[int, str | None],
+    replication_factor: int | None = None,
+) -> Plan:
+    """For these partitions, on the brokers of `racks` (broker to rack) and no others.
+
+    ValueError if there are fewer brokers than a partition is to have replicas.
+    """
+    largest = max((len(replicas) for replicas in assignments.values()), default=1)
+    wanted = largest if replication_factor is None else replication_factor
+    if not 1 <= wanted <= len(racks):
+        raise ValueError(f"{wanted} replicas need as many brokers, and there are {len(racks)}")
+    planner = _Planner(assignments, racks)
+    planner.drain()
+    planner.resize(replication_factor)
+    planner.mend()
+    planner.level()
+    planner.lead()
+    changed = {
+        key: tuple(replicas) for key, replicas in planner.replicas.items() if tuple(replicas) != tuple(assignments[key])
+    }
+    copies = sum(len(set(replicas).difference(assignments[key])) for key, replicas in changed.items())
+    return Plan(changed, copies)
+
+
+class _Planner:
+    def __init__(self, assignments: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None]) -> None:
+        # A broker that names no rack is a rack of its own.
+        self._rack: dict[int, Rack] = {broker: broker if rack is None else rack for broker, rack in racks.items()}
+        self._brokers = sorted(racks)
+        self._all_racks = len(set(self._rack.values()))
+        self.replicas = {key: list(assignments[key]) for key in sorted(assignments)}
+        # Partitions in order: dicts for sets, whose order is not chance.
+        self._held: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in self._brokers}
+        self._of_topic: Counter[tuple[str, int]] = Counter()
+        for key, replicas in self.replicas.items():
+            for broker in replicas:
+                self._held.setdefault(broker, {})[key] = None
+                self._of_topic[key[0], broker] += 1
+
+    # Steps.
+
+    def drain(self) -> None:
+        for broker in sorted(set(self._held) - set(self._brokers)):
+            for key in list(self._held[broker]):
+                self._move(key, broker, self._taker(key, leaving=broker))
+
+    def resize(self, replication_factor: int | None) -> None:
+        if replication_factor is None:
+            return
+        for key, replicas in self.replicas.items():
+            while len(replicas) < replication_factor:
+                taker = self._taker(key)
+                replicas.append(taker)
+                self._add(key, taker)
+            while len(replicas) > replication_factor:
+                giver = max(replicas[1:], key=lambda each: (self._in_rack(key, each), len(self._held[each]), each))
+                replicas.remove(giver)
+                self._remove(key, giver)
+
+    def mend(self) -> None:
+        for key, replicas in self.replicas.items():
+            in_racks = Counter(self._rack[broker] for broker in replicas)
+            # Not the first replica if it can be helped: it leads.
+            for broker in reversed(list(replicas)):
+                if in_racks[self._rack[broker]] > 1 and len(in_racks) < self._all_racks:
+                    taker = self._taker(key, leaving=broker)
+                    in_racks[self._rack[broker]] -= 1
+                    in_racks[self._rack[taker]] += 1
+                    self._move(key, broker, taker)
+
+    def level(self) -> None:
+        stuck: set[int] = set()
+        while len(stuck) < len(self._brokers):
+            giver = max((each for each in self._brokers if each not in stuck), key=lambda each: len(self._held[each]))
+            if len(self._held[giver]) - min(len(self._held[each]) for each in self._brokers) < 2:
+                return
+            if not self._give(giver):
+                stuck.add(giver)
+
+    def lead(self) -> None:
+        led: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in self._brokers}
+        for key, replicas in self.replicas.items():
+            led[replicas[0]][key] = None
+        stuck: set[int] = set()
+        while len(stuck) < len(self._brokers):
+            most = max((each for each in self._brokers if each not in stuck), key=lambda each: len(led[each]))
+            if len(led[most]) - min(map(len, led.values())) < 2:
+                return
+            chain = self._chain(led, most)
+            if not chain:
+                stuck.add(most)
+            for key, leader, other in chain:
+                replicas = self.replicas[key]
+                replicas.remove(other)
+                replicas.insert(0, other)
+                del led[leader][key]
+                led[other][key] = None
+
+    # Their parts.
+
+    def _give(self, giver: int) -> bool:
+        """Move one replica away from a broker, to the one that has least of those that can take one."""
+        held = len(self._held[giver])
+        takers = (each for each in self._brokers if len(self._held[each]) <= held - 2)
+        for taker in sorted(takers, key=lambda each: len(self._held[each])):
+            key = self._best(giver, taker)
+            if key is not None:
+                self._move(key, giver, taker)
+                return True
+        return False
+
+    def _best(self, giver: int, taker: int) -> TopicPartition | None:
+        best, surplus, seen = None, 0, 0
+        for key in self._held[giver]:
+            if key in self._held[taker]:
+                continue
+            more = self._of_topic[key[0], giver] - self._of_topic[key[0], taker]
+            if best is not None and more <= surplus:
+                seen += 1
+            elif self._may_replace(key, giver, taker):
+                best, surplus = key, more
+            if best is not None and seen >= _CANDIDATES:
+                break
+        return best
+
+    def _may_replace(self, key: TopicPartition, giver: int, taker: int) -> bool:
+        """Whether the partition is in no fewer racks with the taker in place of the giver."""
+        others = [self._rack[broker] for broker in self.replicas[key] if broker != giver]
+        return others.count(self._rack[taker]) <= others.count(self._rack[giver])
+
+    def _chain(
+        self, led: Mapping[int, Mapping[TopicPartition, None]], start: int
+    ) -> list[tuple[TopicPartition, int, int]]:
+        """The shortest way to hand one leadership from `start` to somebody who leads at least two fewer: steps of
+        partition, leader and next leader. Empty if there is none.
+        """
+        came: dict[int, tuple[TopicPartition, int]] = {}
+        waiting = deque((start,))
+        while waiting:
+            leader = waiting.popleft()
+            for key in led[leader]:
+                for other in self.replicas[key][1:]:
+                    if other == start or other in came:
+                        continue
+                    came[other] = (key, leader)
+                    if len(led[other]) <= len(led[start]) - 2:
+                        return _steps(came, start, other)
+                    waiting.append(other)
+        return []
+
+    def _taker(self, key: TopicPartition, leaving: int | None = None) -> int:
+        replicas = self.replicas[key]
+        in_racks = Counter(self._rack[broker] for broker in replicas if broker != leaving and broker in self._rack)
+        return min(
+            (broker for broker in self._brokers if broker not in replicas),
+            key=lambda broker: (
+                in_racks[self._rack[broker]],
+                len(self._held[broker]),
+                self._of_topic[key[0], broker],
+                broker,
+            ),
+        )
+
+    def _in_rack(self, key: TopicPartition, broker: int) -> int:
+        return sum(self._rack[each] == self._rack[broker] for each in self.replicas[key])
+
+    def _move(self, key: TopicPartition, giver: int, taker: int) -> None:
+        replicas = self.replicas[key]
+        replicas[replicas.index(giver)] = taker
+        self._remove(key, giver)
+        self._add(key, taker)
+
+    def _add(self, key: TopicPartition, broker: int) -> None:
+        self._held[broker][key] = None
+        self._of_topic[key[0], broker] += 1
+
+    def _remove(self, key: TopicPartition, broker: int) -> None:
+        del self._held[broker][key]
+        self._of_topic[key[0], broker] -= 1
+
+
+def _steps(
+    came: Mapping[int, tuple[TopicPartition, int]], start: int, end: int
+) -> list[tuple[TopicPartition, int, int]]:
+    found: list[tuple[TopicPartition, int, int]] = []
+    while end != start:
+        key, leader = came[end]
+        found.append((key, leader, end))
+        end = leader
+    return found

@@ -1,0 +1,312 @@
+"""The metadata tree of a cluster, in ZooKeeper.
+
+Noun: a session with an ensemble, as a `penstock.cluster.tree.Tree`; paths begin at the chroot of zookeeper.connect.
+
+Rule: reads outlast a connection that breaks: they are asked again, as long as a session lasts. A change is sent once.
+If the connection breaks before its answer, it raises ConnectionLost, since nobody knows; what was asked while there was
+no connection waits for one as long. Cancelling whoever waits does not cancel a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
+
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    UnimplementedError,
+)
+
+from penstock.cluster.errors import (
+    BadVersion,
+    ConnectionLost,
+    DataTooLarge,
+    EphemeralParent,
+    InvalidPath,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    TreeError,
+)
+from penstock.cluster.tree import (
+    ANY_VERSION,
+    MAX_DATA_BYTES,
+    ROOT,
+    Cancel,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SessionEvent,
+    SessionWatcher,
+    Set,
+    Watcher,
+    check_path,
+    ensure_path,
+    parent_of,
+)
+from penstock.cluster.zookeeper_address import ZooKeeperConnect, parse_connect
+from penstock.cluster.zookeeper_diagnosis import why_unreachable
+from penstock.cluster.zookeeper_errors import ZooKeeperRefused, ZooKeeperUnreachable
+from penstock.cluster.zookeeper_multi_read import MultiRead, portions
+from penstock.cluster.zookeeper_session import Request, ZooKeeperSession, beside
+from penstock.cluster.zookeeper_watches import ZooKeeperWatches
+
+logger = logging.getLogger(__name__)
+
+# Kafka's defaults.
+SESSION_TIMEOUT_MS: Final = 18_000
+CONNECTION_TIMEOUT_MS: Final = 18_000
+
+_READS_AT_ONCE = 5000
+# jute.maxbuffer as ZooKeeper is installed: a longer request ends the connection, without a word.
+_MAX_REQUEST_BYTES = 0xFFFFF
+_OPERATION_BYTES = 64
+
+
+async def open_zookeeper_tree(
+    connect: str,
+    *,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    connection_timeout_ms: int = CONNECTION_TIMEOUT_MS,
+) -> ZooKeeperTree:
+    """A new session with the ensemble at `connect` ("zk1:2181,zk2:2181/kafka"); its chroot is made if it is missing.
+
+    InvalidConnect; ZooKeeperUnreachable, which says why and what to try.
+    """
+    where = parse_connect(connect)
+    session = ZooKeeperSession(where, session_timeout_ms)
+    try:
+        try:
+            await session.open(connection_timeout_ms / 1000)
+        except TimeoutError:
+            raise await _why_unreachable(where, connection_timeout_ms) from None
+        if where.chroot:
+            await ensure_path(ZooKeeperTree(session, where._replace(chroot=""), session_timeout_ms), where.chroot)
+        return ZooKeeperTree(session, where, session_timeout_ms)
+    except BaseException:
+        await session.close()
+        raise
+
+
+async def _why_unreachable(where: ZooKeeperConnect, waited_ms: int) -> ZooKeeperUnreachable:
+    found: list[ZooKeeperUnreachable] = []
+    await beside(lambda: found.append(why_unreachable(where, waited_ms)), "zookeeper-diagnosis")
+    return found[0]
+
+
+class _Unimplemented(ZooKeeperRefused):
+    """A kind of request that the server does not know."""
+
+
+class ZooKeeperTree:
+    """An open tree; see `penstock.cluster.tree.Tree`."""
+
+    def __init__(self, session: ZooKeeperSession, connect: ZooKeeperConnect, session_timeout_ms: int) -> None:
+        self._session = session
+        self._chroot = connect.chroot
+        self._patience_s = session_timeout_ms / 1000
+        self._has_multi_read = True  # until a server older than 3.6 says that it has not
+        self._watches = ZooKeeperWatches(session, connect.chroot)
+        self._session_watchers: list[SessionWatcher] = []
+        session.listen(self._session_event)
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    # Reads.
+
+    async def get(self, path: str) -> Node:
+        check_path(path)
+        found = await self._read(lambda client: client.get_async(self._at(path)), path)
+        return _node(found)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        for path in paths:
+            check_path(path)
+        found: list[Node | None] = []
+        for start in range(0, len(paths), _READS_AT_ONCE):
+            chunk = portions(paths[start : start + _READS_AT_ONCE])
+            for nodes in await asyncio.gather(*map(self._get_portion, chunk)):
+                found += nodes
+        return found
+
+    async def _get_portion(self, paths: list[str]) -> list[Node | None]:
+        if self._has_multi_read:
+            try:
+                nodes: list[Node | None] = await self._read(MultiRead([self._at(path) for path in paths]).ask, paths[0])
+                return nodes
+            except _Unimplemented:
+                self._has_multi_read = False
+        return list(await asyncio.gather(*(self._find(path) for path in paths)))
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        return await self._read(lambda client: client.exists_async(self._at(path)), path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return sorted(await self._read(lambda client: client.get_children_async(self._at(path)), path))
+
+    async def _find(self, path: str) -> Node | None:
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
+    # Changes.
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        operation = Create(path, data, ephemeral)
+        self._check((operation,))
+        await self._change(lambda client: client.create_async(self._at(path), data, ephemeral=ephemeral), operation)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        operation = Set(path, data, version)
+        self._check((operation,))
+        stat = await self._change(lambda client: client.set_async(self._at(path), data, version), operation)
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        operation = Delete(path, version)
+        self._check((operation,))
+        await self._change(lambda client: client.delete_async(self._at(path), version), operation)
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        wanted = tuple(operations)
+        self._check(wanted)
+        if not wanted:
+            return
+        results = await asyncio.shield(self._session.ask(lambda client: self._transaction(client, wanted)))
+        for operation, result in zip(wanted, results, strict=True):
+            if isinstance(result, KazooException) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                await self._refuse(operation, result)
+
+    def _transaction(self, client: Any, operations: Sequence[Operation]) -> Any:
+        transaction = client.transaction()
+        for operation in operations:
+            at = self._at(operation.path)
+            match operation:
+                case Create(_, data, ephemeral):
+                    transaction.create(at, data, ephemeral=ephemeral)
+                case Set(_, data, version):
+                    transaction.set_data(at, data, version)
+                case Delete(_, version):
+                    transaction.delete(at, version)
+                case Check(_, version):
+                    transaction.check(at, version)
+        return transaction.commit_async()
+
+    # Watches and the session.
+
+    def watch(self, path: str, watcher: Watcher) -> Cancel:
+        check_path(path)
+        return self._watches.watch(path, watcher)
+
+    def watch_session(self, watcher: SessionWatcher) -> Cancel:
+        self._session_watchers.append(watcher)
+
+        def cancel() -> None:
+            if watcher in self._session_watchers:
+                self._session_watchers.remove(watcher)
+
+        return cancel
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def _session_event(self, event: SessionEvent) -> None:
+        self._watches.session_event(event)
+        for watcher in list(self._session_watchers):
+            try:
+                watcher(event)
+            except Exception:
+                logger.exception("a watcher of the session failed")
+
+    # The way of a request.
+
+    def _check(self, operations: Sequence[Operation]) -> None:
+        """What must not be sent: ZooKeeper would end the connection, or mean something else."""
+        request_bytes = 0
+        for operation in operations:
+            check_path(operation.path)
+            request_bytes += len(self._at(operation.path).encode()) + _OPERATION_BYTES
+            if isinstance(operation, Create | Set):
+                size = len(operation.data)
+                if size > MAX_DATA_BYTES:
+                    raise DataTooLarge(operation.path, size, MAX_DATA_BYTES)
+                request_bytes += size
+            elif isinstance(operation, Delete) and operation.path == ROOT:
+                raise InvalidPath(operation.path, "the root stays")
+        if request_bytes > _MAX_REQUEST_BYTES:
+            raise DataTooLarge(f"{len(operations)} operations", request_bytes, _MAX_REQUEST_BYTES)
+
+    def _at(self, path: str) -> str:
+        return (self._chroot + path).rstrip("/") or ROOT
+
+    async def _read(self, request: Request, path: str) -> Any:
+        """Ask until there is an answer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_s
+        while True:
+            try:
+                return await asyncio.shield(self._session.ask(request))
+            except NoNodeError:
+                raise NoNode(path) from None
+            except UnimplementedError as error:
+                raise _Unimplemented(path, _name(error)) from None
+            except KazooException as error:
+                raise ZooKeeperRefused(path, _name(error)) from error
+            except ConnectionLost:
+                if loop.time() >= deadline:
+                    raise
+
+    async def _change(self, request: Request, operation: Operation) -> Any:
+        try:
+            return await asyncio.shield(self._session.ask(request))
+        except KazooException as error:
+            await self._refuse(operation, error)
+
+    async def _refuse(self, operation: Operation, error: KazooException) -> NoReturn:
+        """Raise what an operation that ZooKeeper did not make is answered with."""
+        path = operation.path
+        if isinstance(error, BadVersionError) and not isinstance(operation, Create):
+            # ZooKeeper does not say which version it found; it is for the message only.
+            raise BadVersion(path, operation.version, await self._version_of(path)) from None
+        if isinstance(error, NoNodeError):
+            raise NoNode(parent_of(path) if isinstance(operation, Create) else path) from None
+        known: dict[type[KazooException], Callable[[], TreeError]] = {
+            NodeExistsError: lambda: NodeExists(path),
+            NotEmptyError: lambda: NotEmpty(path),
+            NoChildrenForEphemeralsError: lambda: EphemeralParent(parent_of(path)),
+        }
+        refusal = known.get(type(error))
+        raise ZooKeeperRefused(path, _name(error)) if refusal is None else refusal() from None
+
+    async def _version_of(self, path: str) -> int:
+        try:
+            node = await self._find(path)
+        except (ConnectionLost, SessionExpired, ZooKeeperRefused):
+            return ANY_VERSION
+        return ANY_VERSION if node is None else node.version
+
+
+def _node(found: Any) -> Node:
+    data, stat = found
+    return Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner)
+
+
+def _name(error: KazooException) -> str:
+    return f"{type(error).__name__} {error}".rstrip()

@@ -1,0 +1,193 @@
+"""A real ZooKeeper, or an ensemble of them, for as long as a block lasts.
+
+    with ZooKeeperServer() as server:
+        settings = {"zookeeper.connect": server.connect}
+
+    with ZooKeeperEnsemble(3) as ensemble:
+        ensemble.leader().kill()
+
+Rule: nothing of it is simulated: servers run as processes, from the jars of the pyspark package, on free ports of the
+loopback. Their data is in a temporary folder unless one is given. Leaving the block ends the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from penstock.cluster.zookeeper_server import ZooKeeperProcess
+from penstock.cluster.zookeeper_settings import Member, ServerSettings
+from penstock.runtime.port_reservation import PortReservation
+
+_HOST: Final = "127.0.0.1"
+_LOG_FILE: Final = "zookeeper.log"
+_TICK_MS: Final = 500  # sessions of a second and more, for tests that wait for their end
+_POLL_S: Final = 0.05
+
+
+class _Folder:
+    """The given one, or a temporary one that goes."""
+
+    def __init__(self, given: str | None) -> None:
+        self.path = Path(given or tempfile.mkdtemp(prefix="penstock-zookeeper-"))
+        self._is_temporary = given is None
+
+    def remove(self) -> None:
+        if self._is_temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class ZooKeeperServer:
+    """One server. Its log is in its data folder."""
+
+    def __init__(self, data_dir: str | None = None, *, port: int = 0, tick_ms: int = _TICK_MS) -> None:
+        self._folder = _Folder(data_dir)
+        self.data_dir = str(self._folder.path)
+        settings = ServerSettings(self.data_dir, port or free_ports(1)[0], tick_ms=tick_ms)
+        self._process = _LoggedProcess(settings)
+
+    @property
+    def connect(self) -> str:
+        """What zookeeper.connect has to be."""
+        return str(self._process.server.address)
+
+    @property
+    def port(self) -> int:
+        return self._process.server.settings.port
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.server.is_running
+
+    def start(self) -> ZooKeeperServer:
+        """ZooKeeperNotStarted. Also after `stop` or `kill`, with the data that was there."""
+        self._process.start()
+        try:
+            self._process.server.wait_until_serving()
+        except BaseException:
+            self._process.server.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        self._process.server.stop()
+
+    def kill(self) -> None:
+        self._process.server.kill()
+
+    def pause(self) -> None:
+        self._process.server.pause()
+
+    def resume(self) -> None:
+        self._process.server.resume()
+
+    def __enter__(self) -> ZooKeeperServer:
+        try:
+            return self.start()
+        except BaseException:
+            self._folder.remove()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._folder.remove()
+
+
+class ZooKeeperEnsemble:
+    """Several servers that agree; numbered from 0 in `servers`."""
+
+    def __init__(self, size: int = 3, data_dir: str | None = None, *, tick_ms: int = _TICK_MS) -> None:
+        self._folder = _Folder(data_dir)
+        ports = free_ports(3 * size)
+        members = tuple(Member(at + 1, _HOST, ports[size + at], ports[2 * size + at]) for at in range(size))
+        self._processes = [
+            _LoggedProcess(
+                ServerSettings(
+                    str(self._folder.path / str(member.server_id)),
+                    ports[at],
+                    server_id=member.server_id,
+                    members=members,
+                    tick_ms=tick_ms,
+                )
+            )
+            for at, member in enumerate(members)
+        ]
+
+    @property
+    def servers(self) -> Sequence[ZooKeeperProcess]:
+        return [process.server for process in self._processes]
+
+    @property
+    def connect(self) -> str:
+        return ",".join(str(server.address) for server in self.servers)
+
+    def start(self) -> ZooKeeperEnsemble:
+        """Those that do not run. ZooKeeperNotStarted."""
+        try:
+            for process in self._processes:
+                process.start()
+            for server in self.servers:
+                server.wait_until_serving()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def leader(self, timeout_s: float = 30.0) -> ZooKeeperProcess:
+        """The server that leads. TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for server in self.servers:
+                if server.is_running and server.health().mode == "leader":
+                    return server
+            time.sleep(_POLL_S)
+        raise TimeoutError("no server of the ensemble leads")
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+    def __enter__(self) -> ZooKeeperEnsemble:
+        try:
+            return self.start()
+        except BaseException:
+            self._folder.remove()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._folder.remove()
+
+
+class _LoggedProcess:
+    """A server whose log goes to a file in its folder."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.server = ZooKeeperProcess(settings)
+
+    def start(self) -> None:
+        folder = Path(self.server.settings.data_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / _LOG_FILE, "ab") as log:
+            self.server.start(output=log)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody has now, all different."""
+    with contextlib.ExitStack() as held:
+        found: list[int] = []
+        for _ in range(count):
+            reservation = PortReservation(_HOST, 0)
+            held.callback(reservation.release)
+            found.append(reservation.port)
+        return found
