@@ -151,6 +151,7 @@ PEERS = Peers(
         Peer("openssl", "an authority and its certificates", DebianProgram("openssl", "openssl", "version")),
         Peer("zsh", "the completion of our command", DebianProgram("zsh", "zsh", "--version")),
         Peer("fish", "the completion of our command", DebianProgram("fish", "fish", "--version")),
+        Peer("chromium", "the page of a run", DebianProgram("chromium", "chromium", "--version")),
         Peer(
             "java-clients-4.3",
             "the newest producer, consumer, admin client and command line tools of Apache Kafka",

@@ -39,7 +39,7 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
-    "activity": Area("penstock.cli.activity", "activity", "A site that generates activity: generate, truth."),
+    "activity": Area("penstock.cli.activity", "activity", "A site's activity: run, generate, truth, report."),
     "brokers": Area("penstock.cli.brokers", "brokers", "Show brokers, their disks and versions."),
     "completion": Area("penstock.cli.completion", "completion", "Print what makes a shell complete this command."),
     "configs": Area("penstock.cli.configs", "configs", "Show and change settings: describe, alter."),

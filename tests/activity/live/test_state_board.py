@@ -99,13 +99,13 @@ def test_terms_are_shown_once_with_their_best_minute_and_old_ones_are_not() -> N
     assert [(one.keyword, one.minute) for one in board.snapshot(NOW_MS).rising] == [("desk", 660_000)]
 
 
-def test_a_feed_is_decoded_when_it_is_asked_for_and_the_newest_members_come_first() -> None:
+def test_a_feed_is_decoded_when_it_is_asked_for_and_members_with_most_in_theirs_come_first() -> None:
     board = Board(NOW_MS)
     entry = {"time_ms": 5, "author": 2, "kind": "post", "id": 1, "item": 3, "text": "hello", "relevance": 1.0}
     for member in (4, 5, 4):
         put(board, "feed", str(member), member=member, newest=5, entries=[entry])
     board.record("feed", b"6", b"[]")
-    assert board.snapshot(NOW_MS).members == [6, 4, 5]
+    assert board.snapshot(NOW_MS).members == [4, 5, 6]
     assert [one.text for one in board.feed(4).entries] == ["hello"]
     assert board.feed(99).entries == []
     assert board.feed(6).entries == []

@@ -119,7 +119,7 @@ def test_a_run_loads_and_reports_beside_its_streams(spark: SparkSession, broker:
     run = PipelinesRun(spark, [PIPELINE], Cluster(broker.address), warehouse)
     run.start()
     try:
-        while run.status()[0].queries[0].batch_id < 0:
+        while run.status()[0].queries[0].batch_id < 0 or run.status()[0].lag != 0:
             assert not run.wait(0.1), run.failure
     finally:
         assert run.stop(30)

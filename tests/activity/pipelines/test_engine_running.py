@@ -54,7 +54,9 @@ class Stream:
 
     def __init__(self, spark: SparkSession, address: str, warehouse: str) -> None:
         self.said: list[str] = []
-        self.run = PipelinesRun(spark, [PIPELINE], Cluster(address), warehouse, told=self.said.append)
+        # The source itself waits so long for a broker that is away.
+        cluster = Cluster(address, options={"kafka.request.timeout.ms": "4000"})
+        self.run = PipelinesRun(spark, [PIPELINE], cluster, warehouse, told=self.said.append)
 
     def __enter__(self) -> Stream:
         self.run.start()

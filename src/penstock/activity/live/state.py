@@ -176,7 +176,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, list[ServerWindow]] = {}
     samples: list[Sample] = []
     members: list[int] = []
-    """Some who have news, the newest first."""
+    """Some who have news, those with most first."""
     members_total: int = 0
     lines: list[Line] = []
     unreadable: int = 0

@@ -50,6 +50,7 @@ _SHOWN_SUSPECTS: Final = 100
 _SHOWN_INCIDENTS: Final = 60
 _SHOWN_RISING: Final = 20
 _SHOWN_MEMBERS: Final = 40
+_LOOKED_AT_MEMBERS: Final = 1_000
 _SHOWN_LINES: Final = 20
 _RISING_FOR_MS: Final = 300_000
 _RATE_OVER_MS: Final = 4_000
@@ -177,7 +178,7 @@ class Board:
             suspects=suspects[:_SHOWN_SUSPECTS], suspects_total=len(suspects),
             rising=_best_of_each(one for one in self._rising.values() if newest_ms - one.minute <= _RISING_FOR_MS),
             servers=self._servers(), samples=list(self._samples)[-SAMPLES:],
-            members=[int(key) for key in list(self._feeds)[: -_SHOWN_MEMBERS - 1 : -1] if key.isdigit()],
+            members=self._members(),
             members_total=len(self._feeds), lines=list(self._lines)[-_SHOWN_LINES:], unreadable=self._unreadable,
         )  # fmt: skip
 
@@ -204,6 +205,12 @@ class Board:
         rates = {topic.name: topic.rate for topic in self._topics}
         memory_bytes = {one.name: one.memory_bytes for one in self._processes}
         self._samples.append(Sample(time_ms=now_ms, rates=rates, lag=lag, batch_ms=batch_ms, memory_bytes=memory_bytes))
+
+    def _members(self) -> list[int]:
+        """Those with the fullest feeds, by their bytes, of the ones that changed last."""
+        newest = list(self._feeds.items())[: -_LOOKED_AT_MEMBERS - 1 : -1]
+        fullest = sorted(newest, key=lambda each: -len(each[1]))
+        return [int(key) for key, _ in fullest[:_SHOWN_MEMBERS] if key.isdigit()]
 
     def _servers(self) -> dict[str, list[ServerWindow]]:
         found: dict[str, list[ServerWindow]] = {}

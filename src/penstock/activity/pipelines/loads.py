@@ -22,6 +22,7 @@ from penstock.activity.events import Kind
 from penstock.activity.pipelines import results, status
 from penstock.activity.pipelines.changes import Change, Span
 from penstock.activity.pipelines.errors import in_one_line
+from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Pipeline, Report
 from penstock.activity.pipelines.queries import Member, arrow_schema
@@ -29,6 +30,7 @@ from penstock.activity.pipelines.results import ResultTable
 from penstock.activity.pipelines.sources import Cluster
 from penstock.activity.pipelines.status import QueryStatus
 from penstock.client.admin import Admin
+from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError
 from penstock.spark.tables import Loader, OpenTable, Warehouse, create, from_mapping
 from penstock.spark.tables.declaration import DAY
@@ -50,7 +52,7 @@ class LoadsAndReports(Member):
 
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, cluster: Cluster, warehouse_uri: str, outputs: Outputs,
-        told: Callable[[str], None],
+        told: Callable[[str], None], lag: LagWatch | None = None,
     ) -> None:  # fmt: skip
         super().__init__(f"{pipeline.name}/loads")
         self._spark = spark
@@ -59,6 +61,8 @@ class LoadsAndReports(Member):
         self._warehouse = Warehouse(warehouse_uri)
         self._outputs = outputs
         self._told = told
+        self._lag = lag
+        self._positions: dict[TopicPartition, int] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._status = QueryStatus(name="loads")
@@ -83,9 +87,14 @@ class LoadsAndReports(Member):
             self._thread.join(max(0.1, deadline_s - time.monotonic()))
         self._status.state = status.STOPPED
 
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return dict(self._positions)
+
     def status(self) -> QueryStatus:
         one = self._status
         if one.state != status.STOPPED:
+            if self._lag is not None:
+                one.lag = self._lag.behind(self.positions())
             one.message = "" if self._error is None else self._error.message
             if self._error is not None:
                 one.state = status.WAITING if self._error.retriable else status.FAILED
@@ -162,6 +171,8 @@ class LoadsAndReports(Member):
             one.malformed_total += report.counts.dead
             state = loader.state()
             standing = opened.standing(state.bounds).covered
+            for index, (begin, _) in state.bounds.items():
+                self._positions[TopicPartition(kind.topic, index)] = standing.get(index, (0, begin))[1]
             lag += sum(end - standing.get(index, (0, begin))[1] for index, (begin, end) in state.bounds.items())
             if report.commits:
                 one.last_commit_ms = time.time_ns() // 1_000_000

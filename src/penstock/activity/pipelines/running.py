@@ -177,7 +177,7 @@ class PipelinesRun:
                     raise
                 wait_s = min(_LONGEST_WAIT_S, 2.0**failures)
                 failures += 1
-                self._told(f"{error.message}. Trying again in {wait_s:.0f} s")
+                self._told(_retrying(error, wait_s))
                 self._stop.wait(wait_s)
         raise PipelineError("it was stopped before a broker was found")
 
@@ -196,7 +196,9 @@ class PipelinesRun:
             from penstock.activity.pipelines.loads import LoadsAndReports
 
             members.append(
-                LoadsAndReports(self._spark, pipeline, self._cluster, self._warehouse_uri, self._outputs, self._told)
+                LoadsAndReports(
+                    self._spark, pipeline, self._cluster, self._warehouse_uri, self._outputs, self._told, self._lag
+                )
             )
         return members
 
@@ -237,7 +239,7 @@ class PipelinesRun:
             wait_s = min(_LONGEST_WAIT_S, 2.0**member.failures)
             member.failures += 1
             member.retry_at_s = now_s + wait_s
-            self._told(f"{error.message}. Trying again in {wait_s:.0f} s")
+            self._told(_retrying(error, wait_s))
         elif now_s >= member.retry_at_s:
             member.retry_at_s = None
             try:
@@ -297,3 +299,8 @@ class PipelinesRun:
             if not states:
                 one.state = status.STARTING
         return one
+
+
+def _retrying(error: PenstockError, wait_s: float) -> str:
+    said = error.message.rstrip(".")
+    return f"{said}{'' if said.endswith(('?', '!')) else '.'} Trying again in {wait_s:.0f} s"
