@@ -12,7 +12,7 @@ help:
 	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
 	@echo "make check       ruff, mypy, import-linter"
 	@echo "make bench       benchmarks beside the peers"
-	@echo "make simulate    long simulated runs under faults"
+	@echo "make simulate    simulated runs of a broker and its clients under faults [SEEDS=100] [SEED=7]"
 	@echo 'ARGS="..." is passed on, e.g. make test ARGS="-k recovery"'
 
 setup:
@@ -37,9 +37,7 @@ run: setup
 	@$(BIN)/penstock activity run $(ARGS)
 
 simulate: setup
-	@echo "make simulate: the cluster simulator is not built yet; it comes with replication." >&2
-	@echo "               The disk's faults are simulated by the tests: make test ARGS='tests/log'" >&2
-	@exit 1
+	@$(BIN)/python -m penstock.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(ARGS)
 
 clean:
 	rm -rf .venv build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

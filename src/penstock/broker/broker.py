@@ -46,15 +46,13 @@ from penstock.log.folders.manager import LogManager
 from penstock.log.prompt_sync import PromptSync
 from penstock.log.settings import LogSettings
 from penstock.replication.replicas import Replicas
-from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.network import Limits
-from penstock.runtime.port_reservation import PortReservation
-from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.process import SystemProcess
-from penstock.runtime.randomness import Random, SystemRandom
-from penstock.runtime.socket_server import SocketServer
-from penstock.runtime.workers import InlineWorkers, ThreadWorkers
+from penstock.runtime.randomness import Random
+from penstock.runtime.workers import InlineWorkers, Workers
+from penstock.runtime.world import Reservation, SystemWorld, World
 from penstock.wire.api_keys import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -89,13 +87,16 @@ class Broker:
         files: Files | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        world: World | None = None,
     ) -> None:
+        """Without a `world` it is the machine, with the files, clock and chance that are given."""
+        self.world: World = world or SystemWorld(clock=clock, random=random, files=files)
         self.node_id = max(0, settings.broker_id)
         self._given = settings
         self.settings = settings.with_broker_id(self.node_id)
-        self.files: Files = files or PosixFiles()
-        self.clock: Clock = clock or SystemClock()
-        self.random: Random = random or SystemRandom()
+        self.files: Files = self.world.files
+        self.clock: Clock = self.world.clock
+        self.random: Random = self.world.random
         self.served: dict[int, Served] = counted(SERVED)
         self.metrics = BrokerMetrics(SystemProcess())
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, EVICTION_MS, self.random)
@@ -124,9 +125,9 @@ class Broker:
 
     async def _start(self) -> None:
         settings = self.settings
-        workers = ThreadWorkers(self.loop, _WORKER_THREADS)
+        workers = self.world.workers(_WORKER_THREADS)
         self._closers.append(workers.close)
-        self.server = SocketServer(self.loop, Router(self), _limits(settings), self.clock)
+        self.server = self.world.server(Router(self), _limits(settings))
         self._closers.append(lambda: self.server.close(_STOP_TIMEOUT_MS))
         reserved = {each.name: self._reserve(each.host, each.port) for each in settings.listeners}
         ports = {name: reservation.port for name, reservation in reserved.items()}
@@ -147,8 +148,8 @@ class Broker:
         where = ", ".join(str(each) for each in self.advertised)
         logger.info("broker %d serves %s, cluster %s", self.node_id, where, self.cluster.image.cluster_id)
 
-    def _reserve(self, host: str, port: int) -> PortReservation:
-        reservation = PortReservation(host, port)
+    def _reserve(self, host: str, port: int) -> Reservation:
+        reservation = self.world.reserve(host, port)
         self._closers.append(reservation.release)
         return reservation
 
@@ -169,13 +170,15 @@ class Broker:
         self._closers.append(self.cluster.close)
         self._apply_broker_configs(self.cluster.image)
 
-    async def _start_logs(self, workers: ThreadWorkers) -> None:
+    async def _start_logs(self, workers: Workers) -> None:
         def synced(seconds: float) -> None:
             self.metrics.log_flush_seconds.observe(seconds)
             prompt.took(seconds * 1000)
 
-        prompt = PromptSync(TimedWorkers(InlineWorkers(), synced), self.server.has_lone_speaker, self.loop.call_soon)
-        commits = GroupCommit(TimedWorkers(workers, synced), prompt)
+        seconds = self.world.stopwatch_s
+        here = TimedWorkers(InlineWorkers(), synced, seconds)
+        prompt = PromptSync(here, self.server.has_lone_speaker, self.loop.call_soon)
+        commits = GroupCommit(TimedWorkers(workers, synced, seconds), prompt)
         logs = LogManager.open(
             self.files,
             self.settings.log_dirs,
@@ -185,12 +188,13 @@ class Broker:
             workers=workers,
             commits=commits,
         )
-        self._closers.append(lambda: logs.close(max(_STOP_THREADS, self.settings.num_recovery_threads_per_data_dir)))
+        threads = self.settings.num_recovery_threads_per_data_dir
+        self._closers.append(lambda: logs.close(self.world.threads(max(_STOP_THREADS, threads))))
         set_strays_aside(logs, self.cluster.image, everything=self.settings.penstock_strays == SET_ASIDE)
         self._loading = LogLoading(logs, self.clock)
-        await self._loading.run(workers, self.log_settings_of, self.settings.num_recovery_threads_per_data_dir)
+        await self._loading.run(workers, self.log_settings_of, self.world.threads(threads))
         self.replicas = Replicas(logs, commits)
-        cleaner_workers = ThreadWorkers(self.loop, 1)
+        cleaner_workers = self.world.workers(1)
         self._closers.append(cleaner_workers.close)
         self.cleaner = LogCleaner(
             logs, cleaner_workers, self.clock, map_bytes=self.settings.log_cleaner_dedupe_buffer_size

@@ -18,20 +18,23 @@ T = TypeVar("T")
 class TimedWorkers:
     """Hands work on to `workers`, and the seconds it took to `took`; failed work took its time as well."""
 
-    def __init__(self, workers: Workers, took: Callable[[float], None]) -> None:
+    def __init__(
+        self, workers: Workers, took: Callable[[float], None], seconds: Callable[[], float] = perf_counter
+    ) -> None:
         self._workers = workers
         self._took = took
+        self._seconds = seconds
 
     def run(self, work: Callable[[], T], done: Callable[[Outcome[T]], None]) -> None:
         took_s = 0.0
 
         def timed() -> T:
             nonlocal took_s
-            begin_s = perf_counter()
+            begin_s = self._seconds()
             try:
                 return work()
             finally:
-                took_s = perf_counter() - begin_s
+                took_s = self._seconds() - begin_s
 
         def finished(outcome: Outcome[T]) -> None:
             self._took(took_s)

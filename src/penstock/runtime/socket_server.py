@@ -14,6 +14,7 @@ import errno
 import logging
 import socket
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -53,9 +54,18 @@ class Complaints:
 
 
 class SocketServer:
-    """All of it on the thread of `loop`."""
+    """All of it on the thread of `loop`. `open_listener` opens the listening sockets; the machine's own by default."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handler: Handler, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handler: Handler,
+        limits: Limits,
+        clock: Clock,
+        *,
+        open_listener: Callable[[str, int, Limits], socket.socket] | None = None,
+    ) -> None:
+        self._open_listener = open_listener or _listener
         self._loop = loop
         self._limits = limits
         self._complain = Complaints(clock)
@@ -88,7 +98,7 @@ class SocketServer:
     def listen(self, host: str, port: int) -> tuple[str, int]:
         if self._closed:
             raise ServerClosed(f"a closed server cannot listen on {_address_text(host, port)}")
-        listener = _listener(host, port, self._limits)
+        listener = self._open_listener(host, port, self._limits)
         self._listeners[listener.fileno()] = listener
         self._accept_on(listener)
         if self._idle_timer is None and self._wheel.tick_ms:

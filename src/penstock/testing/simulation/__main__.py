@@ -1,0 +1,145 @@
+"""`python -m penstock.testing.simulation`: seeds one after the other or side by side, with progress.
+
+Rule: each seed stands for itself, so it does not matter which process runs it; what a run may not depend on, the order
+of sets of strings, is fixed for all of them. A failing seed is printed with its schedule and the last lines of its
+trace, and the command that runs it again. Today it is one broker with a tree of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from typing import Final
+
+from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
+from penstock.testing.simulation.mutations import MUTATIONS, mutated
+from penstock.testing.simulation.run import Plan, Report, simulate
+
+_HASH_SEED: Final = "PYTHONHASHSEED"
+_TOLD_EVERY_S: Final = 2.0
+_FAILURES_TOLD: Final = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if os.environ.get(_HASH_SEED) != "0":
+        # The order of sets is fixed when the interpreter starts.
+        command = [sys.executable, "-m", "penstock.testing.simulation", *(arguments or sys.argv[1:])]
+        return subprocess.run(command, env={**os.environ, _HASH_SEED: "0"}, check=False).returncode
+    try:
+        schedule = None if options.schedule is None else tuple(parse_schedule(options.schedule))
+    except InvalidSchedule as error:
+        return _complain(str(error))
+    plan = Plan(schedule=schedule)
+    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    return _Told(options.mutation, is_scheduled=schedule is not None).tell(_run_all(seeds, plan, options), len(seeds))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m penstock.testing.simulation", description=(__doc__ or "").strip())
+    parser.add_argument("--seeds", type=_positive, default=100, help="how many seeds to run (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--seed", type=int, help="run only this one")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--lines", type=_positive, default=60, help="lines of a failing seed's trace (60)")
+    parser.add_argument(
+        "--schedule", help="faults instead of drawn ones: '4.0 power broker-0 for 1.5 | 6 reset broker-0'"
+    )
+    parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="switch a safeguard off: some seeds must fail")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _run_all(seeds: Sequence[int], plan: Plan, options: argparse.Namespace) -> Iterator[Report]:
+    run = partial(run_one, plan=plan, lines=options.lines, mutation=options.mutation)
+    if options.jobs == 1 or len(seeds) == 1:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(min(options.jobs, len(seeds))) as pool:
+        yield from pool.map(run, seeds)
+
+
+def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Report:
+    """In whichever process."""
+    with mutated(mutation) if mutation else nullcontext():
+        return simulate(seed, plan, lines=lines)
+
+
+class _Told:
+    """What is printed."""
+
+    def __init__(self, mutation: str | None, *, is_scheduled: bool) -> None:
+        self._mutation = mutation
+        self._is_scheduled = is_scheduled
+        self._failures: list[int] = []
+        self._faults: Counter[str] = Counter()
+        self._virtual_s = 0.0
+        self._checked = 0
+        self._runs = 0
+
+    def tell(self, reports: Iterable[Report], total: int) -> int:
+        began_s = told_s = time.monotonic()
+        for report in reports:
+            self._take(report)
+            if time.monotonic() - told_s > _TOLD_EVERY_S:
+                told_s = time.monotonic()
+                _say(f"{self._runs} of {total} seeds, {len(self._failures)} failed, {told_s - began_s:.0f} s")
+        took_s = max(time.monotonic() - began_s, 1e-9)
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self._faults.items())) or "none"
+        _say(
+            f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
+            f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast), {self._checked} acknowledged records "
+            "checked"
+        )
+        _say(f"faults: {faults}")
+        if self._mutation is not None:
+            _say(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
+            return 0 if self._failures else 1
+        return 1 if self._failures else 0
+
+    def _take(self, report: Report) -> None:
+        self._runs += 1
+        self._faults += report.faults
+        self._virtual_s += report.virtual_s
+        self._checked += report.acknowledged
+        if report.problem:
+            self._failures.append(report.seed)
+            if len(self._failures) <= _FAILURES_TOLD:
+                self._tell_failure(report)
+
+    def _tell_failure(self, report: Report) -> None:
+        again = f"--mutation {self._mutation} " if self._mutation else ""
+        if self._is_scheduled:
+            again += f"--schedule '{report.schedule}' "
+        _say("\n".join(report.last_lines))
+        _say(f"seed {report.seed} FAILED: {report.problem}")
+        _say(f"  trace {report.trace_hash}; its faults: {report.schedule or 'none'}")
+        _say(f"  again: python -m penstock.testing.simulation {again}--seed {report.seed}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> int:
+    sys.stderr.write(text + "\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""The event loop of one simulated process.
+
+Noun: a loop object a process and life: when a process is started again it gets another. All share the queue of one
+`Scheduler`.
+
+Rule: a callback belongs to the loop that it was given to. After `kill` none of that loop runs any more, ever: what it
+held stays held until the end of the run, so that not even the `finally` of a forgotten coroutine runs. While a process
+is paused its callbacks wait, in their order. Whatever would reach the machine (threads, real sockets, names, signals)
+raises NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from penstock.runtime.clock import Clock
+from penstock.runtime.randomness import Random
+from penstock.testing.simulation.scheduler import Handle, Scheduler, SimulationFailed, Stuck
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.sockets import Pollable
+
+T = TypeVar("T")
+
+_FOREVER_S = 1e9
+
+
+class Unhandled(SimulationFailed):
+    """An exception that nobody handled, or something that asyncio complains of."""
+
+    def __init__(self, place: str, told: str) -> None:
+        super().__init__(f"{place}: {told}")
+
+
+class Network(Protocol):
+    """What a loop needs of the network."""
+
+    def connect(self, loop: SimulatedLoop, host: str, port: int) -> Awaitable[Pollable]: ...
+
+    def listen(self, loop: SimulatedLoop, host: str, port: int) -> Pollable: ...
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ("owner",)
+    owner: SimulatedLoop
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    __slots__ = ("owner",)
+    owner: SimulatedLoop
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """One process's view of the scheduler. `host` is the address at which it lives."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        name: str,
+        *,
+        host: str = "",
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.host = host
+        self.network = network
+        self.clock = clock
+        self.random = random
+        self.is_running_now = True
+        """Whether its callbacks may run: it is neither dead nor paused."""
+        self.is_dead = False
+        self.descriptors: dict[int, Pollable] = {}
+        self._pauses = 0
+        self._busy_until_s = 0.0
+        self._held: list[Handle] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+        self._ready = scheduler.ready
+
+    def __repr__(self) -> str:
+        state = "dead" if self.is_dead else "running" if self.is_running_now else "paused"
+        return f"<SimulatedLoop {self.name} {state}>"
+
+    # --- what happens to a process
+
+    def kill(self) -> None:
+        """It ends at once. Its tasks are kept as they are: a dead process runs no `finally`."""
+        self.is_dead = True
+        self.is_running_now = False
+        self._held.clear()
+
+    def pause(self) -> None:
+        """Its callbacks wait for as many `resume`s."""
+        self._pauses += 1
+        self.is_running_now = False
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and not self.is_dead:
+            self.is_running_now = True
+            held, self._held = self._held, []
+            self._ready.extend(held)
+
+    def busy_for(self, seconds: float) -> None:
+        """It does something that takes so long, and nothing else meanwhile: a call that blocks."""
+        if self.is_dead or seconds <= 0:
+            return
+        now_s = self.scheduler.now_s
+        if self._busy_until_s <= now_s:
+            self._busy_until_s = now_s
+            self.pause()
+            kernel_of(self.scheduler).call_soon(self._maybe_free)
+        self._busy_until_s += seconds
+
+    def _maybe_free(self) -> None:
+        # On the kernel's loop: whoever wakes a process is not that process.
+        if self.scheduler.now_s < self._busy_until_s:
+            kernel_of(self.scheduler).call_at(self._busy_until_s, self._maybe_free)
+        else:
+            self.resume()
+
+    def hold(self, handle: Handle) -> None:
+        """A callback that is ready, but may not run."""
+        if not self.is_dead:
+            self._held.append(handle)
+
+    # --- callbacks
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        handle.owner = self
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.scheduler.now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _TimerHandle(when, callback, args, self, context)
+        handle.owner = self
+        self.scheduler.at(when, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are passed over when their time comes."""
+
+    def time(self) -> float:
+        return self.scheduler.now_s
+
+    # --- futures and tasks
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task: asyncio.Task[T] = asyncio.Task(
+            cast("Coroutine[Any, Any, T]", coro), loop=self, name=name, context=context
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def run_until_complete(  # type: ignore[override]
+        self, future: Awaitable[T], *, limit_s: float = _FOREVER_S
+    ) -> T:
+        """What comes of it; Stuck if nothing is left that could bring it about by virtual time `limit_s`."""
+        task = asyncio.ensure_future(future, loop=self)
+        if not self.scheduler.run_until(task.done, limit_s=limit_s):
+            raise Stuck(f"{self.name}: {future!r} is not done by {limit_s} s")
+        return task.result()
+
+    # --- the network
+
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
+        self.descriptors[fd].set_reader((callback, args))
+
+    def remove_reader(self, fd: Any) -> bool:
+        socket = self.descriptors.get(fd)
+        return socket is not None and socket.set_reader(None)
+
+    def add_writer(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
+        self.descriptors[fd].set_writer((callback, args))
+
+    def remove_writer(self, fd: Any) -> bool:
+        socket = self.descriptors.get(fd)
+        return socket is not None and socket.set_writer(None)
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        ssl: Any = None,
+        server_hostname: str | None = None,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        from penstock.testing.simulation.transports import SimulatedTransport
+
+        if self.network is None or host is None or port is None:
+            raise NotImplementedError("only connections to an address and a port of a simulated network are simulated")
+        socket = await self.network.connect(self, host, port)
+        if ssl is not None:
+            # Nobody here speaks TLS, and whoever is greeted in it hangs up.
+            cast(Any, socket).abort()
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        protocol = protocol_factory()
+        return SimulatedTransport(self, cast(Any, socket), protocol), protocol
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str | None = None, port: int | None = None
+    ) -> Any:
+        from penstock.testing.simulation.transports import SimulatedServer
+
+        if self.network is None or port is None:
+            raise NotImplementedError("only servers at a port of a simulated network are simulated")
+        return SimulatedServer(self, cast(Any, self.network.listen(self, host or "", port)), protocol_factory)
+
+    # --- complaints
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_dead:
+            return
+        error = context.get("exception")
+        failure = Unhandled(self.name, f"{context.get('message')}: {error!r}")
+        failure.__cause__ = error
+        self.scheduler.fail(failure)
+
+    default_exception_handler = call_exception_handler
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._is_closed
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+def process_loop(scheduler: Scheduler, name: str, **given: Any) -> SimulatedLoop:
+    """A loop for a new life of a process; `given` is what `SimulatedLoop` takes."""
+    # What of asyncio's loop is not simulated stays asyncio's own: it raises NotImplementedError.
+    return SimulatedLoop(scheduler, name, **given)  # type: ignore[abstract]
+
+
+def kernel_of(scheduler: Scheduler) -> SimulatedLoop:
+    """The loop of what is no process: wires, switches, operating systems. It is never paused."""
+    if scheduler.kernel is None:
+        scheduler.kernel = process_loop(scheduler, "kernel")
+    return scheduler.kernel

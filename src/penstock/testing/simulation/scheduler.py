@@ -1,0 +1,134 @@
+"""Virtual time, and whose turn it is.
+
+Noun: a queue of callbacks for now and a heap of callbacks for later, of all processes of a run.
+
+Rule: what is ready runs in the order in which it became ready, as on any event loop. What is due at the same instant
+becomes ready in an order drawn from the seed, since no machine promises one. When nothing is ready, time leaps to what
+is due next. The first exception that nobody handled ends the run. A callback takes no virtual time; so many of them
+within one instant that it can only be a circle end the run too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.testing.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.loop import SimulatedLoop
+
+_CALLBACKS_PER_INSTANT: Final = 100_000
+
+
+class SimulationFailed(Exception):
+    """A run found something that must not be."""
+
+
+class Stuck(SimulationFailed):
+    """Nothing is left that could happen, or everything happens within one instant."""
+
+
+class Handle(Protocol):
+    """What is to run: asyncio's own handles, of one process's loop."""
+
+    @property
+    def owner(self) -> SimulatedLoop: ...
+
+    def cancelled(self) -> bool: ...
+
+    def _run(self) -> None: ...
+
+
+class Scheduler:
+    """All callbacks of a run."""
+
+    def __init__(self, seed: int | str, trace: Trace | None = None) -> None:
+        self.now_s = 0.0
+        self.trace = trace or Trace()
+        self.callbacks = 0
+        self.failure: BaseException | None = None
+        self.kernel: SimulatedLoop | None = None
+        self.ready: deque[Handle] = deque()
+        self._heap: list[tuple[float, float, int, Handle]] = []
+        self._draw = random.Random(f"{seed}/scheduler").random
+        self._number = 0
+
+    def at(self, when_s: float, handle: Handle) -> None:
+        """Run it then, or as soon as possible."""
+        self._number += 1
+        heapq.heappush(self._heap, (when_s, self._draw(), self._number, handle))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run; the first reason counts."""
+        if self.failure is None:
+            self.failure = error
+
+    @property
+    def waiting(self) -> int:
+        """Callbacks that wait for their time, cancelled ones among them."""
+        return len(self._heap)
+
+    def run_until(self, done: Callable[[], object] | None = None, *, limit_s: float) -> bool:
+        """Let things happen until `done` is true or virtual time is `limit_s`; whether it is true.
+
+        Raises the exception that ended the run, if one did.
+        """
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            while True:
+                if done is not None and done():
+                    return True
+                if not self.ready and not self._leap(limit_s):
+                    return False
+                self._run_ready(done)
+        finally:
+            asyncio._set_running_loop(before)
+
+    def _leap(self, limit_s: float) -> bool:
+        """On to the next instant; False if that would be after the limit."""
+        heap = self._heap
+        while heap and heap[0][3].cancelled():
+            heapq.heappop(heap)
+        if not heap or heap[0][0] > limit_s:
+            self._set_now(max(self.now_s, limit_s))
+            return False
+        self._set_now(max(self.now_s, heap[0][0]))
+        while heap and heap[0][0] <= self.now_s:
+            handle = heapq.heappop(heap)[3]
+            if not handle.cancelled():
+                self.ready.append(handle)
+        return True
+
+    def _set_now(self, now_s: float) -> None:
+        self.now_s = self.trace.now_s = now_s
+
+    def _run_ready(self, done: Callable[[], object] | None) -> None:
+        """All that is ready, and what becomes so meanwhile, until `done` or the end of this instant."""
+        ready, enter = self.ready, asyncio._set_running_loop
+        current: Any = None
+        first = self.callbacks
+        while ready:
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            loop = handle.owner
+            if not loop.is_running_now:
+                loop.hold(handle)
+                continue
+            if loop is not current:
+                enter(loop)
+                current = loop
+            self.callbacks += 1
+            handle._run()
+            if self.failure is not None:
+                raise self.failure
+            if done is not None and done():
+                return
+            if self.callbacks - first > _CALLBACKS_PER_INSTANT:
+                raise Stuck(f"more than {_CALLBACKS_PER_INSTANT} callbacks at {self.now_s:.6f} s: a circle")

@@ -1,0 +1,120 @@
+"""Whole runs: a real broker and real clients under faults, again from the same seed, and with safeguards off."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulation.__main__ import main
+from penstock.testing.simulation.checks import findings
+from penstock.testing.simulation.cluster import NoSuchHost, SimulatedCluster
+from penstock.testing.simulation.faults import (
+    KINDS,
+    Fault,
+    InvalidSchedule,
+    format_schedule,
+    parse_schedule,
+    random_schedule,
+)
+from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
+from penstock.testing.simulation.run import Plan, simulate
+from penstock.testing.simulation.scheduler import Scheduler
+from penstock.testing.simulation.workload import History, Sent
+
+_SEEDS_TO_CATCH_A_MUTATION = 40
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int) -> None:
+    report = simulate(seed)
+    assert not report.problem, "\n".join([*report.last_lines, report.schedule, report.problem])
+    assert report.acknowledged > 50
+    assert report.faults.total() > 3
+
+
+def test_a_seed_is_the_same_run_every_time_and_another_seed_another() -> None:
+    first, again, other = simulate(7), simulate(7), simulate(8)
+    assert first == again
+    assert first.trace_hash != other.trace_hash
+
+
+def test_every_kind_of_fault_by_itself_is_survived() -> None:
+    kinds = [kind for kind in KINDS if kind != "rotten-cache"]
+    text = " | ".join(f"{1 + number} {kind} broker-0 for 0.4 x 20" for number, kind in enumerate(kinds))
+    report = simulate(1, Plan(schedule=tuple(parse_schedule(text))))
+    assert not report.problem, report.problem
+    assert sorted(report.faults) == sorted(kinds)
+
+
+def is_caught(name: str, seed: int) -> bool:
+    """Whether a seed fails without a safeguard, and does not with it."""
+    with mutated(name):
+        problem = simulate(seed).problem
+    return bool(problem) and not simulate(seed).problem
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_without_a_safeguard_some_seed_fails_that_does_not_with_it(name: str) -> None:
+    assert any(is_caught(name, seed) for seed in range(_SEEDS_TO_CATCH_A_MUTATION))
+
+
+def test_a_mutation_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UnknownMutation, match="acknowledge-without-sync"), mutated("no-such-thing"):
+        pass
+
+
+def test_a_schedule_reads_as_it_was_written() -> None:
+    random = SeededRandom(3)
+    faults = random_schedule(random, ["broker-0", "broker-1"], ["client-0"], start_s=1, end_s=60, mean_gap_s=0.5)
+    assert len(faults) > 50
+    assert all(fault.at_s + fault.for_s <= 60.001 for fault in faults)
+    assert parse_schedule(format_schedule(faults)) == faults
+    assert parse_schedule("2 reset broker-0 | 1.5 cut broker-0 > client-0 for 3") == [
+        Fault(1.5, "cut", "broker-0", "client-0", 3.0),
+        Fault(2.0, "reset", "broker-0"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchedule, match="write"):
+        parse_schedule(text)
+
+
+def test_a_fault_to_a_host_that_is_not_there_is_refused() -> None:
+    cluster = SimulatedCluster(Scheduler(0), 0, brokers=2, clients=1, settings={})
+    with pytest.raises(NoSuchHost, match="broker-0, broker-1, client-0"):
+        cluster.schedule([Fault(1.0, "crash", "broker-7")])
+
+
+def test_the_checks_find_what_is_lost_doubled_swapped_invented_and_unseen() -> None:
+    history = History()
+    first, second = Sent("w", 0, 0), Sent("w", 0, 1)
+    for number, what in enumerate((first, second)):
+        history.sent.add(what)
+        history.acknowledge(what, number)
+        history.saw(0, number, what)
+    sound = [(0, first.value(3)), (1, second.value(0))]
+    assert findings(history, {0: sound}) == []
+    assert "is lost" in findings(history, {0: sound[:1]})[0]
+    assert "where now" in findings(history, {0: [(0, second.value(0)), (1, first.value(0))]})[0]
+    assert "stored twice" in findings(history, {0: [*sound, (2, first.value(3))]})[0]
+    assert "nobody sent" in findings(history, {0: [*sound, (2, b"noise")]})[0]
+    assert "was expected" in findings(history, {0: [*sound, (3, second.value(0))]})[0]
+    del history.read[0, 1]
+    assert "by who follows" in findings(history, {0: sound})[0]
+
+
+def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    power = "3 power broker-0 for 0.2 | 5 power broker-0 for 0.2"
+    assert main(["--seeds", "2", "--jobs", "1", "--schedule", power]) == 0
+    assert "2 seeds, 0 failed" in capsys.readouterr().out
+    assert main(["--seed", "0", "--mutation", "acknowledge-without-sync"]) == 0
+    told = capsys.readouterr().out
+    assert "seed 0 FAILED: Violation" in told
+    assert "again: python -m penstock.testing.simulation --mutation acknowledge-without-sync --seed 0" in told
+    assert "caught" in told
+    assert main(["--seed", "0", "--schedule", "nonsense"]) == 2

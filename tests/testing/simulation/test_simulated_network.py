@@ -1,0 +1,140 @@
+"""Streams between simulated processes, and what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+from tests.testing.simulation.simulation_stories import Stage
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Caller(asyncio.BufferedProtocol):
+    """Keeps what comes; may be told not to read."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.buffer = bytearray(1000)
+        self.lost: list[Exception | None] = []
+        self.pauses = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self.buffer[:nbytes]
+
+    def pause_writing(self) -> None:
+        self.pauses += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+def connected(stage: Stage, caller: Caller) -> None:
+    stage.right.loop.run_until_complete(stage.right.loop.create_server(Echo, "", 7), limit_s=1)
+    stage.left.loop.run_until_complete(
+        stage.left.loop.create_connection(lambda: caller, stage.right.address, 7), limit_s=5
+    )
+
+
+def test_a_stream_arrives_whole_and_in_order_however_it_is_cut_up() -> None:
+    stage, caller = Stage(), Caller()
+    connected(stage, caller)
+    sent = bytes(range(256)) * 40
+    for start in range(0, len(sent), 100):
+        caller.transport.write(sent[start : start + 100])
+    stage.pass_time(1)
+    assert caller.received == sent
+
+
+def test_who_writes_more_than_the_other_side_reads_is_told_to_pause() -> None:
+    stage, caller = Stage(), Caller()
+    connected(stage, caller)
+    stage.right.pause()
+    caller.transport.write(bytes(1_000_000))
+    stage.pass_time(1)
+    assert caller.pauses == 1
+    assert caller.transport.get_write_buffer_size() > 500_000
+    stage.right.resume()
+    stage.pass_time(5)
+    assert len(caller.received) == 1_000_000
+
+
+def test_a_port_at_which_nobody_listens_refuses_and_a_machine_without_power_is_silent() -> None:
+    stage = Stage()
+    connect = stage.left.loop.create_connection
+    with pytest.raises(ConnectionRefusedError):
+        stage.left.loop.run_until_complete(connect(Caller, stage.right.address, 7), limit_s=5)
+    stage.right.lose_power()
+    with pytest.raises(TimeoutError) as caught:
+        stage.left.loop.run_until_complete(connect(Caller, stage.right.address, 7), limit_s=1000)
+    assert caught.value.errno == errno.ETIMEDOUT
+
+
+def test_a_cut_one_way_holds_bytes_back_until_it_heals() -> None:
+    stage, caller = Stage(), Caller()
+    connected(stage, caller)
+    stage.network.cut([stage.right.address], [stage.left.address])
+    caller.transport.write(b"there, but not back")
+    stage.pass_time(5)
+    assert not caller.received
+    stage.network.heal([stage.right.address], [stage.left.address])
+    stage.pass_time(1)
+    assert caller.received == b"there, but not back"
+    assert not caller.lost
+
+
+def test_who_hears_nothing_gives_up_after_a_while() -> None:
+    stage, caller = Stage(give_up_s=3), Caller()
+    connected(stage, caller)
+    stage.network.cut([stage.left.address], [stage.right.address])
+    caller.transport.write(b"?")
+    stage.pass_time(2)
+    assert not caller.lost
+    stage.pass_time(2)
+    assert [error.errno for error in caller.lost if isinstance(error, OSError)] == [errno.ETIMEDOUT]
+
+
+def test_a_machine_that_lost_power_says_so_only_when_it_is_asked_after_its_return() -> None:
+    stage, caller = Stage(), Caller()
+    connected(stage, caller)
+    stage.right.lose_power()
+    stage.pass_time(30)
+    assert not caller.lost
+    stage.right.boot()
+    caller.transport.write(b"?")
+    stage.pass_time(1)
+    assert [error.errno for error in caller.lost if isinstance(error, OSError)] == [errno.ECONNRESET]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_process_that_dies_takes_its_connections_with_it(seed: int) -> None:
+    stage, caller = Stage(seed), Caller()
+    connected(stage, caller)
+    stage.right.kill()
+    stage.pass_time(1)
+    assert len(caller.lost) == 1
+    assert stage.network.open_sockets == 0
+
+
+def test_a_reset_ends_both_sides() -> None:
+    stage, caller = Stage(), Caller()
+    connected(stage, caller)
+    assert stage.network.reset_connections(stage.right.address) == 1
+    stage.pass_time(1)
+    assert len(caller.lost) == 1
+    assert stage.network.open_sockets == 0
