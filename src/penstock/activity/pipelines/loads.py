@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.activity.events import Kind
-from penstock.activity.pipelines import results, status
+from penstock.activity.pipelines import pools, results, status
 from penstock.activity.pipelines.changes import Change, Span
 from penstock.activity.pipelines.errors import in_one_line
 from penstock.activity.pipelines.lag import LagWatch
@@ -127,7 +127,7 @@ class LoadsAndReports(Member):
     def _run(self) -> None:
         every_s = self._pipeline.trigger.total_seconds()
         try:
-            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            self._spark.sparkContext.setLocalProperty(pools.PROPERTY, pools.USUAL)
             with Admin(self._cluster.bootstrap, client_id="penstock-pipelines") as admin:
                 while not self._stop.is_set():
                     began_s = time.monotonic()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.activity.pipelines import status
+from penstock.activity.pipelines import pools, status
 from penstock.activity.pipelines.batches import BatchWork, open_work
 from penstock.activity.pipelines.errors import cause_of
 from penstock.activity.pipelines.lag import LagWatch
@@ -100,7 +100,7 @@ class RowsQuery(Member):
         self._positions: dict[TopicPartition, int] = {}
 
     def start(self) -> None:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._spark.sparkContext.setLocalProperty(pools.PROPERTY, pools.pool_of(self._pipeline.trigger))
         frames = stream_frames(self._spark, self._cluster, self._rows)
         frame = self._rows.define(frames)
         schema = arrow_schema(frame)

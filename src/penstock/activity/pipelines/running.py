@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from penstock.activity.pipelines import status
+from penstock.activity.pipelines import pools, status
 from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, in_one_line
 from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs, ensure_topics
@@ -47,8 +47,6 @@ _SETTINGS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.streaming.stopTimeout": "5s",
-    # Each query has a pool of its own: none waits for all the tasks of another's batch.
-    "spark.scheduler.mode": "FAIR",
     # What ends a query is told by whoever runs it, once and in one line.
     "spark.log.level": "FATAL",
 }
@@ -70,7 +68,7 @@ def pipeline_session(master: str | None = None, config: Mapping[str, str] | None
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The run shows its lag itself: a listener costs a fifth of such a batch.
-    chosen = {**_SETTINGS, **local, **(config or {})}
+    chosen = {**_SETTINGS, **pools.settings(), **local, **(config or {})}
     return session("penstock pipelines", master=master, config=chosen, visible_lag=False)
 
 
@@ -111,7 +109,8 @@ class PipelinesRun:
             self._await_cluster()
             for name, pipeline in self._pipelines.items():
                 self._members[name] = self._members_of(pipeline)
-            every = [member for members in self._members.values() for member in members]
+            urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
+            every = [member for name in urgent_first for member in self._members[name]]
             with ThreadPoolExecutor(_STARTING_AT_ONCE) as pool:
                 for started in [pool.submit(self._start_one, member) for member in every]:
                     started.result()
