@@ -12,6 +12,7 @@ from tests.client.producer.test_faults import behind_a_proxy, value
 from penstock.client.errors import ClosedError
 from penstock.client.producer import Delivery, Producer, driving
 from penstock.client.producer.driving import Driving
+from penstock.client.producer.side_link import SideLink
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 _PATIENCE_S = 20
@@ -154,3 +155,26 @@ def test_threads_that_all_wait_keep_their_own_order(broker: EmbeddedBroker, addr
     values = [each for each in stored_values(broker.port, topic)[sent:] if each is not None]
     for name in range(4):
         assert [each for each in values if each.startswith(b"%d:" % name)] == [b"%d:%d" % (name, n) for n in range(100)]
+
+
+@pytest.mark.usefixtures("_only_threads_send")
+@pytest.mark.parametrize("moment", ["send", "answer"])
+def test_ctrl_c_ends_the_wait_and_the_loop_goes_on(
+    broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Before the record left, and while its answer is waited for: it is stored once, soon, and so are later ones."""
+    topic = make_topic(broker.broker)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Producer(address) as producer:
+        first = send_until_driven(producer, topic)
+        with monkeypatch.context() as patched:
+            patched.setattr(SideLink, moment, interrupted)
+            delivery = producer.send(topic, value(first))
+            with pytest.raises(KeyboardInterrupt):
+                delivery.result(_PATIENCE_S)
+        assert delivery.result(_PATIENCE_S).offset == first
+        assert producer.send(topic, value(first + 1)).result(_PATIENCE_S).offset == first + 1
+    assert stored_values(broker.port, topic) == [value(number) for number in range(first + 2)]

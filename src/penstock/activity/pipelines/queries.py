@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ _IDLE_S: Final = 0.05
 _STARTING: Final = ("Initializing", "Getting offsets")
 
 
-class Member:
+class Member(ABC):
     """What a run needs to know of each of its parts."""
 
     name: str
@@ -50,17 +51,17 @@ class Member:
         self._error: PenstockError | None = None
         self._started_s = time.monotonic()
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def await_sources(self, deadline_s: float) -> None:
+    def await_sources(self, deadline_s: float) -> None:  # noqa: B027 - most have nothing to wait for
         """Until what it has started is no burden for others that start."""
 
-    def stop(self, deadline_s: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop(self, deadline_s: float) -> None: ...
 
-    def status(self) -> QueryStatus:
-        raise NotImplementedError
+    @abstractmethod
+    def status(self) -> QueryStatus: ...
 
     def failure(self) -> PenstockError | None:
         """Why it does not run; None if it does."""
@@ -117,7 +118,7 @@ class RowsQuery(Member):
             self._started_s = time.monotonic()
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 
-    def await_sources(self, deadline_s: float) -> None:
+    def await_sources(self, deadline_s: float) -> None:  # noqa: B027 - most have nothing to wait for
         """Until the processes of its sources are there, or it has failed."""
         query = self._query
         while query is not None and query.isActive and time.monotonic() < deadline_s:

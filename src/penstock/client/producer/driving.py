@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
-from penstock.client.errors import PenstockError
+from penstock.client.errors import NotConnected, PenstockError
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.completion import Callback, call_safely
@@ -129,10 +129,12 @@ class Driving:
 
     def _exchange(self, link: SideLink, request: OutgoingRequest, patience_s: float) -> None:
         response: ProduceResponse | None = None
-        error: Exception | None = None
+        # Until it is sent for certain, there is no use in waiting for an answer.
+        error: Exception | None = NotConnected(link.node, "the sending was interrupted")
         is_acknowledged = False
         try:
             link.send(produce_request(request.batches, link.version, self._settings))
+            error = None
             response = link.answer(patience_s)
             is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
         except Exception as failure:  # noqa: BLE001 - whatever it is, the batch's delivery says it
