@@ -118,7 +118,7 @@ class RowsQuery(Member):
             self._started_s = time.monotonic()
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 
-    def await_sources(self, deadline_s: float) -> None:  # noqa: B027 - most have nothing to wait for
+    def await_sources(self, deadline_s: float) -> None:
         """Until the processes of its sources are there, or it has failed."""
         query = self._query
         while query is not None and query.isActive and time.monotonic() < deadline_s:
