@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.sessions import new_session
 
-from penstock.spark.clusters import close_all
 from penstock.testing import Broker
 from penstock.testing.pytest_plugin import topic_name
 
@@ -39,10 +38,3 @@ def topic(request: pytest.FixtureRequest, broker: Broker) -> str:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_client_is_left() -> Iterator[None]:
-    """Loads in this process keep their connections for the next ones; tests elsewhere count clients' threads."""
-    yield
-    close_all()
