@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def no_shared_client_is_left() -> Iterator[None]:
-    """Reads of `penstock.spark` in this process keep their connections for the next ones; other tests count clients' threads."""
+    """Reads of `penstock.spark` keep their connections for the next ones; other tests count clients' threads."""
     yield
     clusters = sys.modules.get("penstock.spark.clusters")
     if clusters is not None:
