@@ -3,12 +3,14 @@
 Rule: the cluster is made of images, as a controller holds them, with three replicas a partition; what is measured is
 what a controller does between the news that a broker is gone and the bytes that every other broker is sent: who leads
 now, the operations for the tree, the delta. It is done for a small cluster in which a broker leads as many partitions,
-too: that the times are alike is the point. One process, no network, no tree; times are of the CPU, so that it matters
-little what else the machine does.
+too: that the times are alike is the point. Then the same by a real controller and a publisher, with a tree in memory
+and brokers that take whatever they are sent: from the end of a broker's node until all have the last image. One
+process, no network, no disk; times are of the CPU, so that it matters little what else the machine does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tracemalloc
 from collections.abc import Callable
@@ -16,17 +18,36 @@ from statistics import median
 from time import process_time
 from typing import Any, NamedTuple, TypeVar
 
+from benchmarks.controller_memory_tree import MemoryTree
+from penstock.cluster import paths
 from penstock.cluster.broker_changes import brokers_changed
+from penstock.cluster.configs import ResourceKind
+from penstock.cluster.controller import Controller
+from penstock.cluster.controller_claim import claim_controller
 from penstock.cluster.hosting import Hosting
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
 from penstock.cluster.image_delta import apply_delta, decode_delta, encode_delta, make_delta
+from penstock.cluster.image_updates import AckError, ImageAck, ImageUpdate
 from penstock.cluster.isr_changes import IsrRequest, put_isr
-from penstock.cluster.layout import BrokerRegistration, Endpoint
+from penstock.cluster.layout import (
+    BrokerRegistration,
+    Endpoint,
+    encode_broker,
+    encode_broker_epochs,
+    encode_cluster_id,
+    encode_partition_state,
+    encode_topic,
+)
 from penstock.cluster.partition_changes import Changes
 from penstock.cluster.partition_rules import PartitionRules
+from penstock.cluster.publishing import Publisher
 from penstock.cluster.rebalance import plan_rebalance
 from penstock.cluster.shutdowns import shut_down
+from penstock.cluster.topics import state_of
 from penstock.cluster.tree import Set
+from penstock.cluster.tree_state import StoredNode
+from penstock.runtime.clock import ManualClock
+from penstock.runtime.randomness import SeededRandom
 
 REPLICAS = 3
 ROUNDS = 7
@@ -192,6 +213,91 @@ def growth(shape: Shape) -> dict[str, Any]:
     }
 
 
+def tree_of(image: ClusterImage) -> MemoryTree:
+    """The tree that tells this image."""
+    nodes: dict[str, StoredNode] = {}
+
+    def put(path: str, data: bytes = b"", version: int = 0, created: int = 1) -> None:
+        for end in (index for index, letter in enumerate(path) if letter == "/" and index):
+            nodes.setdefault(path[:end], StoredNode(b"", 0, None, 1))
+        nodes[path] = StoredNode(data, version, None, created)
+
+    for path in (*paths.PERSISTENT, paths.BROKER_EPOCHS):
+        put(path)
+    put(paths.CLUSTER_ID, encode_cluster_id(image.cluster_id))
+    put(paths.BROKER_EPOCHS, encode_broker_epochs({broker: each.epoch for broker, each in image.brokers.items()}))
+    for broker, registration in image.brokers.items():
+        put(paths.broker(broker), encode_broker(registration), created=registration.epoch)
+    for topic in image.topics.values():
+        replicas = [each.assignment for each in topic.partitions]
+        put(paths.topic(topic.name), encode_topic(topic.topic_id, replicas))
+        for index, each in enumerate(topic.partitions):
+            put(paths.partition_state(topic.name, index), encode_partition_state(state_of(each)), each.state_version)
+    return MemoryTree(nodes.items())
+
+
+class _NoConfig:
+    def problem(self, kind: ResourceKind, name: str, value: str) -> str | None:
+        return f"{name} is not needed here"
+
+    def list_default(self, kind: ResourceKind, name: str) -> str | None:
+        return None
+
+
+async def _in_action(shape: Shape) -> dict[str, Any]:
+    tree = tree_of(build(shape))
+    sent: list[int] = []
+
+    async def send(_: int, update: ImageUpdate) -> ImageAck:
+        sent.append(len(update.delta))
+        return ImageAck(AckError.OK, update.number)
+
+    publisher = Publisher(send)
+
+    async def everybody_has_it() -> None:
+        while controller.image.brokers.keys() & {1} or publisher.behind():
+            await asyncio.sleep(0)
+
+    claim = await claim_controller(tree, 0, ManualClock())
+    if claim is None:
+        raise AssertionError("somebody else is the controller of a tree that nobody else has")
+    controller = Controller(
+        tree,
+        claim,
+        SeededRandom(0),
+        _NoConfig(),
+        broker_id=0,
+        rules_of=lambda _, __: RULES,
+        on_image=lambda _, image: publisher.publish(image),
+    )
+    started = process_time()
+    await controller.start()
+    while publisher.behind():
+        await asyncio.sleep(0)
+    start_s = process_time() - started
+    sent.clear()
+    tree.writes = 0
+    gc.collect()
+    started = process_time()
+    await tree.delete(paths.broker(1))
+    await everybody_has_it()
+    failover_ms = (process_time() - started) * 1000
+    writes = tree.writes - 1
+    await publisher.close()
+    await controller.resign()
+    return {
+        **_named(shape),
+        "start s": round(start_s, 2),
+        "failover ms": round(failover_ms),
+        "writes": writes,
+        "KB sent a broker": round(sum(sent) / (shape.brokers - 1) / 1000, 1),
+    }
+
+
+def in_action(shape: Shape) -> dict[str, Any]:
+    return asyncio.run(_in_action(shape))
+
+
 def _named(shape: Shape) -> dict[str, Any]:
     return {"partitions": shape.partitions, "brokers": shape.brokers, "topics": shape.topics}
 
@@ -200,6 +306,7 @@ def main() -> None:
     from benchmarks.report import table
 
     table("A broker that leads 1,000 partitions is gone (medians)", [failover(shape) for shape in SHAPES])
+    table("The same by a controller, from the end of the broker's node to the last answer", [*map(in_action, SHAPES)])
     table("Every day (medians)", [other_decisions(shape) for shape in SHAPES])
     table("The whole image (medians)", [whole_image(shape) for shape in SHAPES[1:]])
     table("A plan for one more broker", [growth(shape) for shape in SHAPES[:2]])

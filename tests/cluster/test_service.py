@@ -445,6 +445,46 @@ def test_power_lost_at_any_moment_leaves_topics_whole_and_the_answered_ones_ther
         run(with_tree(point.files, look))
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_power_lost_between_the_parts_of_a_large_change_leaves_what_the_next_start_finishes(
+    monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    monkeypatch.setattr("penstock.cluster.parts.MAX_OPERATIONS", 3)
+    answered: list[str] = []
+
+    def scenario(files: SimulatedFiles) -> None:
+        answered.clear()
+
+        async def story(metadata: ClusterMetadata) -> None:
+            [made] = await metadata.create_topics([NewTopic("t", 4)])
+            if made.refusal is None:
+                answered.append("made")
+            if is_deleted and (await metadata.delete_topics(["t"]))[0].refusal is None:
+                answered.append("deleted")
+
+        run(with_metadata(files, story))
+
+    async def look(tree: EmbeddedTree) -> None:
+        metadata = metadata_of(tree, seed=1)
+        image = await metadata.start(broker())
+        if "deleted" in answered:
+            assert image.topics == {}
+        elif "made" in answered and not is_deleted:
+            assert set(image.topics) == {"t"}
+        for topic in image.topics.values():
+            # All of it, or nothing: a partition that was there in an earlier epoch never begins anew.
+            assert [partition.leader for partition in topic.partitions] == [0] * 4
+            if "made" in answered:
+                assert all(partition.leader_epoch == 1 for partition in topic.partitions)
+        assert await tree.children(paths.DELETE_TOPICS) == []
+        await _in_step(tree, metadata)
+        if not image.topics:
+            assert (await metadata.create_topics([NewTopic("t", 4)]))[0].refusal is None
+
+    for point in crash_everywhere(scenario, stride=2):
+        run(with_tree(point.files, look))
+
+
 # --- producer ids
 
 

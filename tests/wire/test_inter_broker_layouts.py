@@ -31,6 +31,7 @@ from penstock.wire.schemas.leader_and_isr import (
     LeaderAndIsrTopicError,
     LeaderAndIsrTopicState,
 )
+from penstock.wire.schemas.push_image import PushImageRequest, PushImageResponse, RemovedTopic
 from penstock.wire.schemas.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
@@ -252,6 +253,13 @@ def test_alter_partition_names_topics_before_it_used_ids(version: int) -> None:
     inner = compact_one(pack(">ihii", 3, 0, 1, 9) + compact_ints(1, 2) + recovery + pack(">ix", 11))
     response = AlterPartitionResponse(20, 0, [TopicDataResult("orders", partitions=[result])])
     check(response, version, pack(">ih", 20, 0) + compact_one(compact("orders") + inner + b"\0") + b"\0")
+
+
+def test_push_image_is_ours_alone_and_stays_as_it_is() -> None:
+    request = PushImageRequest(1, 7, 2, 99, 12, 11, b"delta")
+    check(request, 0, pack(">iiiqqq", 1, 7, 2, 99, 12, 11) + b"\x06delta" + b"\0")
+    response = PushImageResponse(95, 11, [RemovedTopic("orders", TOPIC_ID)])
+    check(response, 0, pack(">hq", 95, 11) + compact_one(compact("orders") + TOPIC_ID + b"\0") + b"\0")
 
 
 def _with(version: int, pair: tuple[Message, bytes]) -> tuple[Message, int, bytes]:

@@ -31,6 +31,7 @@ NOT_COVERED = {
     ApiKey.ALLOCATE_PRODUCER_IDS,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.PUSH_IMAGE,
 }
 
 # What neither oracle has; test_inter_broker_layouts.py holds these against bytes written by hand.
@@ -40,6 +41,7 @@ IN_NO_ORACLE = {
     ApiKey.UPDATE_METADATA: "0-8",
     ApiKey.CONTROLLED_SHUTDOWN: "0-3",
     ApiKey.ALTER_PARTITION: "0-1",
+    ApiKey.PUSH_IMAGE: "0-0",
 }
 
 COVERED = [case for case in ALL_CASES if case.api.key not in NOT_COVERED]

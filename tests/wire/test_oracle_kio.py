@@ -57,6 +57,7 @@ NOT_COVERED = {
     ApiKey.STOP_REPLICA,
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.PUSH_IMAGE,
 }
 
 _KNOWN_CODES = [code.value for code in KioErrorCode]

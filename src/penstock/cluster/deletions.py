@@ -14,7 +14,7 @@ says so at once.
 
 from __future__ import annotations
 
-from penstock.cluster import paths
+from penstock.cluster import parts, paths
 from penstock.cluster.decision import Decision
 from penstock.cluster.errors import UnknownTopic
 from penstock.cluster.image import ClusterImage, TopicImage
@@ -32,6 +32,17 @@ def mark_deleted(image: ClusterImage, name: str) -> Decision:
     if name in image.deleting:
         return Decision((), image)
     return Decision((Create(paths.deletion(name)),), image.with_deleting((name,)))
+
+
+def delete_at_once(image: ClusterImage, name: str) -> Decision:
+    """The end of a topic for which nobody is waited. Refusal. One that takes several parts is marked first: what is
+    left of it in between must not be taken for a topic.
+    """
+    decision = delete_topic(image, name)
+    if len(decision.operations) <= parts.MAX_OPERATIONS:
+        return decision
+    mark = paths.deletion(name)
+    return decision._replace(operations=(Create(mark), *decision.operations, Delete(mark)))
 
 
 class Deletions:

@@ -23,7 +23,7 @@ from penstock.cluster.decision import Decision
 from penstock.cluster.image import NO_STATE, ClusterImage, PartitionImage
 from penstock.cluster.layout import NO_LEADER
 from penstock.cluster.partition_changes import Changes
-from penstock.cluster.partition_rules import PartitionRules
+from penstock.cluster.partition_rules import PartitionRules, RulesOf
 
 _NO_RULES = PartitionRules()
 
@@ -145,15 +145,25 @@ def _first_leader(partition: PartitionImage, live: Collection[int], controller_e
     )
 
 
-def elect_all(image: ClusterImage, restarted: Collection[int]) -> Decision:
+def elect_all(
+    image: ClusterImage,
+    restarted: Collection[int],
+    rules_of: RulesOf = lambda _: _NO_RULES,
+    forgetful: Collection[int] = (),
+    emptied: Collection[int] = (),
+) -> Decision:
     """Leaders for all partitions. The operations are independent of one another: they may be done in parts.
 
     For a partition without a state, the node above the state must be there.
     """
     changes = Changes(image)
+    live = image.brokers.keys()
     for topic in image.topics.values():
+        if topic.name in image.deleting:
+            continue
+        rules = rules_of(topic.name)
         for index, partition in enumerate(topic.partitions):
-            after = elect(partition, image.brokers.keys(), restarted, image.controller_epoch)
+            after = elect(partition, live, restarted, image.controller_epoch, rules, forgetful, emptied)
             if after is not None:
                 changes.put(topic.name, index, after)
     return changes.decision()

@@ -43,7 +43,8 @@ from penstock.cluster.tree import (
     check_path,
 )
 from penstock.cluster.tree_state import Change, TreeState
-from penstock.log.checkpoints import make_durable_folder
+from penstock.log.checkpoints import make_durable_folder, parent_folder
+from penstock.log.sync_failures import forget_failed_sync, has_failed_sync, note_failed_sync
 from penstock.runtime.files import Files, Lock
 from penstock.runtime.randomness import Random
 from penstock.runtime.workers import Outcome, Workers, WorkersError
@@ -82,8 +83,13 @@ def open_embedded_tree(
             journal = (
                 create_journal(files, path, random, state.persistent(), 0, 0) if loaded is None else loaded.journal
             )
+            if loaded is not None and has_failed_sync(files, folder):
+                # The last change may be in the page cache alone, and every sync from here on would pass over it.
+                journal.close()
+                journal = create_journal(files, path, random, state.persistent(), state.last_created, journal.sequence)
             # A process that was killed may have left a name that is not durable.
             settle_name(files, path)
+            forget_failed_sync(files, folder)
         except BaseException:
             lock.release()
             raise
@@ -273,7 +279,14 @@ class EmbeddedTree:
                 _refuse(answer, self._failure(outcome.error))
             self._next()
 
-        self._beside(lambda: self._journal.append(entries), appended)
+        self._beside(lambda: self._write(entries), appended)
+
+    def _write(self, entries: list[Entry]) -> None:
+        try:
+            self._journal.append(entries)
+        except TreeFailed:
+            note_failed_sync(self._files, parent_folder(self._path))
+            raise
 
     def _beside(self, work: Callable[[], None], done: Callable[[Outcome[None]], None]) -> None:
         # `done` always comes from the loop, whatever workers there are: a thousand changes that are finished at once

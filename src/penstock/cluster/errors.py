@@ -243,6 +243,12 @@ class InvalidRequest(Refusal):
     code = ErrorCode.INVALID_REQUEST
 
 
+class NotController(Refusal):
+    """This broker is the controller no more, or never was: another one decides."""
+
+    code = ErrorCode.NOT_CONTROLLER
+
+
 class MetadataUnavailable(Refusal):
     """The tree could not take the change; `__cause__` says why."""
 

@@ -187,6 +187,9 @@ class ClusterImage:
     def with_topic_config(self, name: str, settings: Settings) -> ClusterImage:
         return replace(self, topic_configs={**self.topic_configs, name: dict(settings)})
 
+    def without_topic_configs(self, names: Collection[str]) -> ClusterImage:
+        return replace(self, topic_configs=_without(self.topic_configs, names))
+
     def with_broker_config(self, name: str, settings: Settings) -> ClusterImage:
         return replace(self, broker_configs={**self.broker_configs, name: dict(settings)})
 

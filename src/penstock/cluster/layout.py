@@ -290,6 +290,21 @@ def decode_controller_epoch(data: bytes) -> int:
     return _number(paths.CONTROLLER_EPOCH, data.decode("latin-1"), _INT32_MAX)
 
 
+class _BrokerEpochs(msgspec.Struct):
+    version: int
+    epochs: dict[int, int]
+
+
+def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
+    """By broker id: the epoch of the last life of which all partitions of the broker have taken notice."""
+    return msgspec.json.encode(_BrokerEpochs(1, dict(sorted(epochs.items()))))
+
+
+def decode_broker_epochs(data: bytes) -> dict[int, int]:
+    """A node without data knows of no broker."""
+    return _decode(paths.BROKER_EPOCHS, data, _BrokerEpochs).epochs if data else {}
+
+
 class _ClusterId(msgspec.Struct):
     id: str
 

@@ -6,7 +6,8 @@ its path, since a cluster with a hole in its metadata would delete what it no lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from penstock.cluster import paths
 from penstock.cluster.errors import LayoutError, NoNode
@@ -15,6 +16,7 @@ from penstock.cluster.layout import (
     BrokerRegistration,
     Replicas,
     decode_broker,
+    decode_broker_epochs,
     decode_cluster_id,
     decode_config,
     decode_controller,
@@ -24,9 +26,17 @@ from penstock.cluster.layout import (
 )
 from penstock.cluster.tree import Node, Tree, find
 
+OnUnreadable = Callable[[LayoutError], None]
+
 
 async def load_image(tree: Tree) -> ClusterImage:
     """Everything that the tree tells of the cluster. LayoutError, TreeError."""
+    image = await load_unmanned(tree)
+    return replace(image, brokers=await load_brokers(tree))
+
+
+async def load_unmanned(tree: Tree) -> ClusterImage:
+    """The same but for the brokers. LayoutError, TreeError."""
     cluster_id = await find(tree, paths.CLUSTER_ID)
     controller = await find(tree, paths.CONTROLLER)
     epoch = await find(tree, paths.CONTROLLER_EPOCH)
@@ -34,20 +44,40 @@ async def load_image(tree: Tree) -> ClusterImage:
         cluster_id="" if cluster_id is None else decode_cluster_id(cluster_id.data),
         controller_id=NO_CONTROLLER if controller is None else decode_controller(controller.data),
         controller_epoch=0 if epoch is None else decode_controller_epoch(epoch.data),
-        brokers=await _load_brokers(tree),
         topic_configs=await _load_configs(tree, paths.TOPIC_CONFIGS),
         broker_configs=await _load_configs(tree, paths.BROKER_CONFIGS),
     )
-    return image.with_topics(await _load_topics(tree))
+    image = image.with_topics(await _load_topics(tree))
+    return image.with_deleting(await marked_for_deletion(tree))
 
 
-async def _load_brokers(tree: Tree) -> dict[int, BrokerRegistration]:
+async def load_brokers(tree: Tree, unreadable: OnUnreadable | None = None) -> dict[int, BrokerRegistration]:
+    """The live brokers, in the order of their ids. LayoutError, unless `unreadable` takes it; TreeError."""
     found: dict[int, BrokerRegistration] = {}
     for name, node in await _nodes_under(tree, paths.BROKER_IDS):
-        if not (name.isascii() and name.isdigit() and len(name) <= 10):
-            raise LayoutError(f"{paths.BROKER_IDS}/{name}", "its name is no broker's id")
-        found[int(name)] = decode_broker(int(name), node.data, node.created)
-    return found
+        try:
+            if not (name.isascii() and name.isdigit() and len(name) <= 10):
+                raise LayoutError(f"{paths.BROKER_IDS}/{name}", "its name is no broker's id")
+            found[int(name)] = decode_broker(int(name), node.data, node.created)
+        except LayoutError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
+    return dict(sorted(found.items()))
+
+
+async def load_broker_epochs(tree: Tree) -> dict[int, int]:
+    """LayoutError, TreeError."""
+    node = await find(tree, paths.BROKER_EPOCHS)
+    return {} if node is None else decode_broker_epochs(node.data)
+
+
+async def marked_for_deletion(tree: Tree) -> list[str]:
+    """The topics that are to go, those that are gone already included."""
+    try:
+        return await tree.children(paths.DELETE_TOPICS)
+    except NoNode:
+        return []
 
 
 async def _load_configs(tree: Tree, folder: str) -> dict[str, Settings]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.cluster.image import PartitionImage
+from penstock.cluster.image import ClusterImage, PartitionImage
 
 
 class PartitionRules(NamedTuple):
@@ -24,3 +24,10 @@ class PartitionRules(NamedTuple):
 
 RulesOf = Callable[[str], PartitionRules]
 """By the topic's name."""
+
+RulesIn = Callable[[ClusterImage, str], PartitionRules]
+"""By the topic's name, as the settings in an image say: every broker must find the same in the same image."""
+
+
+def rules_in(rules: RulesIn, image: ClusterImage) -> RulesOf:
+    return lambda topic: rules(image, topic)

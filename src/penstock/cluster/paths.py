@@ -16,6 +16,7 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+BROKER_EPOCHS: Final = "/penstock/broker_epochs"  # our own: of each broker the last life that was dealt with
 
 # What every tool expects to be there, whatever is in it; the kinds of configuration are topics, clients, ...
 PERSISTENT: Final = (

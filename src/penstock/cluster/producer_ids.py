@@ -29,14 +29,21 @@ class ProducerIds:
         self._end = 0
         self._fetching = asyncio.Lock()
 
+    def follow(self, tree: Tree) -> None:
+        """Take further blocks from this session of the tree; what is in hand stays."""
+        self._tree = tree
+
+    async def stock_up(self) -> None:
+        """Have ids in hand, for times in which the tree cannot be reached. ProducerIdsExhausted, TreeError."""
+        async with self._fetching:
+            if self._next >= self._end:
+                block = await self.next_block()
+                self._next, self._end = block.first, block.last + 1
+
     async def allocate(self) -> int:
         """An id that nobody had before. ProducerIdsExhausted, TreeError."""
         while self._next >= self._end:
-            async with self._fetching:
-                # Whoever waited here finds the block that another fetched.
-                if self._next >= self._end:
-                    block = await self.next_block()
-                    self._next, self._end = block.first, block.last + 1
+            await self.stock_up()  # whoever waited there finds the block that another fetched
         self._next += 1
         return self._next - 1
 

@@ -1,10 +1,14 @@
 """The APIs of the protocol by number: all that Kafka has named, whether or not there is a schema for them
-here.
+here; and those that only our own brokers say to each other, far from any number that Kafka will ever give.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+FIRST_PRIVATE_KEY: Final = 30000
+"""From here on, no client needs to know an API, and none is advertised."""
 
 
 class ApiKey(IntEnum):
@@ -101,3 +105,5 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+    PUSH_IMAGE = 30000

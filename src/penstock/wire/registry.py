@@ -122,6 +122,7 @@ _ROWS: Final = (
     _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "0-1", "0+"),
     _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "0-1", "0+"),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0", "0+"),
+    _api(ApiKey.PUSH_IMAGE, "0", "0+"),
 )
 
 APIS: Final[dict[int, Api]] = {int(api.key): api for api in _ROWS}
