@@ -6,6 +6,8 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
+from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
+from penstock.cluster.layout import BrokerRegistration
 from penstock.coordination.events import RequestContext
 from penstock.coordination.service import OFFSETS_TOPIC, GroupService
 from penstock.coordination.settings import GroupSettings
@@ -13,6 +15,8 @@ from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.log.flush import GroupCommit
 from penstock.log.folders.manager import LogManager
 from penstock.log.settings import LogSettings
+from penstock.replication.following import Position
+from penstock.replication.partition import Partition
 from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
@@ -31,6 +35,13 @@ from penstock.wire.schemas.sync_group import SyncGroupRequest
 
 NOW_MS = 1_700_000_000_000
 COMPACTED = LogSettings(cleanup_policy=frozenset({"compact"}))
+
+
+class Rules:
+    """The settings of the topic."""
+
+    log = COMPACTED
+    min_insync_replicas = 1
 
 
 class Timers:
@@ -62,6 +73,12 @@ class Timers:
             self._cancelled = True
 
 
+def commit_request(offset: int, metadata: str = "") -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=metadata)
+    topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
+    return OffsetCommitRequest(group_id="g", topics=[topic])
+
+
 class Coordinator:
     """A broker's worth of groups over one data folder."""
 
@@ -74,28 +91,44 @@ class Coordinator:
             files, ["/data"], node_id=1, cluster_id="c", random=SeededRandom(1), workers=workers, commits=commits
         )
         self.logs.load(lambda topic: COMPACTED, NOW_MS)
-        replicas = Replicas(self.logs, commits)
+        self.replicas = Replicas(self.logs, commits, broker_id=1, clock=self.clock, call_later=self.timers)
         self.service = GroupService(
-            replicas, GroupSettings(initial_rebalance_delay_ms=0), SeededRandom(2), self.clock, self.timers
+            self.replicas, GroupSettings(initial_rebalance_delay_ms=0), SeededRandom(2), self.clock, self.timers
         )
-        partition = replicas.lead(
-            OFFSETS_TOPIC, 0, bytes(range(16)), COMPACTED, leader_epoch=0, min_insync_replicas=1, now_ms=NOW_MS,
-            is_new=is_new,
-        )  # fmt: skip
-        self.service.lead(partition, 1)
+        self.image = ClusterImage(cluster_id="c" if is_new else "")
+        self.take(self.led(isr=(1,), replicas=(1,)))
+        self.service.lead(self.partition, 1)
+
+    def led(self, *, isr: tuple[int, ...], replicas: tuple[int, ...], version: int = 0) -> ClusterImage:
+        state = PartitionImage(replicas, 1, 0, isr, state_version=version)
+        brokers = {broker: BrokerRegistration(broker, (), epoch=100 + broker) for broker in replicas}
+        image = ClusterImage(cluster_id="c", brokers=brokers)
+        return image.with_topic(TopicImage(OFFSETS_TOPIC, bytes(range(16)), (state,)))
+
+    def take(self, image: ClusterImage) -> None:
+        before, self.image = self.image, image
+        self.replicas.apply(before, image, lambda topic: Rules())
+
+    @property
+    def partition(self) -> Partition:
+        partition = self.replicas.get(OFFSETS_TOPIC, 0)
+        assert partition is not None
+        return partition
 
     def ask(self, method: Any, request: Any, version: int) -> Any:
         answers: list[Any] = []
         context = RequestContext(answers.append, version, "client", "/host")
-        here = self.service.handle("g", context, lambda shard, ctx, now: method(shard, request, ctx, now))
-        assert here
+        code = self.service.handle("g", context, lambda shard, ctx, now: method(shard, request, ctx, now))
+        assert code == ErrorCode.NONE
         return answers[0] if answers else None
 
-    def commit(self, offset: int) -> int:
-        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-        topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
-        request = OffsetCommitRequest(group_id="g", topics=[topic])
-        answer = self.ask(GroupCoordinatorShard.handle_offset_commit, request, 7)
+    def begin_commit(self, offset: int, answers: list[Any]) -> None:
+        request = commit_request(offset)
+        context = RequestContext(answers.append, 7, "client", "/host")
+        self.service.handle("g", context, lambda shard, ctx, now: shard.handle_offset_commit(request, ctx, now))
+
+    def commit(self, offset: int, metadata: str = "") -> int:
+        answer = self.ask(GroupCoordinatorShard.handle_offset_commit, commit_request(offset, metadata), 7)
         code: int = answer.topics[0].partitions[0].error_code
         return code
 
@@ -172,7 +205,8 @@ def test_a_disk_that_fails_a_sync_leaves_the_groups_without_a_coordinator() -> N
     files.operations.fail("sync", errno.EIO, path_ending=".log")
     assert coordinator.commit(2) == ErrorCode.NOT_COORDINATOR
     context = RequestContext(lambda message: None, 7)
-    assert not coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
+    refusal = coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
+    assert refusal == ErrorCode.NOT_COORDINATOR
 
 
 def test_groups_are_counted_by_their_state() -> None:
@@ -180,3 +214,98 @@ def test_groups_are_counted_by_their_state() -> None:
     assert coordinator.service.count_by_state() == {}
     coordinator.join()
     assert coordinator.service.count_by_state() == {"Stable": 1}
+
+
+# --- leadership that moves
+
+
+def why_not(coordinator: Coordinator) -> ErrorCode:
+    """What somebody who comes to the coordinator is told first."""
+    context = RequestContext(lambda message: None, 7)
+    return coordinator.service.handle("g", context, lambda shard, ctx, now: shard.tick(now))
+
+
+def write_much(coordinator: Coordinator) -> None:
+    for offset in range(40):
+        assert coordinator.commit(offset, "x" * 4000) == ErrorCode.NONE
+    coordinator.logs.close()
+
+
+def test_a_coordinator_that_resigns_answers_who_waits_and_serves_nobody() -> None:
+    coordinator = Coordinator(SimulatedFiles())
+    coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
+    answers: list[Any] = []
+    coordinator.begin_commit(1, answers)
+    assert answers == [], "the other replica has not got it"
+    coordinator.service.resign(0)
+    assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert why_not(coordinator) == ErrorCode.NOT_COORDINATOR
+    coordinator.service.resign(0)
+
+
+def test_a_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
+    coordinator = Coordinator(SimulatedFiles())
+    coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
+    answers: list[Any] = []
+    coordinator.begin_commit(7, answers)
+    assert coordinator.committed() == -1
+    end = coordinator.partition.log.log_end_offset
+    coordinator.partition.asked_by(2, 102, Position(end, 0), coordinator.replicas.brokers, 0)
+    assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert coordinator.committed() == 7
+
+
+def test_a_commit_that_the_replicas_do_not_get_in_time_is_read_again_from_the_log() -> None:
+    """It is in the log and may be committed later: the coordinator must not go on as if it were not."""
+    coordinator = Coordinator(SimulatedFiles())
+    coordinator.take(coordinator.led(isr=(1, 2), replicas=(1, 2), version=1))
+    answers: list[Any] = []
+    coordinator.begin_commit(7, answers)
+    coordinator.clock.advance(5_001)
+    coordinator.timers.fire()
+    assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert coordinator.committed() == 7
+
+
+def test_a_coordinator_that_leads_again_begins_with_what_the_log_has_by_then() -> None:
+    coordinator = Coordinator(SimulatedFiles())
+    assert coordinator.commit(1) == ErrorCode.NONE
+    old = next(iter(coordinator.service.shards))
+    coordinator.service.lead(coordinator.partition, 1)
+    assert next(iter(coordinator.service.shards)) is not old
+    assert coordinator.committed() == 1
+
+
+def test_a_long_log_is_loaded_bit_by_bit_and_who_comes_meanwhile_is_told_to_wait() -> None:
+    files = SimulatedFiles()
+    coordinator = Coordinator(files)
+    write_much(coordinator)
+    assert coordinator.partition.log.size > 128 * 1024
+    again = Coordinator(files, is_new=False)
+    assert why_not(again) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    again.service.forget_topics(["other"])
+    for _ in range(5):
+        again.timers.fire()
+    assert again.committed() == 39
+
+
+def test_a_topic_deleted_while_the_log_is_loaded_is_forgotten_after_it() -> None:
+    files = SimulatedFiles()
+    coordinator = Coordinator(files)
+    write_much(coordinator)
+    again = Coordinator(files, is_new=False)
+    again.service.forget_topics(["t"])
+    for _ in range(5):
+        again.timers.fire()
+    assert again.committed() == -1
+
+
+def test_a_load_that_is_overtaken_by_a_resignation_ends() -> None:
+    files = SimulatedFiles()
+    coordinator = Coordinator(files)
+    write_much(coordinator)
+    again = Coordinator(files, is_new=False)
+    again.service.resign(0)
+    for _ in range(5):
+        again.timers.fire()
+    assert why_not(again) == ErrorCode.NOT_COORDINATOR

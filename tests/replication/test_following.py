@@ -53,6 +53,13 @@ def test_kafka_15510_an_empty_log_is_not_cut_by_the_epoch_of_its_leader() -> Non
     assert divergence(Position(10, -1), 20, LeaderEpochs([(5, 10)])) is None
 
 
+def test_kafka_10706_an_epoch_that_wrote_nothing_is_not_asked_about() -> None:
+    """It led in epoch 5 and wrote nothing; the leader of epoch 6 never heard of 5, and both have the same records."""
+    follower, leader = LeaderEpochs([(4, 0), (5, 10)]), LeaderEpochs([(4, 0), (6, 10)])
+    assert position_of(10, 0, follower) == Position(10, 4)
+    assert divergence(position_of(10, 0, follower), 20, leader) is None
+
+
 def test_a_prefix_does_not_diverge() -> None:
     leader = LeaderEpochs([(1, 0), (3, 7)])
     assert divergence(Position(7, 1), 20, leader) is None

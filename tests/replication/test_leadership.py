@@ -87,7 +87,8 @@ def test_a_follower_that_stopped_asking_leaves_unless_there_is_nothing_to_ask_fo
     partition = leading(isr=(1, 2))
     asks(partition, 2, 10, 10)
     assert partition.propose(10, KNOWN, LAG_MS, 10 * LAG_MS) is None
-    proposal = partition.propose(11, KNOWN, LAG_MS, 10 * LAG_MS)
+    assert partition.propose(11, KNOWN, LAG_MS, 11 * LAG_MS) is None, "it had everything a moment ago, asking or not"
+    proposal = partition.propose(11, KNOWN, LAG_MS, 11 * LAG_MS + 1)
     assert proposal is not None
     assert proposal.isr == (1,)
 
@@ -154,10 +155,12 @@ def test_a_lost_answer_leaves_the_change_counting_until_the_state_comes() -> Non
     partition = leading(isr=(1, 2), watermark=5)
     asks(partition, 2, 10, 10)
     asks(partition, 3, 6, 10)
-    partition.propose(10, KNOWN, LAG_MS, 1)
+    proposal = partition.propose(10, KNOWN, LAG_MS, 1)
     partition.refused(for_certain=False)
     assert partition.advance(10) == 6, "it may have been made"
-    assert partition.propose(10, KNOWN, LAG_MS, 2) is None
+    assert partition.propose(10, KNOWN, LAG_MS, 2) is proposal, "asked again as it was, for it may not have been heard"
+    assert partition.propose(10, KNOWN, LAG_MS, 3) is None
+    partition.refused(for_certain=False)
     assert partition.settled((1, 2, 3), (1, 2), 7, 3), "it was not"
     assert partition.advance(10) == 10
 

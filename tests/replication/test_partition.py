@@ -1,18 +1,43 @@
+"""A partition's roles, what its readers hear, and when its producers are answered."""
+
 from __future__ import annotations
 
-import pytest
+import errno
+from collections.abc import Callable
 
-from penstock.log.opening import open_log
+import pytest
+from tests.replication.hosting import LEDGER, NOW_MS, Committed, Host, TopicRules, cluster, with_epoch
+
+from penstock.cluster.image import PartitionImage
+from penstock.log.errors import LogFailed
+from penstock.log.flush import GroupCommit
+from penstock.log.prompt_sync import FAST_IN_A_ROW, PromptSync
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
+from penstock.replication.errors import (
+    CommitTimedOut,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderError,
+)
+from penstock.replication.following import Append, Hold, Position
 from penstock.replication.partition import Partition
-from penstock.testing.simulated_files import SimulatedFiles
+from penstock.runtime.workers import InlineWorkers
+from penstock.testing.simulated_faults import Fault
 from penstock.wire.error_codes import ErrorCode
 
 
-def led_in_epoch(epoch: int) -> Partition:
-    log = open_log(SimulatedFiles(), "/data/t-0", LogSettings(), clean=False).log
-    return Partition("t", 0, log, leader_epoch=epoch)
+def alone(epoch: int = 0, *, rules: TopicRules | None = None) -> Host:
+    host = Host(1, rules=rules)
+    host.take(cluster(1, epoch, replicas=(1,), isr=(1,)))
+    return host
+
+
+def three(*, minimum: int = 1) -> tuple[Host, Host, Host]:
+    hosts = tuple(Host(broker, rules=TopicRules(min_insync_replicas=minimum)) for broker in (1, 2, 3))
+    for host in hosts:
+        host.take(cluster(1, 5))
+    return hosts[0], hosts[1], hosts[2]
 
 
 class Reader:
@@ -24,8 +49,14 @@ class Reader:
     def grown(self, partition: Partition, size: int) -> None:
         self.heard.append(("grown", partition.log.high_watermark))
 
+    def moved(self, partition: Partition) -> None:
+        self.heard.append(("moved", partition.log.high_watermark))
+
     def gone(self, partition: Partition) -> None:
         self.heard.append(("gone", 0))
+
+
+# --- epochs and roles
 
 
 @pytest.mark.parametrize(
@@ -38,32 +69,316 @@ class Reader:
     ],
 )
 def test_who_believes_in_another_leader_is_told_which_way_he_errs(believed: int, answer: ErrorCode) -> None:
-    assert led_in_epoch(5).check_epoch(believed) == answer
+    assert alone(5).partition.check_epoch(believed) == answer
+
+
+def test_a_role_from_before_changes_nothing() -> None:
+    host = Host(1)
+    host.take(cluster(1, 5, version=3))
+    partition = host.partition
+    assert not partition.follow(PartitionImage((1, 2, 3), 2, 4, (2,), state_version=9))
+    assert not partition.lead(PartitionImage((1, 2, 3), 1, 5, (1,), state_version=2), 1, LEDGER, 0)
+    assert partition.is_leader
+    assert partition.insync_replicas == 3
+
+
+def test_a_leader_notes_its_epoch_before_it_writes_in_it_unless_it_is_alone() -> None:
+    """KAFKA-10706, KAFKA-15510: a follower must find the epoch, though nothing was written in it."""
+    leader, *_ = three()
+    assert leader.partition.log.epochs.latest_epoch == 5
+    assert alone(5).partition.log.epochs.latest_epoch == -1, "nobody asks, and a file less is written"
+
+
+def test_an_epoch_is_noted_when_a_replica_is_added_to_one_that_was_alone() -> None:
+    host = alone(5)
+    host.take(cluster(1, 5, replicas=(1, 2), isr=(1,), version=1))
+    assert host.partition.log.epochs.latest_epoch == 5
+
+
+def test_who_waits_for_a_commit_of_a_leader_that_is_none_any_more_is_told_so() -> None:
+    leader, *_ = three()
+    waiting, reader = leader.append(b"a"), Reader()
+    leader.partition.watch(reader)
+    leader.take(cluster(2, 6))
+    assert isinstance(waiting.answers[0], NotLeaderError)
+    assert reader.heard == [("gone", 0)]
+    with pytest.raises(NotLeaderError):
+        leader.append(b"b")
+    later = Committed()
+    leader.partition.when_committed(1, 0, later)
+    assert isinstance(later.answers[0], NotLeaderError)
+
+
+def test_a_leader_that_goes_on_in_a_new_epoch_keeps_its_producers_waiting() -> None:
+    leader, second, _ = three()
+    waiting = leader.append(b"a")
+    for host in (leader, second):
+        host.take(cluster(1, 6, isr=(1, 2)))
+    assert not waiting.is_answered
+    second.fetch_from(leader)
+    second.fetch_from(leader)
+    assert waiting.is_good
+
+
+def test_what_was_truncated_is_no_error_of_the_next_leadership() -> None:
+    """A sync that a cut overtook must not be told to producers who came later."""
+    host = Host(1)
+    host.take(cluster(1, 5))
+    host.workers.is_held = True
+    host.append(b"a")
+    host.take(cluster(2, 6))
+    host.partition.cut(0)
+    host.take(cluster(1, 7))
+    waiting = host.append(b"b")
+    host.workers.release()
+    assert not waiting.is_answered
+
+
+# --- readers
 
 
 def test_readers_hear_of_records_when_they_may_read_them() -> None:
-    partition, reader = led_in_epoch(0), Reader()
-    partition.watch(reader)
-    partition.append(encode_batch([(1, b"k", b"v", ()), (2, b"k", b"w", ())]), now_ms=5)
+    host, reader = alone(), Reader()
+    host.workers.is_held = True
+    host.partition.watch(reader)
+    host.append(b"v", b"w")
+    assert reader.heard == [], "a power loss could still take them"
+    host.workers.release()
     assert reader.heard == [("grown", 2)]
-    partition.unwatch(reader)
-    partition.append(encode_batch([(3, b"k", b"x", ())]), now_ms=6)
+    host.partition.unwatch(reader)
+    host.append(b"x")
     assert len(reader.heard) == 1
 
 
+def test_where_nobody_waits_for_syncs_readers_see_records_at_once() -> None:
+    host, reader = alone(rules=TopicRules(LogSettings(sync_before_ack=False))), Reader()
+    host.workers.is_held = True
+    host.partition.watch(reader)
+    assert host.append(b"v").is_good
+    assert reader.heard == [("grown", 1)]
+
+
+def test_records_that_nobody_waits_for_are_synced_and_shown_too() -> None:
+    host = alone()
+    host.append(b"v", acks_all=False)
+    assert host.partition.log.high_watermark == 1
+
+
+def test_followers_hear_of_records_at_once_and_of_the_watermark() -> None:
+    leader, second, third = three()
+    consumer, follower = Reader(), Reader()
+    leader.partition.watch(consumer)
+    leader.partition.watch_end(follower)
+    leader.append(b"a")
+    assert (consumer.heard, follower.heard) == ([], [("grown", 0)])
+    for host in (second, third):
+        host.fetch_from(leader)
+        host.fetch_from(leader)
+    assert (consumer.heard, follower.heard) == ([("grown", 1)], [("grown", 0), ("moved", 1)])
+
+
+def test_a_reader_is_told_how_many_bytes_were_committed_together() -> None:
+    class Sizes(Reader):
+        def grown(self, partition: Partition, size: int) -> None:
+            sizes.append(size)
+
+    host, sizes = alone(), list[int]()
+    host.workers.is_held = True
+    host.partition.watch(Sizes())
+    for number in range(3000):
+        host.append(b"%d" % number)
+    host.workers.release()
+    assert sum(sizes) == host.partition.log.size
+
+
 def test_a_retry_wakes_nobody() -> None:
-    partition, reader = led_in_epoch(0), Reader()
+    host, reader = alone(), Reader()
     batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
-    first = partition.append(bytes(batch), now_ms=5)
-    partition.watch(reader)
-    again = partition.append(bytes(batch), now_ms=6)
+    first = host.partition.append(bytes(batch), now_ms=5)
+    host.partition.watch(reader)
+    again = host.partition.append(bytes(batch), now_ms=6)
     assert again.is_duplicate
     assert again.base_offset == first.base_offset
     assert reader.heard == []
 
 
 def test_a_partition_that_goes_tells_whoever_waits_for_it() -> None:
-    partition, reader = led_in_epoch(0), Reader()
-    partition.watch(reader)
-    partition.drop()
+    host, reader, follower = alone(), Reader(), Reader()
+    host.partition.watch(reader)
+    host.partition.watch_end(follower)
+    host.partition.drop()
+    assert reader.heard == follower.heard == [("gone", 0)]
+
+
+# --- commits
+
+
+def test_acks_all_waits_for_the_disk_and_for_everyone_in_sync() -> None:
+    leader, second, third = three()
+    leader.workers.is_held = True
+    waiting = leader.append(b"a")
+    for host in (second, third):
+        host.fetch_from(leader)
+        host.fetch_from(leader)
+    assert not waiting.is_answered, "all followers have it on their disks, the leader has not"
+    leader.workers.release()
+    assert waiting.is_good
+
+
+def test_producers_are_answered_in_the_order_of_their_records_a_retry_included() -> None:
+    leader, second, third = three()
+    order: list[str] = []
+    partition = leader.partition
+    batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
+    first = partition.append(bytes(batch), NOW_MS)
+    leader.replicas.when_committed(partition, first.last_offset + 1, 1000, lambda error: order.append("first"))
+    second_end = partition.append(encode_batch([(1, b"k", b"w", ())]), NOW_MS).last_offset + 1
+    leader.replicas.when_committed(partition, second_end, 1000, lambda error: order.append("second"))
+    again = partition.append(bytes(batch), NOW_MS)
+    leader.replicas.when_committed(partition, again.last_offset + 1, 1000, lambda error: order.append("again"))
+    for _ in range(2):
+        second.fetch_from(leader)
+        third.fetch_from(leader)
+    assert order == ["first", "again", "second"]
+
+
+def test_a_commit_that_takes_too_long_is_told_so_and_the_others_wait_on() -> None:
+    leader, second, third = three()
+    early = leader.append(b"a")
+    leader.timers.pass_time(600)
+    late = leader.append(b"b")
+    leader.timers.pass_time(500)
+    assert isinstance(early.answers[0], CommitTimedOut)
+    assert not late.is_answered
+    for _ in range(2):
+        second.fetch_from(leader)
+        third.fetch_from(leader)
+    assert late.is_good
+    assert leader.values(committed_only=True) == [b"a", b"b"]
+
+
+def test_leader_loses_followers_then_rejects_acks_all() -> None:
+    leader, *_ = three(minimum=2)
+    waiting = leader.append(b"a")
+    leader.take(cluster(1, 5, isr=(1,), version=1))
+    assert isinstance(waiting.answers[0], NotEnoughReplicasAfterAppend)
+    with pytest.raises(NotEnoughReplicas):
+        leader.append(b"b")
+    leader.append(b"c", acks_all=False)
+    assert leader.partition.log.high_watermark == 0, "KIP-966: what one replica has alone is not committed"
+
+
+def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:
+    leader, *_ = three()
+    leader.take(cluster(1, 5, isr=(1, 2), version=1))
+    waiting = leader.append(b"a")
+    leader.rules = TopicRules(min_insync_replicas=3)
+    leader.replicas.update_settings("t", leader.rules)
+    assert isinstance(waiting.answers[0], NotEnoughReplicasAfterAppend)
+
+
+def test_a_sync_that_fails_is_told_to_producers_and_readers() -> None:
+    host, reader = alone(), Reader()
+    host.append(b"a")
+    host.partition.watch(reader)
+    host.files.operations.fail("sync", errno.EIO, path_ending=".log")
+    waiting = host.append(b"b")
+    assert isinstance(waiting.answers[0], LogFailed)
     assert reader.heard == [("gone", 0)]
+    assert host.partition.log.high_watermark == 1
+
+
+def test_a_retry_of_what_was_never_synced_asks_for_the_sync_again() -> None:
+    host = alone()
+    batch = encode_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
+    host.files.operations.hook = lambda operation: (
+        Fault(OSError(errno.ENOSPC, "full")) if "epoch" in operation.path else None
+    )
+    refused, taken = Committed(), Committed()
+    end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
+    host.replicas.when_committed(host.partition, end, 1000, refused)
+    assert refused.answers != [None]
+    host.files.operations.hook = None
+    end = host.partition.append(bytes(batch), NOW_MS).last_offset + 1
+    host.replicas.when_committed(host.partition, end, 1000, taken)
+    assert taken.is_good
+
+
+def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> None:
+    """A sync that is put off to the end of the turn finds nothing left to do."""
+    host, later = alone(), list[Callable[[], None]]()
+    prompt = PromptSync(InlineWorkers(), lambda: True, later.append)
+    for _ in range(FAST_IN_A_ROW):
+        prompt.took(0.1)
+    commits, synced = GroupCommit(InlineWorkers(), prompt), Committed()
+    host.workers.is_held = True
+    host.append(b"a", acks_all=False)
+    commits.when_durable(host.partition.log, 1, synced)
+    host.partition.log.flush()
+    later[0]()
+    assert synced.is_good
+
+
+# --- followers that ask
+
+
+def test_a_follower_is_heard_only_as_a_replica_under_the_epoch_that_the_cluster_knows() -> None:
+    leader, second, _ = three()
+    leader.append(b"a")
+    ask = leader.partition.asked_by
+    at_start = Position(0, -1)
+    assert ask(4, 104, at_start, {4: 104}, 0)[0] == ErrorCode.REPLICA_NOT_AVAILABLE
+    assert ask(2, 99, at_start, LEDGER, 0)[0] == ErrorCode.STALE_BROKER_EPOCH
+    assert ask(2, 102, Position(7, -1), LEDGER, 0)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert second.partition.asked_by(1, 101, at_start, LEDGER, 0)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.partition.leadership is not None
+    assert leader.partition.leadership.log_end_of(2) == -1
+
+
+def test_a_broker_that_came_back_must_speak_again_and_is_roused() -> None:
+    leader, second, third = three()
+    for _ in range(2):
+        second.fetch_from(leader)
+        third.fetch_from(leader)
+    follower = Reader()
+    leader.partition.watch_end(follower)
+    leader.take(with_epoch(leader.image, 2, 202))
+    assert follower.heard == [("gone", 0)]
+    waiting = leader.append(b"a")
+    for _ in range(2):
+        third.fetch_from(leader)
+        assert isinstance(second.fetch_from(leader), Hold), "under its former epoch"
+    assert not waiting.is_answered
+    for _ in range(2):
+        second.fetch_from(leader, broker_epoch=202)
+    assert waiting.is_good
+
+
+def test_a_follower_takes_over_watermark_and_start_as_far_as_its_log_goes() -> None:
+    leader, second, third = three()
+    leader.append(b"a")
+    leader.append(b"b")
+    for _ in range(2):
+        second.fetch_from(leader)
+        third.fetch_from(leader)
+    leader.logs.advance_start("t", 0, 1)
+    assert isinstance(second.fetch_from(leader), Append)
+    assert (second.partition.log.high_watermark, second.partition.log.log_start_offset) == (2, 1)
+    second.partition.followed(99, 99)
+    assert (second.partition.log.high_watermark, second.partition.log.log_start_offset) == (2, 2)
+
+
+def test_a_new_leader_is_unsettled_until_its_followers_have_what_it_has() -> None:
+    """KIP-207: its watermark may be behind that of its predecessor, so it names no end yet."""
+    leader, second, third = three()
+    leader.append(b"a")
+    for _ in range(2):
+        second.fetch_from(leader)
+        third.fetch_from(leader)
+    assert second.partition.log.high_watermark == 0, "it asked before the third did, and heard no more since"
+    for host in (second, third):
+        host.take(cluster(2, 6, isr=(2, 3)))
+    settled_first = second.partition.is_settled
+    third.fetch_from(second)
+    assert (settled_first, second.partition.is_settled) == (False, True)
+    assert second.partition.log.high_watermark == 1

@@ -2,10 +2,12 @@
 
 Noun: the shards of `__consumer_offsets` that this broker leads, each with its partition and one timer.
 
-Rule: a shard decides and this carries out, in order: replies leave, records are appended as one batch and made durable,
+Rule: a shard decides and this carries out, in order: replies leave, records are appended as one batch and committed,
 the shard is told, and what it then decides is carried out the same way. A batch that cannot be written is reported as
-failed. One of which nobody knows whether it is on the disk ends the shard: whoever waits is told to look elsewhere, and
-the next start reads what is there.
+failed. One of which nobody knows whether it will last ends the shard: whoever waits is told to look elsewhere. If the
+log is still led here, the shard is loaded again, from what is there; if it failed, the next start does that.
+
+A log is replayed a region at a time, and others are served between two of them; who comes meanwhile is told to wait.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ from penstock.coordination.settings import GroupSettings
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.log.errors import LogError
 from penstock.records import RecordError, encode_batch, records_of, scan
+from penstock.replication.errors import (
+    CommitTimedOut,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderError,
+)
 from penstock.replication.partition import Partition
 from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import Clock
@@ -33,7 +41,7 @@ from penstock.wire.types import Message
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_LOAD_BYTES = 1024 * 1024
+_LOAD_BYTES = 128 * 1024  # some ten milliseconds of the loop's time
 _LONGEST_SLEEP_MS = 60_000
 
 Answer = Callable[[Message], None]
@@ -68,46 +76,49 @@ class GroupService:
         return self._latest_ms
 
     def lead(self, partition: Partition, partitions: int) -> None:
-        """Take on a partition of the offsets topic: replay what it holds, then serve."""
+        """Take on a partition of the offsets topic, afresh: replay what it holds, then serve."""
+        self.resign(partition.index)
         self.partitions = partitions
         shard = _Shard(self, partition, GroupCoordinatorShard(self._settings, self._random))
-        shard.load(self.now_ms())
         self._shards[partition.index] = shard
+        shard.load()
+
+    def resign(self, partition: int) -> None:
+        """Another broker leads this partition, or its log failed: whoever waits is told to look for the coordinator."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.close()
 
     @property
     def shards(self) -> Iterable[GroupCoordinatorShard]:
-        return [shard.machine for shard in self._shards.values()]
+        """Those that are loaded."""
+        return [shard.machine for shard in self._shards.values() if shard.is_loaded]
 
     def count_by_state(self) -> dict[str, int]:
         """How many groups are in which state."""
         return dict(Counter(state for shard in self._shards.values() for state in shard.machine.states()))
 
-    def handle(self, group_id: str, context: RequestContext, handle: Handle) -> bool:
-        """Let the coordinator of a group handle a request; False if that is not here."""
+    def handle(self, group_id: str, context: RequestContext, handle: Handle) -> ErrorCode:
+        """Let the coordinator of a group handle a request. If it cannot, why: it is not here, or not ready."""
         if not self.partitions:
-            return False
+            return ErrorCode.NOT_COORDINATOR
         shard = self._shards.get(partition_for_group(group_id, self.partitions))
         if shard is None:
-            return False
+            return ErrorCode.NOT_COORDINATOR
+        if not shard.is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         shard.handle(context, handle)
-        return True
+        return ErrorCode.NONE
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         gone = list(topics)
-        for shard in self._shards.values():
-            shard.carry_out(shard.machine.forget_topics(gone, self.now_ms()))
-
-    def give_up(self, partition: int) -> None:
-        """The log of a shard failed: its groups have no coordinator until the next start."""
-        shard = self._shards.pop(partition, None)
-        if shard is not None:
-            shard.close()
+        for shard in tuple(self._shards.values()):
+            shard.forget_topics(gone)
 
     def close(self) -> None:
         """Answer whoever waits, and stop."""
-        for shard in self._shards.values():
-            shard.close()
-        self._shards.clear()
+        for partition in tuple(self._shards):
+            self.resign(partition)
         self.partitions = 0
 
 
@@ -121,26 +132,54 @@ class _Shard:
         self._timer: Timer | None = None
         self._timer_due_ms = 0
         self._closed = False
+        self._position = partition.log.log_start_offset
+        self._forgotten: list[str] = []  # topics that were deleted while it was loading
+        self.is_loaded = False
 
-    def load(self, now_ms: int) -> None:
-        log = self._partition.log
-        offset = log.log_start_offset
-        while (region := log.read(offset, _LOAD_BYTES)) is not None:
-            data = region.read()
-            for header in scan(data).headers:
-                offset = header.next_offset
-                if header.is_control:
-                    continue
-                for record in records_of(data, header):
-                    self._replay(record.key, record.value, record.offset)
+    def load(self) -> None:
+        """Replay a region, and go on in the loop's next turn if there is more."""
+        if self._closed:
+            return
+        try:
+            region = self._partition.log.read(self._position, _LOAD_BYTES)
+            if region is not None and not self._replay_all(region.read()):
+                raise LogError(f"no record batch at offset {self._position}")
+        except (LogError, RecordError, OSError) as error:
+            logger.error("%s-%d: groups cannot be loaded: %s", OFFSETS_TOPIC, self._partition.index, error)
+            self._service.resign(self._partition.index)
+            return
+        if region is not None and self._position < self._partition.log.log_end_offset:
+            self._timer = self._service._call_later(0, self.load)
+            return
+        self._timer = None
+        now_ms = self._service.now_ms()
         self.machine.loaded(now_ms)
+        self.is_loaded = True
         self._schedule()
+        if self._forgotten:
+            self.carry_out(self.machine.forget_topics(self._forgotten, now_ms))
+
+    def _replay_all(self, data: bytes) -> bool:
+        headers = scan(data).headers
+        for header in headers:
+            self._position = header.next_offset
+            if header.is_control:
+                continue
+            for record in records_of(data, header):
+                self._replay(record.key, record.value, record.offset)
+        return bool(headers)
 
     def _replay(self, key: bytes | None, value: bytes | None, offset: int) -> None:
         try:
             self.machine.replay(key, value)
         except BadGroupRecord as error:
             logger.error("%s-%d offset %d: %s: skipped", OFFSETS_TOPIC, self._partition.index, offset, error)
+
+    def forget_topics(self, topics: list[str]) -> None:
+        if self.is_loaded:
+            self.carry_out(self.machine.forget_topics(topics, self._service.now_ms()))
+        else:
+            self._forgotten += topics
 
     def handle(self, context: RequestContext, handle: Handle) -> None:
         self.carry_out(handle(self.machine, context, self._service.now_ms()))
@@ -161,18 +200,26 @@ class _Shard:
             appended = self._partition.append(batch, now_ms, from_client=False)
         except (LogError, RecordError) as error:
             logger.error("%s-%d: groups cannot be stored: %s", OFFSETS_TOPIC, self._partition.index, error)
-            self.carry_out(self.machine.append_failed(write_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, now_ms))
+            self.carry_out(self.machine.append_failed(write_id, _code_of(error), now_ms))
             return
-        self._service._replicas.when_durable(
-            self._partition, appended.last_offset + 1, partial(self._written, write_id)
+        self._service._replicas.when_committed(
+            self._partition,
+            appended.last_offset + 1,
+            self._service._settings.commit_timeout_ms,
+            partial(self._written, write_id),
         )
 
     def _written(self, write_id: int, error: LogError | None) -> None:
+        if self._closed:
+            return
         if error is None:
             self.carry_out(self.machine.appended(write_id, self._service.now_ms()))
             return
         logger.error("%s-%d: groups cannot be stored: %s", OFFSETS_TOPIC, self._partition.index, error)
-        self._service.give_up(self._partition.index)
+        service, partition = self._service, self._partition
+        service.resign(partition.index)
+        if isinstance(error, (CommitTimedOut, NotEnoughReplicasAfterAppend)) and partition.is_leader:
+            service.lead(partition, service.partitions)
 
     def _schedule(self) -> None:
         due_ms = self.machine.next_deadline_ms
@@ -194,3 +241,12 @@ class _Shard:
         if self._timer is not None:
             self._timer.cancel()
         self.carry_out(self.machine.unload())
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    """What a shard is told of a batch that is not in the log."""
+    if isinstance(error, NotLeaderError):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return (
+        ErrorCode.NOT_ENOUGH_REPLICAS if isinstance(error, NotEnoughReplicas) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )

@@ -24,5 +24,6 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS
     offsets_retention_check_interval_ms: int = 10 * _MINUTE_MS
     offset_metadata_max_bytes: int = 4096
+    commit_timeout_ms: int = 5_000  # of anything that is written
     # What one round of expiry writes; the next round follows as soon as it is written.
     expiry_batch_records: int = 1_000

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from penstock.log.checkpoints import parent_folder
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
 from penstock.log.prompt_sync import PromptSync
 from penstock.log.segment_mark import Marker
+from penstock.log.sync_failures import note_failed_sync
 from penstock.runtime.files import File, Files
 from penstock.runtime.workers import Outcome, Workers, WorkersError
 
@@ -47,10 +49,14 @@ class Flush:
         self.marker = marker
 
     def run(self) -> None:
-        for file in self.targets:
-            file.sync()
-        if self.folder is not None:
-            self.files.sync_folder(self.folder)
+        try:
+            for file in self.targets:
+                file.sync()
+            if self.folder is not None:
+                self.files.sync_folder(self.folder)
+        except OSError:
+            note_failed_sync(self.files, parent_folder(self.targets[0].path))
+            raise
         if self.marker is not None:
             self.marker.write()  # last: it tells of what is durable
 
@@ -92,15 +98,18 @@ class GroupCommit:
         self._waiting: dict[Flushable, deque[_Waiter]] = {}
         self._running: set[Flushable] = set()
 
-    def when_durable(self, log: Flushable, offset: int, done: Done) -> None:
-        """Call `done` (None, or why it cannot be) once everything below `offset` is durable."""
+    def when_durable(self, log: Flushable, offset: int, done: Done, *, is_urgent: bool = True) -> None:
+        """Call `done` (None, or why it cannot be) once everything below `offset` is durable.
+
+        What is not urgent, as nobody waits for it, keeps nobody waiting either: it goes to another thread.
+        """
         if log.flushed_offset >= offset:
             done(None)
             return
         self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
         if log not in self._running:
             prompt = self._prompt
-            if prompt is not None and prompt.may():
+            if prompt is not None and is_urgent and prompt.may():
                 # Not before the turn's end: others may come to wait for the same sync.
                 self._running.add(log)
                 prompt.later(lambda: self._start_after_turn(log, prompt.here))
@@ -125,9 +134,10 @@ class GroupCommit:
             self._answer_all(log, log.fail(error))
             return
         if flush is None:
-            # Nothing is left to sync: truncation took away what was waited for.
+            # Nothing is left to sync: somebody else did it, or truncation took away what was waited for.
             for waiter in self._waiting.pop(log, ()):
-                waiter.done(RecordsTruncated(waiter.offset))
+                is_cut = waiter.offset > log.flushed_offset or log.was_cut(waiter.offset, waiter.generation)
+                waiter.done(RecordsTruncated(waiter.offset) if is_cut else None)
             return
         self._running.add(log)
         try:

@@ -3,8 +3,9 @@
 Rule: after a clean stop nothing is read but the manifest and the end of the last segment. After an unclean one the
 segments that were not known to be durable are walked batch by batch, the first of them from its newest mark below the
 recovery point, and the log is cut at the first batch that is torn, damaged or out of order: what stays is a prefix, and
-it holds everything that was synced. Half-done compactions are
-finished or undone, half-done deletions finished; files of others are left alone.
+it holds everything that was synced. Where a sync failed before (`sync_failures`), what is walked is written to new
+files: it may be in the page cache alone. Half-done compactions are finished or undone, half-done deletions finished;
+files of others are left alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
 from penstock.log.segment_recovery import Damage, Marked, recover
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
-from penstock.log.sweeping import segment_files, sweep
+from penstock.log.sweeping import CLEANED, segment_files, sweep
+from penstock.log.sync_failures import forget_failed_sync, has_failed_sync, write_anew
 from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,8 @@ def open_log(
         found = _open_clean(files, folder, table, interval)
     else:
         found = _recover(files, folder, list(table), interval, recovery_point)
+        if has_failed_sync(files, folder):
+            _write_anew(files, folder, [*found.unsynced, found.active])
     end = found.active.next_offset
     if log_start_offset > end:
         logger.warning("%s: the log ends at %d, before its start %d: emptied", folder, end, log_start_offset)
@@ -189,6 +193,18 @@ def _find_mark(files: Files, folder: str, base_offset: int, recovery_point: int)
     if marked is not None and _load_epochs(files, folder, needed=True) is None:
         return None  # the batches must tell the epochs, and damage among them is then better met here
     return marked
+
+
+def _write_anew(files: Files, folder: str, segments: list[Segment]) -> None:
+    """What was walked may be in the page cache alone, and every sync from here on would pass over it."""
+    logger.warning("%s: a sync failed before the last stop: what it was of is written to new files", folder)
+    for segment in segments:
+        for path in (segment.path, segment.aborted.path):
+            if files.exists(path):
+                write_anew(files, path, path + CLEANED)
+        segment.release()
+    files.sync_folder(folder)
+    forget_failed_sync(files, folder)
 
 
 def _log_damage(damage: Damage) -> None:

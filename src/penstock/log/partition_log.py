@@ -42,6 +42,7 @@ from penstock.log.segment_mark import Marker
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import DELETED, segment_files
+from penstock.log.sync_failures import note_failed_sync
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
 from penstock.records import (
     BatchHeader,
@@ -156,6 +157,7 @@ class PartitionLog:
         """Take the log offline: the disk failed, and what it holds is unknown."""
         if self._failure is None:
             self._failure = error if isinstance(error, LogFailed) else LogFailed(self.folder, str(error))
+            note_failed_sync(self.files, self.folder)
         return self._failure
 
     def _disk_error(self, error: OSError) -> DiskFull | TooManyOpenFiles | LogFailed:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.segment_mark import SegmentMark, crc_of
+from penstock.log.sync_failures import note_failed_sync
 from penstock.log.walk import Run, walk, walk_headers, walk_runs
 from penstock.records import NO_TIMESTAMP, BatchHeader
 
@@ -62,7 +63,11 @@ def recover(segment: Segment, synced_offset: int, next_offset: int, marked: Mark
         was_synced = segment.next_offset < synced_offset
         damage = Damage(segment.path, position, segment.size - position, reason or "", was_synced)
         segment.file.truncate(position)
-        segment.file.sync()
+        try:
+            segment.file.sync()
+        except OSError:
+            note_failed_sync(segment.files, segment.folder)
+            raise
         segment.size = position
     segment.verified.cut(position)
     segment.flush_indexes()

@@ -33,8 +33,7 @@ class Position(NamedTuple):
 class Epochs(Protocol):
     """What a log knows of leader epochs."""
 
-    @property
-    def latest_epoch(self) -> int: ...
+    def epoch_for_offset(self, offset: int) -> int: ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd: ...
 
@@ -110,8 +109,11 @@ _OVER: Final = frozenset(
 
 
 def position_of(log_end: int, log_start: int, epochs: Epochs) -> Position:
-    """An empty log has read no epoch, whatever it has heard of: it must not be cut by one."""
-    return Position(log_end, NO_EPOCH if log_end <= log_start else epochs.latest_epoch)
+    """An empty log has read no epoch, whatever it has heard of: it must not be cut by one.
+
+    Nor does an epoch count that was led here and wrote nothing: no other log need know of it, nothing is to be cut.
+    """
+    return Position(log_end, NO_EPOCH if log_end <= log_start else epochs.epoch_for_offset(log_end - 1))
 
 
 def divergence(position: Position, log_end: int, epochs: Epochs) -> EpochEnd | None:

@@ -32,6 +32,7 @@ class Proposal:
     broker_epochs: tuple[int, ...]
     leader_epoch: int
     state_version: int
+    isr_before: tuple[int, ...] = ()
 
 
 class Progress:
@@ -114,6 +115,24 @@ class Leadership:
             return len(self.isr)
         return len(frozenset(self.isr) & frozenset(self._pending.isr))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other replica."""
+        return not self._followers
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether as many are in sync as the topic demands, or all there are if it demands more than that."""
+        return len(self.isr) >= min(self.min_insync_replicas, 1 + len(self._followers))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everybody is in sync, and nothing else is asked for."""
+        return self._pending is None and len(self.isr) == 1 + len(self._followers)
+
+    def has_follower(self, broker: int) -> bool:
+        return broker in self._followers
+
     def log_end_of(self, broker: int) -> int:
         """How far a follower's log reaches, UNKNOWN_END if it did not say in this epoch."""
         progress = self._followers.get(broker)
@@ -136,15 +155,18 @@ class Leadership:
         progress.asked(broker_epoch, offset, leader_end, now_ms)
         return True
 
-    def brokers_known(self, known: Mapping[int, int], now_ms: float) -> None:
-        """The cluster's brokers changed: who came back under a new epoch must speak again."""
+    def brokers_known(self, known: Mapping[int, int], now_ms: float) -> bool:
+        """The cluster's brokers changed: who came back under a new epoch must speak again; whether anybody must."""
+        forgotten = False
         for broker, progress in self._followers.items():
             if progress.broker_epoch != NO_EPOCH and known.get(broker) != progress.broker_epoch:
                 progress.forget(now_ms)
+                forgotten = True
+        return forgotten
 
     def advance(self, leader_end: int) -> int:
         """The high watermark, moved as far as it may be."""
-        if len(self.isr) >= min(self.min_insync_replicas, 1 + len(self._followers)):
+        if self.is_enough:
             lowest = leader_end
             for broker in self.widest_isr:
                 if broker != self.leader:
@@ -159,10 +181,15 @@ class Leadership:
         """The change of the ISR that is due, which is pending from now on; None if none is, or one is pending.
 
         A replica leaves that was not at the log's end within `lag_max_ms`; one joins whose log reaches the watermark
-        and the start of this epoch: below that it may hold what was never committed.
+        and the start of this epoch: below that it may hold what was never committed. What was asked for and not
+        answered is asked for again, as it was: if it was made the first time, nothing comes of the second.
         """
         if self._pending is not None:
-            return None
+            if not self._is_lost:
+                return None
+            self._is_lost = False
+            return self._pending
+        self._note_caught_up(leader_end, now_ms)
         isr = [
             broker
             for broker in self.isr
@@ -175,9 +202,15 @@ class Leadership:
             known.get(broker, NO_EPOCH) if broker == self.leader else self._followers[broker].broker_epoch
             for broker in isr
         )
-        self._pending = Proposal(tuple(isr), epochs, self.epoch, self.state_version)
+        self._pending = Proposal(tuple(isr), epochs, self.epoch, self.state_version, self.isr)
         self._is_lost = False
         return self._pending
+
+    def _note_caught_up(self, leader_end: int, now_ms: float) -> None:
+        """Who has everything now falls behind no earlier than now, though he does not ask before there is more."""
+        for progress in self._followers.values():
+            if progress.log_end >= leader_end:
+                progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
 
     def _is_in_time(self, broker: int, leader_end: int, lag_max_ms: float, now_ms: float) -> bool:
         progress = self._followers.get(broker)

@@ -1,65 +1,107 @@
-"""A partition that this broker leads.
+"""A partition on this broker: a log, and the role that the cluster gives it.
 
-Noun: a log, the epoch in which it is led, and the readers who wait for it to grow.
+Noun: `Partition`, which leads (it has a `Leadership`), follows (`leader` tells whom), or waits for a leader.
 
-Rule: the high watermark is the smallest log end among the replicas in sync; with this broker as the only one it
-follows the log's end. Readers are told of growth after the watermark moved, never before.
+Rule: the high watermark is the smallest log end among the replicas in sync, and a log ends, for that, where it is as
+durable as the topic demands: where acknowledgements wait for a sync, nothing is shown that a power loss could take,
+unless its producer did not want to wait and there is no other replica: then it is shown at once, as it was answered. A
+role is known by leader epoch and state version; what is older than the role at hand changes nothing. Consumers are told
+of growth when the watermark has moved, followers as soon as there is something to copy.
+
+    append 10..12     followers are told          a sync is asked for
+    synced            the leader's end is 13      the others are at 10: the watermark stays
+    all ask from 13   the watermark is 13         consumers are told, producers answered
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Protocol
 
+from penstock.cluster.image import NO_ID, NO_STATE, PartitionImage
+from penstock.cluster.layout import NO_LEADER
+from penstock.log.errors import LogError, RecordsTruncated
+from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
 from penstock.records import Buffer
+from penstock.replication.commit_waiters import NEVER_MS, CommitWaiters, Done
+from penstock.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
+from penstock.replication.following import NO_EPOCH, EpochEnd, Position, divergence
+from penstock.replication.leadership import Leadership
+from penstock.replication.watchers import EndWatcher, Watcher, Watchers
+from penstock.runtime.clock import Clock
 from penstock.wire.error_codes import ErrorCode
 
+logger = logging.getLogger(__name__)
 
-class Watcher(Protocol):
-    """Somebody who waits for records."""
 
-    def grown(self, partition: Partition, size: int) -> None:
-        """`size` more bytes may be read from `partition`."""
+class Trimming(Protocol):
+    """What cuts logs, so that no checkpoint claims more than is left; a LogManager."""
 
-    def gone(self, partition: Partition) -> None:
-        """The partition is no longer here."""
+    def advance_start(self, topic: str, partition: int, offset: int) -> bool: ...
+
+    def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> bool: ...
+
+    def truncate_fully(self, topic: str, partition: int, offset: int, now_ms: int) -> None: ...
 
 
 class Partition:
     """One partition on this broker."""
 
-    __slots__ = ("_watchers", "index", "leader_epoch", "log", "min_insync_replicas", "topic")
+    __slots__ = (
+        "_clock", "_commits", "_sync_error", "_trimming", "_waiters", "_watchers", "index",
+        "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version", "topic",
+        "topic_id",
+    )  # fmt: skip
 
     def __init__(
-        self, topic: str, index: int, log: PartitionLog, *, leader_epoch: int, min_insync_replicas: int = 1
+        self,
+        topic: str,
+        index: int,
+        log: PartitionLog,
+        commits: GroupCommit,
+        trimming: Trimming,
+        clock: Clock,
+        *,
+        topic_id: bytes = NO_ID,
+        min_insync_replicas: int = 1,
     ) -> None:
         self.topic = topic
         self.index = index
+        self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.leader = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.state_version = NO_STATE
+        self.leadership: Leadership | None = None
         self.min_insync_replicas = min_insync_replicas
-        self._watchers: set[Watcher] = set()
+        self._commits = commits
+        self._trimming = trimming
+        self._clock = clock
+        self.is_alone = False  # it leads, and has no other replica: the watermark is where its own log is durable
+        self._sync_error: LogError | None = None  # of the last sync
+        self._waiters = CommitWaiters()
+        self._watchers = Watchers()
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index} led by {self.leader} in epoch {self.leader_epoch}>"
+
+    # --- what it is
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leadership is not None
 
     @property
     def insync_replicas(self) -> int:
-        return 1
-
-    def append(self, batches: Buffer, now_ms: int, *, from_client: bool = True) -> Appended:
-        """Append as the leader; what the log raises passes through."""
-        log = self.log
-        appended = log.append(batches, leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=from_client)
-        if not appended.is_duplicate:
-            log.advance_high_watermark(log.log_end_offset)
-            if self._watchers:
-                size = len(batches)
-                for watcher in tuple(self._watchers):
-                    watcher.grown(self, size)
-        return appended
+        """How many are in sync for certain; as far as only a leader knows, 0 at others."""
+        return 0 if self.leadership is None else self.leadership.insync_replicas
 
     @property
-    def watchers(self) -> int:
-        """How many wait for more."""
-        return len(self._watchers)
+    def is_settled(self) -> bool:
+        """Whether the watermark of a leader has come to where its epoch began: before that, the true one is unknown."""
+        return self.leadership is None or self.log.high_watermark >= self.leadership.epoch_start
 
     def check_epoch(self, believed: int) -> ErrorCode:
         """What to say to a reader who believes that this epoch leads; below 0 is one who does not know of epochs.
@@ -70,14 +112,296 @@ class Partition:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if believed < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers.add(watcher)
+    # --- roles
 
-    def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+    def lead(self, image: PartitionImage, me: int, brokers: Mapping[int, int], now_ms: float) -> bool:
+        """Lead in the epoch of `image`, or note its state in the epoch in which it leads; whether the epoch is new.
+
+        `brokers` are the live ones' epochs by id, `now_ms` is monotonic.
+        """
+        if self._is_stale(image):
+            return False
+        leadership = self.leadership
+        if leadership is not None and leadership.epoch == image.leader_epoch:
+            self._settle(leadership, image, brokers, now_ms)
+            return False
+        log = self.log
+        self._take_role(image)
+        self._watchers.forget_sizes()
+        self.leadership = Leadership(
+            me,
+            epoch=image.leader_epoch,
+            epoch_start=log.log_end_offset,
+            replicas=image.replicas,
+            isr=image.isr,
+            state_version=image.state_version,
+            high_watermark=log.high_watermark,
+            min_insync_replicas=self.min_insync_replicas,
+            now_ms=now_ms,
+        )
+        self._replicas_known(self.leadership)
+        self._watchers.tell_gone(self)
+        self.catch_up()
+        self._refuse_if_too_few(self.leadership)
+        return True
+
+    def _settle(self, leadership: Leadership, image: PartitionImage, brokers: Mapping[int, int], now_ms: float) -> None:
+        if not leadership.settled(image.replicas, image.isr, image.state_version, now_ms):
+            return
+        self.brokers_changed(brokers, now_ms)
+        self.state_version = image.state_version
+        self._replicas_known(leadership)
+        self._advance()
+        self._refuse_if_too_few(leadership)
+
+    def _replicas_known(self, leadership: Leadership) -> None:
+        self.is_alone = leadership.is_alone
+        if not self.is_alone and self.log.epochs.latest_epoch < leadership.epoch:
+            # At once, not with its first record: a follower of it must find the epoch here (KAFKA-10706, KAFKA-15510).
+            self.log.epochs.assign(leadership.epoch, self.log.log_end_offset)
+
+    def follow(self, image: PartitionImage) -> bool:
+        """Follow the leader of `image`, if there is one; whether leader or epoch are new."""
+        if self._is_stale(image):
+            return False
+        known = (self.leader, self.leader_epoch) == (image.leader, image.leader_epoch) and self.leadership is None
+        self._take_role(image)
+        if not known:
+            # An epoch that was led here and wrote nothing is nobody's history: what comes next may be older.
+            self.log.epochs.truncate_from_end(self.log.log_end_offset)
+            self._lose_role()
+        return not known
+
+    def resign(self) -> None:
+        """Neither lead nor follow, until the cluster tells again."""
+        self.leader = NO_LEADER
+        self._lose_role()
 
     def drop(self) -> None:
         """It is deleted or moved away: nobody need wait any longer."""
-        watchers, self._watchers = self._watchers, set()
-        for watcher in watchers:
-            watcher.gone(self)
+        self.resign()
+
+    def _is_stale(self, image: PartitionImage) -> bool:
+        return (image.leader_epoch, image.state_version) < (self.leader_epoch, self.state_version)
+
+    def _take_role(self, image: PartitionImage) -> None:
+        self.leader = image.leader
+        self.leader_epoch = image.leader_epoch
+        self.state_version = image.state_version
+
+    def _lose_role(self) -> None:
+        self.leadership = None
+        self.is_alone = False
+        self._watchers.forget_sizes()
+        self._waiters.refuse(NotLeaderError(self.topic, self.index))
+        self._watchers.tell_gone(self)
+
+    def demand_insync(self, min_insync_replicas: int) -> None:
+        """The topic's min.insync.replicas changed, or how durable it wants its records."""
+        self.min_insync_replicas = min_insync_replicas
+        if self.leadership is not None:
+            self.leadership.min_insync_replicas = min_insync_replicas
+            self.catch_up()
+            self._refuse_if_too_few(self.leadership)
+
+    def reconsider(self) -> None:
+        """Let the watermark go where it may by now; for a leader of whose ISR something was decided."""
+        self._advance()
+
+    def brokers_changed(self, brokers: Mapping[int, int], now_ms: float) -> None:
+        """Brokers came, went, or came back under other epochs."""
+        if self.leadership is None or self.is_alone:
+            return
+        if self.leadership.brokers_known(brokers, now_ms):
+            # Whoever has to speak again must not take this partition to be at rest.
+            self._watchers.tell_followers_gone(self)
+
+    # --- a leader's
+
+    def append(self, records: Buffer, now_ms: int, *, from_client: bool = True, is_waited_for: bool = True) -> Appended:
+        """Append as the leader; what the log raises passes through. NotLeaderError, NotEnoughReplicas.
+
+        `is_waited_for`: somebody will wait for the commit, so there must be enough replicas, and the sync is urgent.
+        """
+        leadership = self.leadership
+        if leadership is None:
+            raise NotLeaderError(self.topic, self.index)
+        if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
+            raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
+        log = self.log
+        appended = log.append(records, leader_epoch=leadership.epoch, now_ms=now_ms, from_client=from_client)
+        end = appended.last_offset + 1
+        if not appended.is_duplicate:
+            size = len(records)
+            self._watchers.appended(end, size)
+            if not log.settings.sync_before_ack:
+                self._advance()
+            elif is_waited_for or not self.is_alone or log.high_watermark < appended.base_offset:
+                self._ask_for_sync(end, is_urgent=is_waited_for)
+            else:
+                # All before it is shown, and nobody waits: it is synced with the next that somebody waits for.
+                self._show(leadership, end)
+            self._watchers.tell_end(self, size)
+        elif end > log.flushed_offset and log.settings.sync_before_ack:
+            self._ask_for_sync(end, is_urgent=is_waited_for)
+        return appended
+
+    def _ask_for_sync(self, end: int, *, is_urgent: bool) -> None:
+        self._sync_error = None
+        self._commits.when_durable(self.log, end, self._durable, is_urgent=is_urgent)
+
+    def _durable(self, error: LogError | None) -> None:
+        if self.is_alone or self.log.flushed_offset > self.log.high_watermark:
+            self._advance()
+        if error is None:
+            return
+        if self.leadership is not None and not isinstance(error, RecordsTruncated):
+            # Of what was truncated nobody waits here: who did was told when the role was lost.
+            self._sync_error = error
+            self._waiters.refuse(error)
+            if self.log.failure is not None:
+                self._watchers.tell_gone(self)
+
+    def catch_up(self) -> None:
+        """Let the watermark of a leader reach what its log holds, by a sync if that is what it takes."""
+        log = self.log
+        if self.leadership is None or log.failure is not None:
+            return
+        if log.settings.sync_before_ack and log.flushed_offset < log.log_end_offset:
+            self._ask_for_sync(log.log_end_offset, is_urgent=False)
+        self._advance()
+
+    def when_committed(self, end_offset: int, deadline_ms: float, done: Done) -> None:
+        """Call `done` when the high watermark is at `end_offset`, or when it is clear that nobody here will know."""
+        if self.leadership is None:
+            done(NotLeaderError(self.topic, self.index))
+        elif self._vouched_for >= end_offset:
+            done(None)
+        elif self._sync_error is not None or self.log.failure is not None:
+            done(self._sync_error or self.log.failure)
+        else:
+            self._waiters.add(end_offset, NEVER_MS if self.is_alone else deadline_ms, done)
+
+    @property
+    def _vouched_for(self) -> int:
+        """How far a producer who waits may be answered."""
+        log = self.log
+        if self.is_alone and log.settings.sync_before_ack:
+            return min(log.high_watermark, log.flushed_offset)
+        return log.high_watermark
+
+    def expire(self, now_ms: float) -> bool:
+        """Answer those who waited too long for a commit; whether others wait on."""
+        self._waiters.expire(now_ms)
+        return len(self._waiters) > 0
+
+    def asked_by(
+        self, broker: int, broker_epoch: int, position: Position, brokers: Mapping[int, int], now_ms: float
+    ) -> tuple[ErrorCode, EpochEnd | None]:
+        """A follower asks from `position`: an error, or where its log parts from this one, or neither.
+
+        What it has below the position counts for the watermark, unless the two logs have parted.
+        """
+        leadership = self.leadership
+        if leadership is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
+        if not leadership.has_follower(broker):
+            return ErrorCode.REPLICA_NOT_AVAILABLE, None
+        if brokers.get(broker) != broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH, None
+        log = self.log
+        parted = divergence(position, log.log_end_offset, log.epochs)
+        if parted is not None:
+            # An epoch that is not known here has no end to tell.
+            return (ErrorCode.NONE, parted) if parted.epoch >= 0 else (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
+        if not log.log_start_offset <= position.offset <= log.log_end_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, None
+        leadership.fetched(broker, broker_epoch, position.offset, log.log_end_offset, brokers, now_ms)
+        self._advance()
+        return ErrorCode.NONE, None
+
+    def _advance(self) -> None:
+        leadership = self.leadership
+        if leadership is None:
+            return
+        log = self.log
+        end = log.flushed_offset if log.settings.sync_before_ack else log.log_end_offset
+        if self.is_alone:
+            self._show(leadership, end)
+            self._waiters.release(end)
+        elif log.advance_high_watermark(leadership.advance(end)):
+            self._committed()
+
+    def _show(self, leadership: Leadership, end: int) -> None:
+        """Let everything below `end` be read, of a partition that has no other replica."""
+        leadership.high_watermark = max(leadership.high_watermark, end)
+        if self.log.advance_high_watermark(end):
+            self._watchers.tell_watermark(self, end)
+
+    def _refuse_if_too_few(self, leadership: Leadership) -> None:
+        if len(self._waiters) and not leadership.is_enough:
+            self._waiters.refuse(NotEnoughReplicasAfterAppend(self.min_insync_replicas, len(leadership.isr)))
+
+    # --- a follower's
+
+    def append_as_follower(self, records: Buffer) -> None:
+        """Append what the leader has, as it has it. LogError, RecordError: then nothing was appended."""
+        if self.leadership is not None:
+            raise LogError(f"{self.topic}-{self.index} is led by this broker: it copies from nobody")
+        appended = self.log.append_as_follower(records, now_ms=self._clock.now_ms())
+        if appended is not None:
+            self._watchers.appended(appended.last_offset + 1, len(records))
+
+    def followed(self, high_watermark: int, log_start: int) -> None:
+        """The leader's offsets, after what came with them was appended: take them over as far as this log goes."""
+        log = self.log
+        if self.leadership is not None:
+            return
+        if log.advance_high_watermark(high_watermark):
+            self._committed()
+        start = min(log_start, log.high_watermark)
+        if start > log.log_start_offset:
+            self._trimming.advance_start(self.topic, self.index, start)
+
+    def cut(self, offset: int) -> None:
+        """Take away everything from `offset` on, which is not the leader's, and epochs that wrote nothing below it."""
+        log = self.log
+        if offset < log.high_watermark:
+            where = f"{self.topic}-{self.index}"
+            logger.warning("%s is cut at %d, below its high watermark %d", where, offset, log.high_watermark)
+        self._trimming.truncate_to(self.topic, self.index, offset, self._clock.now_ms())
+        log.epochs.truncate_from_end(min(offset, log.log_end_offset))
+        self._was_cut()
+
+    def start_over(self, offset: int) -> None:
+        """Nothing of the log is of use: empty it, and let it begin at `offset`."""
+        self._trimming.truncate_fully(self.topic, self.index, offset, self._clock.now_ms())
+        self._was_cut()
+
+    def _was_cut(self) -> None:
+        self._watchers.forget_sizes()
+        self._watchers.tell_gone(self)
+
+    # --- readers
+
+    @property
+    def watchers(self) -> int:
+        """How many wait for more."""
+        return len(self._watchers)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of records below the high watermark."""
+        self._watchers.add(watcher)
+
+    def watch_end(self, watcher: EndWatcher) -> None:
+        """Tell of records as they are appended, and of the watermark."""
+        self._watchers.add_at_end(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it no more, of whichever."""
+        self._watchers.remove(watcher)
+
+    def _committed(self) -> None:
+        high_watermark = self.log.high_watermark
+        self._watchers.tell_watermark(self, high_watermark)
+        self._waiters.release(high_watermark)

@@ -2,76 +2,213 @@
 
 Noun: partitions by topic and number, over the data folders that hold their logs.
 
-Rule: a producer that asked for all replicas is answered when its records are durable on as many of them as the topic
-demands. Syncs are shared: who waits while one runs takes part in the next (group commit).
+Rule: which partitions there are, and who leads them, follows from the difference of two images and from nothing else. A
+producer that asked for all replicas is answered when its records are durable on as many of them as the topic demands.
+Syncs are shared: who waits while one runs takes part in the next (group commit).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
+from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage, diff
 from penstock.log.errors import LogError
 from penstock.log.flush import GroupCommit
 from penstock.log.folders.manager import LogManager
 from penstock.log.settings import LogSettings
+from penstock.replication.commit_waiters import Done
 from penstock.replication.partition import Partition
+from penstock.runtime.clock import Clock
 
-Durable = Callable[[LogError | None], None]
+logger = logging.getLogger(__name__)
+
+_EXPIRY_MS: Final = 100
+
+
+class ReplicaSettings(Protocol):
+    """What a topic's settings tell of its replicas."""
+
+    @property
+    def log(self) -> LogSettings: ...
+
+    @property
+    def min_insync_replicas(self) -> int: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+SettingsOf = Callable[[str], ReplicaSettings]
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+@dataclass(slots=True)
+class Changed:
+    """What an image changed here.
+
+    Followed are also those whose leader is gone: their `leader` is NO_LEADER until there is another. Gone ones are
+    deleted, their logs too.
+    """
+
+    led: list[Partition] = field(default_factory=list)
+    followed: list[Partition] = field(default_factory=list)
+    gone: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Replicas:
-    """The partitions that this broker holds."""
+    """The partitions that this broker holds. `brokers` are the epochs of those that are alive, by id."""
 
-    def __init__(self, logs: LogManager, commits: GroupCommit) -> None:
+    def __init__(
+        self, logs: LogManager, commits: GroupCommit, *, broker_id: int, clock: Clock, call_later: CallLater
+    ) -> None:
         self.logs = logs
+        self.brokers: Mapping[int, int] = {}
         self._commits = commits
+        self._me = broker_id
+        self._clock = clock
+        self._call_later = call_later
         self._partitions: dict[str, dict[int, Partition]] = {}
+        self._timed: dict[Partition, None] = {}  # where somebody waits for others, and not for ever
+        self._timer: Timer | None = None
 
     def get(self, topic: str, index: int) -> Partition | None:
         partitions = self._partitions.get(topic)
         return None if partitions is None else partitions.get(index)
 
-    def __iter__(self) -> Iterable[Partition]:
+    def __iter__(self) -> Iterator[Partition]:
         return (partition for partitions in self._partitions.values() for partition in partitions.values())
 
-    def lead(
+    def led(self) -> Iterator[Partition]:
+        return (partition for partition in self if partition.leadership is not None)
+
+    def close(self) -> None:
+        """Answer whoever waits, and lead nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in tuple(self):
+            partition.resign()
+
+    # --- following the image
+
+    def apply(self, old: ClusterImage, new: ClusterImage, settings_of: SettingsOf) -> Changed:
+        """Do what the cluster decided between two images; the logs of new partitions are better made before.
+
+        A partition whose log cannot be had is left out, with a word in the broker's log.
+        """
+        changed = Changed()
+        change = diff(old, new)
+        is_new = bool(old.cluster_id)  # before the first image, what is missing may be on a disk that is not there
+        if change.brokers_added or change.brokers_removed or change.brokers_changed:
+            self.know_brokers(new)
+        for topic in (*change.topics_removed.values(), *_marked_now(old, new)):
+            self._remove(topic.name, changed)
+        for topic in change.topics_added.values():
+            self._apply_topic(None, topic, new, settings_of, changed, is_new=is_new)
+        for before, after in change.topics_changed.values():
+            self._apply_topic(before, after, new, settings_of, changed, is_new=is_new)
+        return changed
+
+    def know_brokers(self, image: ClusterImage) -> None:
+        """Who is alive, under which epoch."""
+        self.brokers = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
+        now_ms = self._clock.monotonic_ms()
+        for partition in self:
+            partition.brokers_changed(self.brokers, now_ms)
+
+    def take_up(self, topic: TopicImage, image: ClusterImage, settings_of: SettingsOf) -> Changed:
+        """A topic of the first image: as `apply` from an empty one, but a topic at a time: a start must not stall."""
+        changed = Changed()
+        self._apply_topic(None, topic, image, settings_of, changed, is_new=False)
+        return changed
+
+    def _apply_topic(
         self,
-        topic: str,
-        index: int,
-        topic_id: bytes,
-        settings: LogSettings,
+        before: TopicImage | None,
+        topic: TopicImage,
+        image: ClusterImage,
+        settings_of: SettingsOf,
+        changed: Changed,
         *,
-        leader_epoch: int,
-        min_insync_replicas: int,
-        now_ms: int,
         is_new: bool,
-    ) -> Partition:
-        """Take a partition on as its leader, making its log if there is none."""
-        log = self.logs.get(topic, index)
-        if log is None:
-            log = self.logs.create(topic, index, topic_id, settings, now_ms, is_new=is_new)
-        else:
-            log.settings = settings
-        log.advance_high_watermark(log.log_end_offset)
-        partition = Partition(topic, index, log, leader_epoch=leader_epoch, min_insync_replicas=min_insync_replicas)
-        self._partitions.setdefault(topic, {})[index] = partition
+    ) -> None:
+        if topic.name in image.deleting:
+            return
+        settings: ReplicaSettings | None = None
+        for index, state in enumerate(topic.partitions):
+            if before is not None and before.partition(index) is state:
+                continue
+            if self._me not in state.replicas:
+                self._remove_one(topic.name, index, changed)
+                continue
+            partition = self.get(topic.name, index)
+            if partition is None:
+                settings = settings or settings_of(topic.name)
+                partition = self._open(topic, index, settings, is_new=is_new)
+            if partition is not None:
+                self._give_role(partition, state, changed)
+
+    def _open(self, topic: TopicImage, index: int, settings: ReplicaSettings, *, is_new: bool) -> Partition | None:
+        try:
+            log = self.logs.get(topic.name, index)
+            if log is None:
+                now_ms = self._clock.now_ms()
+                log = self.logs.create(topic.name, index, topic.topic_id, settings.log, now_ms, is_new=is_new)
+            else:
+                log.settings = settings.log
+        except LogError as error:
+            logger.error("%s-%d cannot be served: %s", topic.name, index, error)
+            return None
+        partition = Partition(
+            topic.name, index, log, self._commits, self.logs, self._clock,
+            topic_id=topic.topic_id, min_insync_replicas=settings.min_insync_replicas,
+        )  # fmt: skip
+        self._partitions.setdefault(topic.name, {})[index] = partition
         return partition
 
-    def drop(self, topic: str, now_ms: int) -> None:
-        """A topic was deleted: its partitions and their logs go."""
-        partitions = self._partitions.pop(topic, {})
+    def _give_role(self, partition: Partition, state: PartitionImage, changed: Changed) -> None:
+        if state.leader != self._me:
+            if partition.follow(state):
+                changed.followed.append(partition)
+        elif partition.lead(state, self._me, self.brokers, self._clock.monotonic_ms()):
+            changed.led.append(partition)
+
+    def _remove(self, topic: str, changed: Changed) -> None:
+        self._drop(topic, self._partitions.pop(topic, {}), changed)
+
+    def _remove_one(self, topic: str, index: int, changed: Changed) -> None:
+        """It has moved to other brokers."""
+        partitions = self._partitions.get(topic, {})
+        partition = partitions.pop(index, None)
+        if partition is not None:
+            if not partitions:
+                del self._partitions[topic]
+            self._drop(topic, {index: partition}, changed)
+
+    def _drop(self, topic: str, partitions: Mapping[int, Partition], changed: Changed) -> None:
         for partition in partitions.values():
             partition.drop()
-        self.logs.delete_all([(topic, index) for index in partitions], now_ms)
+        keys = [(topic, index) for index in partitions]
+        try:
+            self.logs.delete_all(keys, self._clock.now_ms())
+        except LogError as error:
+            logger.error("partitions of %s are not deleted: %s", topic, error)
+        changed.gone += keys
 
-    def update_settings(self, topic: str, settings: LogSettings, min_insync_replicas: int) -> None:
+    def update_settings(self, topic: str, settings: ReplicaSettings) -> None:
         """New settings take effect at once."""
-        self.logs.update_settings(topic, settings)
+        self.logs.update_settings(topic, settings.log)
         for partition in self._partitions.get(topic, {}).values():
-            partition.min_insync_replicas = min_insync_replicas
+            partition.demand_insync(settings.min_insync_replicas)
 
-    def when_durable(self, partition: Partition, end_offset: int, done: Durable) -> None:
-        """Call `done` when everything below `end_offset` is as durable as the topic demands, or why it cannot be.
+    # --- waiting
+
+    def when_durable(self, partition: Partition, end_offset: int, done: Done) -> None:
+        """Call `done` when everything below `end_offset` is as durable here as the topic demands, or cannot be.
 
         By default that is a sync; with a flush policy of its own, one only when the policy asks for it.
         """
@@ -80,3 +217,70 @@ class Replicas:
             self._commits.when_durable(log, end_offset, done)
         else:
             done(None)
+
+    def when_committed(self, partition: Partition, end_offset: int, timeout_ms: float, done: Done) -> None:
+        """Call `done` when everything below `end_offset` is durable here and the high watermark is there.
+
+        NotLeaderError, NotEnoughReplicasAfterAppend, CommitTimedOut, or what the disk says.
+        """
+        log = partition.log
+        if log.settings.sync_before_ack or not log.flush_count_reached:
+            self._wait(partition, end_offset, timeout_ms, done)
+            return
+
+        def synced(error: LogError | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self._wait(partition, end_offset, timeout_ms, done)
+
+        self._commits.when_durable(log, end_offset, synced)
+
+    def when_vouched_for(self, partitions: Iterable[Partition], done: Callable[[], None]) -> None:
+        """Call `done` when what this broker alone answers for is durable as far as it goes now, or cannot be.
+
+        So who wrote without waiting for the disk finds the end of a log after what he wrote. Where others are in sync
+        as well, the end is where they agree, and nobody is waited for.
+        """
+        short = [
+            partition
+            for partition in partitions
+            if partition.is_alone and partition.log.high_watermark < partition.log.log_end_offset
+        ]
+        left = len(short)
+        if not left:
+            done()
+            return
+
+        def one_done(error: LogError | None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done()
+
+        for partition in short:
+            partition.when_committed(partition.log.log_end_offset, 0, one_done)
+
+    def _wait(self, partition: Partition, end_offset: int, timeout_ms: float, done: Done) -> None:
+        if partition.is_alone:
+            partition.when_committed(end_offset, 0, done)
+            return
+        partition.when_committed(end_offset, self._clock.monotonic_ms() + timeout_ms, done)
+        self._timed[partition] = None
+        if self._timer is None:
+            self._timer = self._call_later(_EXPIRY_MS / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        timed, self._timed = self._timed, {}
+        for partition in timed:
+            if partition.expire(now_ms):
+                self._timed[partition] = None
+        if self._timed and self._timer is None:
+            self._timer = self._call_later(_EXPIRY_MS / 1000, self._expire)
+
+
+def _marked_now(old: ClusterImage, new: ClusterImage) -> Iterable[TopicImage]:
+    """The topics that are to be deleted from now on; in the image they are until the last replica is gone."""
+    return [new.topics[name] for name in sorted(new.deleting - old.deleting) if name in new.topics]

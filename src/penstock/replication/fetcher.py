@@ -1,0 +1,399 @@
+"""Following all partitions that one other broker leads.
+
+Noun: a `Fetcher`, one link to one leader and one fetch session on it.
+
+Rule: a partition is asked for from its log's end, and only once what is below is as durable as its topic demands: the
+leader takes the question for the promise. So an answer is appended, synced, and the next request names the new end at
+once. For syncs that have just begun the request waits, `sync_patience_ms` at most, for two requests cost more than most
+syncs take; a partition whose sync takes longer is left out, and others go on. Whatever becomes ready while a request
+waits at the leader is said in a second one, which overtakes it. There are never more than two.
+
+    answer: a, b    append both, two syncs begin      a's is done, b's not: wait
+                    b's is done in time               request: a, b
+                    b's is not done in time           request: a, without b;  b's is done: request: b
+
+A leader that may not know yet that b is coming is not asked to wait longer than the youngest sync has taken so far.
+Answers count only for the course (leader, epoch) and the place that they were asked for. No thread, no chance, and no
+clock but the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.log.errors import LogError, LogFailed
+from penstock.records import RecordError
+from penstock.replication.fetch_course import Course, Followed, Pause
+from penstock.replication.fetch_request import FETCH_VERSION, Outside, request_of
+from penstock.replication.fetch_session import FollowerSession, SessionKey
+from penstock.replication.fetch_taking import Effect, records_in, take
+from penstock.replication.links import Link, LinkLost
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode, error_code
+from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, PartitionData
+from penstock.wire.types import Message
+
+logger = logging.getLogger(__name__)
+
+_IN_FLIGHT_MAX: Final = 2
+_NO_TIME_MS: Final = 0.05  # a loop's time may not move by less
+_SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class _Sent(NamedTuple):
+    """A request on its way."""
+
+    serial: int
+    session: int  # number of the session, as counted here
+    session_id: int
+    is_full: bool
+    link: Link
+
+
+class Fetcher:
+    """Follows one leader until it is stopped."""
+
+    def __init__(self, leader: int, outside: Outside) -> None:
+        self.leader = leader
+        self._out = outside
+        self._courses: dict[SessionKey, Course] = {}
+        self._session: FollowerSession[Course] = FollowerSession()
+        self._sessions = 0
+        self._session_errors = 0  # in a row
+        self._may_have_session = True  # the leader keeps sessions, as far as is known
+        self._syncing: dict[Course, float] = {}  # since when, the youngest last
+        self._link: Link | None = None
+        self._sent: list[_Sent] = []
+        self._serial = 0
+        self._failures = 0  # of the link, in a row
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._rest: asyncio.TimerHandle | None = None  # until then nothing is asked
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_turn_due = False
+        self._is_stopped = False
+
+    @property
+    def courses(self) -> Iterable[Course]:
+        return self._courses.values()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it follows nothing."""
+        return not self._courses
+
+    # --- what to follow
+
+    def follow(self, partition: Followed) -> Course:
+        """From now on, in the epoch in which it is led now."""
+        course = Course(partition, self._out.settings.partition_max_bytes)
+        self._courses[course.session_key] = course
+        if self._rest is not None:
+            # There is news of the leader: it may well be back.
+            self._rest.cancel()
+            self._rest = None
+        self._begin(course)
+        self._turn_soon()
+        return course
+
+    def _begin(self, course: Course) -> None:
+        log = course.partition.log
+        try:
+            if log.failure is None and log.epochs.latest_start_offset >= log.log_end_offset:
+                # It led and wrote nothing. Records of others, older than that, could not be appended behind it.
+                course.partition.cut(log.log_end_offset)
+        except LogError as error:
+            self._failed(course, error)
+        else:
+            self._prepare(course)
+
+    def unfollow(self, course: Course) -> None:
+        self._hold(course, Pause.NONE)
+        course.is_over = True
+        if self._courses.get(course.session_key) is course:
+            del self._courses[course.session_key]
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Follow nothing any more; the tasks that are about to end."""
+        self._is_stopped = True
+        for course in tuple(self._courses.values()):
+            self.unfollow(course)
+        for timer in (self._rest, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._drop_link()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    # --- from an answer to the next question
+
+    def _prepare(self, course: Course) -> None:
+        """Ask for it as soon as what it has is durable."""
+        self._hold(course, Pause.SYNC)
+        log = course.partition.log
+        if log.failure is not None:
+            self._fail(course, log.failure)
+        elif course.must_sync:
+            token = course.token
+            self._syncing[course] = self._out.now_ms()
+            self._out.commits.when_durable(
+                log, log.log_end_offset, lambda error: self._synced(course, token, error)
+            )  # fmt: skip
+        else:
+            self._ready(course)
+
+    def _synced(self, course: Course, token: int, error: LogError | None) -> None:
+        if token != course.token:
+            return
+        self._syncing.pop(course, None)
+        if error is None:
+            self._ready(course)
+        else:
+            self._failed(course, error)
+        self._turn_soon()
+
+    def _ready(self, course: Course) -> None:
+        throttle = self._out.throttle
+        if throttle is not None and course.is_behind and throttle.applies_to(*course.key):
+            delay_ms = throttle.delay_ms(self._out.now_ms())
+            if delay_ms > 0:
+                self._hold(course, Pause.THROTTLED, delay_ms)
+                return
+        course.pause = Pause.NONE
+        self._session.wants(course.session_key, course)
+
+    def _hold(self, course: Course, why: Pause, delay_ms: float | None = None) -> None:
+        """Do not ask for it, until `delay_ms` passed or somebody prepares it."""
+        course.stop_waiting()
+        course.pause = why
+        self._syncing.pop(course, None)
+        self._session.leaves(course.session_key)
+        if delay_ms is not None:
+            course.timer = self._out.loop.call_later(max(1.0, delay_ms) / 1000.0, self._again, course)
+
+    def _again(self, course: Course) -> None:
+        course.timer = None
+        self._prepare(course)
+        self._turn_soon()
+
+    def _back_off(self, course: Course, why: Pause, reason: object, *, level: int) -> None:
+        course.failures += 1
+        delay_ms = self._backoff_ms(course.failures)
+        # Once for each time that it begins: what lasts would fill the disk with telling so.
+        logger.log(
+            level if course.failures == 1 else logging.DEBUG,
+            "%s: following leader %d in epoch %d from offset %d, trying again in %.0f ms: %s",
+            course, self.leader, course.epoch, course.partition.log.log_end_offset, delay_ms, reason,
+        )  # fmt: skip
+        self._hold(course, why, delay_ms)
+
+    def _backoff_ms(self, failures: int) -> float:
+        settings = self._out.settings
+        return min(settings.backoff_max_ms, settings.backoff_ms * 2.0 ** min(failures - 1, 30))
+
+    def _failed(self, course: Course, error: LogError | RecordError) -> None:
+        if isinstance(error, LogFailed):
+            self._fail(course, error)
+            return
+        if isinstance(error, RecordError):
+            self._out.figures.damaged += 1
+        self._back_off(course, Pause.WHILE, error, level=logging.ERROR)
+
+    def _fail(self, course: Course, failure: LogFailed) -> None:
+        self._hold(course, Pause.FAILED)
+        logger.error("%s: not followed any more: %s", course, failure)
+        self._out.failed(course.partition, failure)
+
+    # --- questions
+
+    def _turn_soon(self) -> None:
+        """Look what to ask when this turn of the loop is over: more may become ready in it."""
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._out.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        if self._is_stopped or self._rest is not None or self._session.is_empty:
+            return
+        if not self._sent:
+            if not self._is_patient():
+                self._send()
+        elif len(self._sent) < _IN_FLIGHT_MAX and self._session.is_open and self._session.has_fresh:
+            self._out.figures.overtaking += 1
+            self._send()
+
+    def _is_patient(self) -> bool:
+        """Whether to wait for a sync that has just begun."""
+        if not self._syncing:
+            return False
+        left_ms = next(reversed(self._syncing.values())) + self._out.settings.sync_patience_ms - self._out.now_ms()
+        if left_ms < _NO_TIME_MS:
+            return False
+        if self._patience is None:
+            self._patience = self._out.loop.call_later(left_ms / 1000.0, self._patience_over)
+        return True
+
+    def _patience_over(self) -> None:
+        self._patience = None
+        self._take_turn()
+
+    def _send(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        try:
+            if self._link is None:
+                self._link = self._out.links.to(self.leader)
+        except LinkLost as error:
+            self._lost(error)
+            return
+        self._serial += 1
+        said = self._session.take()
+        sent = _Sent(self._serial, self._sessions, said.session_id, said.is_full, self._link)
+        # A session that is being opened cannot be overtaken, so it is not waited in.
+        max_wait_ms = 0 if said.is_full and self._may_have_session else self._max_wait_ms()
+        request = request_of(said, self._serial, max_wait_ms, self._out)
+        self._sent.append(sent)
+        self._out.figures.requests += 1
+        task = self._out.loop.create_task(self._ask(sent, request))
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _max_wait_ms(self) -> int:
+        max_wait_ms = self._out.settings.max_wait_ms
+        if self._syncing:
+            youngest_ms = self._out.now_ms() - next(reversed(self._syncing.values()))
+            max_wait_ms = min(max_wait_ms, max(1, int(youngest_ms)))
+        return max_wait_ms
+
+    async def _ask(self, sent: _Sent, request: FetchRequest) -> None:
+        try:
+            answer = await sent.link.ask(
+                ApiKey.FETCH, FETCH_VERSION, request, request.max_wait_ms + self._out.settings.timeout_ms
+            )
+        except LinkLost as error:
+            if sent in self._sent:
+                self._lost(error)
+            return
+        if sent in self._sent:
+            self._sent.remove(sent)
+            self._answered(sent, answer)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = f"what leader {self.leader} answered could not be taken in"
+            self._out.loop.call_exception_handler({"message": message, "exception": error, "task": task})
+            if not self._is_stopped:
+                self._lost(error)
+
+    # --- answers
+
+    def _lost(self, error: BaseException) -> None:
+        """Nobody knows what the leader knows: begin anew, after a while."""
+        self._out.figures.links_lost += 1
+        self._failures += 1
+        delay_ms = self._backoff_ms(self._failures)
+        logger.log(
+            logging.WARNING if self._failures == 1 else logging.DEBUG,
+            "leader %d of %d partitions is out of reach, trying again in %.0f ms: %s",
+            self.leader, len(self._courses), delay_ms, error,
+        )  # fmt: skip
+        self._drop_link()
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = self._out.loop.call_later(delay_ms / 1000.0, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._take_turn()
+
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        self._sent.clear()
+        self._reset_session()
+        if link is not None:
+            link.close()
+
+    def _reset_session(self) -> None:
+        self._session.reset()
+        self._sessions += 1
+
+    def _answered(self, sent: _Sent, answer: Message) -> None:
+        if not isinstance(answer, FetchResponse):
+            self._lost(LinkLost(f"a Fetch was answered with {type(answer).__name__}"))
+            return
+        error = error_code(answer.error_code)
+        if error in _SESSION_ERRORS:
+            self._session_refused(sent, error)
+        elif error != ErrorCode.NONE:
+            self._lost(LinkLost(f"a Fetch was refused: {error.name}"))
+            return
+        else:
+            self._failures = self._session_errors = 0
+            if sent.session == self._sessions:
+                if sent.is_full:
+                    self._session.accepted(answer.session_id)
+                    self._may_have_session = self._session.is_open
+                elif answer.session_id != sent.session_id:
+                    self._reset_session()
+            self._take_all(sent, answer)
+        self._take_turn()
+
+    def _session_refused(self, sent: _Sent, error: ErrorCode) -> None:
+        if sent.session != self._sessions:
+            return
+        if self._sent and error == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
+            return  # it was overtaken; if there is more to it, the answer to the next one will tell
+        self._reset_session()
+        self._session_errors += 1
+        if self._session_errors > 1:
+            self._lost(LinkLost(f"a Fetch was refused again: {error.name}"))
+
+    def _take_all(self, sent: _Sent, answer: FetchResponse) -> None:
+        for topic in answer.responses:
+            for data in topic.partitions:
+                course = self._courses.get((topic.topic_id, data.partition_index))
+                if course is None or course.asked_serial > sent.serial:
+                    continue  # it was asked for in another epoch, or from another place
+                if course.pause in (Pause.NONE, Pause.SYNC):
+                    self._take(course, data)
+
+    def _take(self, course: Course, data: PartitionData) -> None:
+        if not course.is_current:
+            # Whoever changed it is about to say so.
+            self._hold(course, Pause.NEWS)
+            return
+        if (records := records_in(data)) is not None:
+            self._out.came(course.key, len(records))
+        try:
+            taken = take(course, data)
+        except (LogError, RecordError) as error:
+            self._failed(course, error)
+            return
+        match taken.effect:
+            case Effect.MOVED:
+                course.failures = 0
+                course.max_bytes = self._out.settings.partition_max_bytes
+                self._prepare(course)
+            case Effect.TOO_SMALL if course.enlarge():
+                self._prepare(course)
+            case Effect.TOO_SMALL | Effect.WAIT:
+                reason = taken.reason or f"no whole batch in {course.max_bytes} bytes"
+                self._back_off(course, Pause.WHILE, reason, level=logging.INFO)
+            case Effect.NEWS if taken.is_final:
+                self._hold(course, Pause.NEWS)
+            case Effect.NEWS:
+                # It may be the leader who has not heard yet: if nobody asked again, nobody would ever follow.
+                self._back_off(course, Pause.NEWS, taken.reason, level=logging.INFO)
