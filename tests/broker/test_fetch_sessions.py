@@ -46,13 +46,6 @@ def test_a_version_before_sessions_gets_none_whatever_the_message_holds() -> Non
     assert broker.round(fetch("a-0", epoch=0), version=7).session_id > 0
 
 
-def test_a_version_that_names_topics_by_id_is_refused() -> None:
-    broker = Broker()
-    response = broker.round(fetch("a-0"), version=13)
-    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert broker.sessions.count == 0
-
-
 def test_a_fetch_with_epoch_zero_is_answered_whole_and_opens_a_session() -> None:
     broker = Broker()
     response = broker.round(fetch("a-0 b-0 a-1"))

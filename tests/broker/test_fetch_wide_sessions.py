@@ -396,7 +396,7 @@ def test_whatever_happens_a_session_knows_what_a_full_fetch_tells(
         name, index = lots.choice(keys)
         step = lots.random()
         if step < 0.4 and name in here:
-            other.produce(name, batch_of(*[b"x"] * lots.randint(1, 3)), partition=index, acks=1)
+            other.produce(name, batch_of(*[b"x"] * lots.randint(1, 3)), partition=index)
         elif step < 0.5 and name in here:
             delete_below(other, name, lots.choice([-1, lots.randint(0, 3)]), index)
         elif step < 0.54:

@@ -83,7 +83,7 @@ def is_served(embedded: EmbeddedBroker) -> None:
     """A well-behaved client writes and reads."""
     topic = make_topic(embedded.broker)
     with WireClient(embedded.port) as client:
-        assert client.produce(topic, batch_of(b"well"), acks=1).error_code == ErrorCode.NONE
+        assert client.produce(topic, batch_of(b"well")).error_code == ErrorCode.NONE
         assert values_in(client.fetch(topic).records) == [b"well"]
 
 

@@ -112,6 +112,13 @@ def broker_epoch(broker: Broker, topic: str) -> int:
     return partition.leader_epoch
 
 
+def test_who_does_not_wait_for_the_disk_finds_the_end_after_what_he_wrote(broker: Broker, client: WireClient) -> None:
+    topic = make_topic(broker)
+    for number in range(20):
+        client.produce(topic, batch_of(b"%d" % number), acks=1)
+        assert offset_at(client, topic, -1, version=7).offset == number + 1
+
+
 def test_version_0_answers_with_a_list(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     assert offset_at(client, topic, LATEST, 0).old_style_offsets == [0]

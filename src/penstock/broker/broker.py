@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock import __version__
 from penstock.broker.config_rules import SettingsRules
@@ -23,6 +23,7 @@ from penstock.broker.http_server import Health, HttpServer, health_route, metric
 from penstock.broker.log_loading import LogLoading
 from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
 from penstock.broker.response_errors import counted
+from penstock.broker.roles import Roles
 from penstock.broker.router import Router
 from penstock.broker.served import SERVED, Served
 from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
@@ -32,16 +33,15 @@ from penstock.broker.timed_workers import TimedWorkers
 from penstock.broker.topic_figures import TopicFigures
 from penstock.broker.upkeep import Timer, Upkeep
 from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
-from penstock.cluster.image import ClusterImage, TopicImage, diff
+from penstock.cluster.image import ClusterImage, diff
 from penstock.cluster.layout import BrokerRegistration, Endpoint
 from penstock.cluster.service import ClusterMetadata
 from penstock.cluster.topics import NewTopic, TopicDefaults
 from penstock.coordination.service import OFFSETS_TOPIC, GroupService
 from penstock.coordination.settings import GroupSettings
 from penstock.log.compaction.cleaner import LogCleaner
-from penstock.log.errors import LogError
+from penstock.log.errors import LogFailed
 from penstock.log.flush import GroupCommit
-from penstock.log.folders.making import NewLog
 from penstock.log.folders.manager import LogManager
 from penstock.log.prompt_sync import PromptSync
 from penstock.log.settings import LogSettings
@@ -54,6 +54,10 @@ from penstock.runtime.randomness import Random
 from penstock.runtime.workers import InlineWorkers, Workers
 from penstock.runtime.world import Reservation, SystemWorld, World
 from penstock.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from penstock.broker.clustering import Clustering
+    from penstock.broker.membership import Membership, TreeOpener
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +92,11 @@ class Broker:
         clock: Clock | None = None,
         random: Random | None = None,
         world: World | None = None,
+        tree_opener: TreeOpener | None = None,
     ) -> None:
-        """Without a `world` it is the machine, with the files, clock and chance that are given."""
+        """Without a `world` it is the machine, with the files, clock and chance that are given. `tree_opener` begins
+        sessions with the metadata tree of a cluster; without it, zookeeper.connect says where that is, if there is one.
+        """
         self.world: World = world or SystemWorld(clock=clock, random=random, files=files)
         self.node_id = max(0, settings.broker_id)
         self._given = settings
@@ -109,6 +116,11 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._status: str = "starting"
         self._loading: LogLoading | None = None
+        self._tree_opener = tree_opener
+        self._clustering: Clustering | None = None
+        self.cluster: ClusterMetadata | Membership
+        self.is_joining = False
+        """Whether nothing but the controller is listened to yet."""
 
     # --- life
 
@@ -134,19 +146,64 @@ class Broker:
         self.advertised = with_bound_ports(settings.advertised_listeners, ports)
         if self.http_port is not None:
             await self._start_http()
-        tree = open_embedded_tree(self.files, f"{settings.log_dirs[0]}/{METADATA_FOLDER}", workers, self.random)
+        if settings.stands_alone and self._tree_opener is None:
+            await self._start_alone(workers)
+            self._open_ports(reserved.values())
+        else:
+            await self._start_clustered(workers, reserved.values())
+        self.is_ready = True
+        self._status = "ok"
+        where = ", ".join(str(each) for each in self.advertised)
+        logger.info("broker %d serves %s, cluster %s", self.node_id, where, self.cluster.image.cluster_id)
+
+    def _open_ports(self, reserved: Iterable[Reservation]) -> None:
+        for reservation in reserved:
+            reservation.release()
+            self.server.listen(reservation.host, reservation.port)
+
+    async def _start_alone(self, workers: Workers) -> None:
+        folder = f"{self.settings.log_dirs[0]}/{METADATA_FOLDER}"
+        tree = open_embedded_tree(self.files, folder, workers, self.random)
         self._closers.append(tree.close)
         await self._start_cluster(tree)
         await self._start_logs(workers)
-        await self._start_groups()
+        self._start_groups()
+        self.roles = Roles(self.node_id, self.replicas, self.groups, self.settings_in, self.clock)
+        await self.roles.take_up(self.cluster.image)
+        await self._until_committed()
+        self._follow_images()
         self._start_upkeep()
         self.is_ready = True
-        self._status = "ok"
-        for reservation in reserved.values():
-            reservation.release()
-            self.server.listen(reservation.host, reservation.port)
-        where = ", ".join(str(each) for each in self.advertised)
-        logger.info("broker %d serves %s, cluster %s", self.node_id, where, self.cluster.image.cluster_id)
+
+    async def _start_clustered(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
+        from penstock.broker.clustering import Clustering, clustered, opener_of  # only here: it takes time to import
+
+        clustering = Clustering(self, self._tree_opener or opener_of(self.settings))
+        self._closers.append(clustering.close)
+        image = await clustering.open()
+        self._clustering = clustering
+        self.cluster = clustering.membership
+        self.served = counted(clustered(SERVED))
+        self._apply_broker_configs(image)
+        await self._start_logs(workers)
+        clustering.remove_what_moved_away(image)
+        self._start_groups()
+        fetchers = clustering.start_replication()
+        self._closers.append(clustering.stop_following)
+        self.roles = Roles(self.node_id, self.replicas, self.groups, self.settings_in, self.clock, fetchers)
+        self._follow_images()
+        self._start_upkeep()
+        self.is_joining = True
+        self._open_ports(reserved)
+        await clustering.join()
+        self.is_joining = False
+
+    def _follow_images(self) -> None:
+        self._closers.append(self.cluster.listen(self._on_image))
+        self._closers.append(self.cluster.prepare(self.roles.make_logs))
+        if self._clustering is None:
+            # Before the data folders: what is being made in them is finished first.
+            self._closers.append(self.cluster.close)
 
     def _reserve(self, host: str, port: int) -> Reservation:
         reservation = self.world.reserve(host, port)
@@ -155,7 +212,7 @@ class Broker:
 
     async def _start_cluster(self, tree: EmbeddedTree) -> None:
         settings = self.settings
-        self.cluster = ClusterMetadata(
+        self.cluster = alone = ClusterMetadata(
             tree,
             self.clock,
             self.random,
@@ -166,7 +223,7 @@ class Broker:
         endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in self.advertised)
         registration = BrokerRegistration(self.node_id, endpoints, settings.broker_rack, self.clock.now_ms())
         kept_id = await cluster_id_to_keep(tree, self.files, settings.log_dirs)
-        await self.cluster.start(registration, cluster_id=kept_id)
+        await alone.start(registration, cluster_id=kept_id)
         self._closers.append(self.cluster.close)
         self._apply_broker_configs(self.cluster.image)
 
@@ -178,7 +235,7 @@ class Broker:
         seconds = self.world.stopwatch_s
         here = TimedWorkers(InlineWorkers(), synced, seconds)
         prompt = PromptSync(here, self.server.has_lone_speaker, self.loop.call_soon)
-        commits = GroupCommit(TimedWorkers(workers, synced, seconds), prompt)
+        self.commits = commits = GroupCommit(TimedWorkers(workers, synced, seconds), prompt)
         logs = LogManager.open(
             self.files,
             self.settings.log_dirs,
@@ -187,13 +244,15 @@ class Broker:
             random=self.random,
             workers=workers,
             commits=commits,
+            on_offline=self._folder_failed,
         )
         threads = self.settings.num_recovery_threads_per_data_dir
         self._closers.append(lambda: logs.close(self.world.threads(max(_STOP_THREADS, threads))))
         set_strays_aside(logs, self.cluster.image, everything=self.settings.penstock_strays == SET_ASIDE)
         self._loading = LogLoading(logs, self.clock)
         await self._loading.run(workers, self.log_settings_of, self.world.threads(threads))
-        self.replicas = Replicas(logs, commits)
+        self.replicas = Replicas(logs, commits, broker_id=self.node_id, clock=self.clock, call_later=self.call_later)
+        self._closers.append(self.replicas.close)
         cleaner_workers = self.world.workers(1)
         self._closers.append(cleaner_workers.close)
         self.cleaner = LogCleaner(
@@ -201,7 +260,7 @@ class Broker:
         )
         self._closers.append(self.cleaner.close)
 
-    async def _start_groups(self) -> None:
+    def _start_groups(self) -> None:
         settings = self.settings
         self.groups = GroupService(
             self.replicas,
@@ -213,21 +272,13 @@ class Broker:
                 offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
                 offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
                 offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+                commit_timeout_ms=settings.offsets_commit_timeout_ms,
             ),
             self.random,
             self.clock,
             self.call_later,
         )
         self._closers.append(self.groups.close)
-        image = self.cluster.image
-        await self._make_logs(image, ((topic, 0) for topic in image.topics.values()), is_new=False)
-        for topic in image.topics.values():
-            self._lead(topic, 0, is_new=False)
-            await asyncio.sleep(0)  # a health check need not wait for all of them
-        self._closers.append(self.cluster.listen(self._on_image))
-        self._closers.append(self.cluster.prepare(self._before_image))
-        # Before the data folders: what is being made in them is finished first.
-        self._closers.append(self.cluster.close)
 
     def _start_upkeep(self) -> None:
         settings, logs = self.settings, self.replicas.logs
@@ -243,8 +294,17 @@ class Broker:
             settings.producer_id_expiration_check_interval_ms,
             lambda: logs.producer_expiry_tick(now_ms()),
         )
+        if self._clustering is not None:
+            self._clustering.start_upkeep(upkeep)
         if settings.log_cleaner_enable:
             upkeep.every("cleaner", settings.log_cleaner_backoff_ms, lambda: self.cleaner.tick(now_ms()))
+
+    def _folder_failed(self, path: str, error: LogFailed) -> None:
+        """Others shall lead what is in it: in a cluster the broker withdraws, and waits for whoever looks after it."""
+        if self._clustering is not None and self.is_ready:
+            self.is_ready = False
+            self._status = "degraded"
+            self.spawn(self._clustering.withdraw(f"data folder {path} failed: {error.reason}"), lambda _: None)
 
     def _retain(self) -> None:
         self.replicas.logs.retention_tick(self.clock.now_ms(), self.cleaner.is_cleaning)
@@ -254,7 +314,13 @@ class Broker:
         self.metrics.read_logs_from(self._log_figures)
         self.metrics.read_network_from(self._network_figures)
         self.metrics.partitions.follow(lambda: self._count(lambda: self.replicas.logs.logs()))
-        self.metrics.leaders.follow(lambda: self._count(lambda: self.replicas.__iter__()))
+        self.metrics.leaders.follow(lambda: self._count(self.replicas.led))
+        figures = self._cluster_figures
+        self.metrics.under_replicated_partitions.follow(lambda: figures(lambda each: each.under_replicated()))
+        self.metrics.under_min_isr_partitions.follow(lambda: figures(lambda each: each.under_min_isr()))
+        self.metrics.active_controller.follow(lambda: figures(lambda each: each.is_controller()))
+        self.metrics.offline_partitions.follow(lambda: figures(lambda each: each.offline_partitions()))
+        self.metrics.replica_max_lag.follow(lambda: figures(lambda each: each.max_lag()))
         self.metrics.offline_log_directories.follow(lambda: self._count(lambda: self.replicas.logs.offline))
         self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
         http = HttpServer(
@@ -266,10 +332,14 @@ class Broker:
     async def stop(self) -> bool:
         """Answer what is owed, make everything durable, leave the mark of a clean stop; whether that was possible."""
         self._status = "stopping"
+        if self._clustering is not None and self.is_ready:
+            await self._clustering.leave()
         self.is_ready = False
         for task in tuple(self._tasks):
             task.cancel()
         clean = await self._close_all()
+        if clean and self._clustering is not None:
+            self._clustering.note_good_end()
         logger.info("broker %d stopped%s", self.node_id, "" if clean else ", but not cleanly")
         return clean
 
@@ -292,6 +362,18 @@ class Broker:
         return clean
 
     # --- what handlers use
+
+    @property
+    def membership_or_none(self) -> Membership | None:
+        """The broker's place in a cluster; None if it stands alone."""
+        return None if self._clustering is None else self._clustering.membership
+
+    @property
+    def membership(self) -> Membership:
+        """Of a broker that does not stand alone."""
+        if self._clustering is None:
+            raise RuntimeError("this broker stands alone")
+        return self._clustering.membership
 
     def live_brokers(self) -> list[Node]:
         return [
@@ -343,7 +425,9 @@ class Broker:
                 await self.create_offsets_topic()
             else:
                 wanted.append(with_preset(self.settings, NewTopic(name)))
-        if wanted:
+        if wanted and self._clustering is not None:
+            await self._clustering.membership.let_create(wanted)
+        elif wanted:
             await self.cluster.create_topics(wanted)
 
     async def create_offsets_topic(self) -> None:
@@ -356,6 +440,9 @@ class Broker:
         }
         factor = min(settings.offsets_topic_replication_factor, len(self.cluster.image.brokers))
         topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
+        if self._clustering is not None:
+            await self._clustering.membership.let_create([topic])
+            return
         outcome = (await self.cluster.create_topics([topic]))[0]
         if outcome.refusal is not None and OFFSETS_TOPIC not in self.cluster.image.topics:
             raise outcome.refusal
@@ -375,58 +462,36 @@ class Broker:
     # --- following the image
 
     def topic_settings_of(self, topic: str) -> TopicSettings:
-        return topic_settings(self.settings, self.cluster.image.topic_config(topic))
+        return self.settings_in(self.cluster.image, topic)
+
+    def settings_in(self, image: ClusterImage, topic: str) -> TopicSettings:
+        """A topic's settings as an image has them."""
+        settings = topic_settings(self.settings, image.topic_config(topic))
+        return settings if self._clustering is None else self._clustering.bound(settings, image, topic)
 
     def log_settings_of(self, topic: str) -> LogSettings:
         return self.topic_settings_of(topic).log
 
-    async def _before_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Make the logs of new partitions, of which nobody knows yet; the loop serves others meanwhile."""
-        change = diff(old, new)
-        grown = [(after, len(before.partitions)) for before, after in change.topics_changed.values()]
-        await self._make_logs(new, [*((topic, 0) for topic in change.topics_added.values()), *grown], is_new=True)
-
-    async def _make_logs(self, image: ClusterImage, topics: Iterable[tuple[TopicImage, int]], *, is_new: bool) -> None:
-        """Those that are not there of the topics' partitions from a number on."""
-        logs = self.replicas.logs
-        wanted: list[NewLog] = []
-        for topic, first in topics:
-            news = [
-                index
-                for index in range(first, len(topic.partitions))
-                if topic.partitions[index].leader == self.node_id and not logs.holds(topic.name, index)
-            ]
-            if news:
-                settings = topic_settings(self.settings, image.topic_config(topic.name)).log
-                wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in news]
-        if wanted:
-            made = self.loop.create_future()
-            logs.create_all(wanted, self.clock.now_ms(), lambda: made.set_result(None), is_new=is_new)
-            await made
-
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         change = diff(old, new)
-        for name in change.topics_removed:
-            self.replicas.drop(name, self.clock.now_ms())
-            self.metrics.drop_topic(name)
-            self._figures.pop(name, None)
-        if OFFSETS_TOPIC in change.topics_removed:
-            self.groups.close()  # until somebody looks for a coordinator, and the topic is made again
-        elif change.topics_removed:
-            self.groups.forget_topics(change.topics_removed)
-        for topic in change.topics_added.values():
-            self._lead(topic, 0, is_new=True)
-        for before, after in change.topics_changed.values():
-            if len(after.partitions) > len(before.partitions):
-                self._lead(after, len(before.partitions), is_new=True)
-        changed = set(change.topic_configs_changed)
+        configured = set(change.topic_configs_changed)
         if change.broker_configs_changed:
             self._apply_broker_configs(new)
-            changed |= set(new.topics)  # what a topic does not set for itself comes from the broker
-        for name in changed:
+            configured |= set(new.topics)  # what a topic does not set for itself comes from the broker
+        # Before the roles: what an ISR means depends on how many must be in it.
+        for name in sorted(configured):
             if name in new.topics:
-                settings = topic_settings(self.settings, new.topic_config(name))
-                self.replicas.update_settings(name, settings.log, settings.min_insync_replicas)
+                self.replicas.update_settings(name, self.settings_in(new, name))
+        self.roles.apply(old, new)
+        for name in change.topics_removed:
+            self.metrics.drop_topic(name)
+            self._figures.pop(name, None)
+
+    async def _until_committed(self) -> None:
+        """Wait until what this broker alone has to vouch for is durable, so that nobody finds an end that goes back."""
+        settled = self.loop.create_future()
+        self.replicas.when_vouched_for(self.replicas.led(), lambda: settled.set_result(None))
+        await settled
 
     def _apply_broker_configs(self, image: ClusterImage) -> None:
         """The settings given at the start, and over them those changed since: for all brokers, then for this one."""
@@ -441,33 +506,15 @@ class Broker:
                 logger.error("stored settings of broker %s are not in force: %s", name, error)
         self.settings = settings.with_broker_id(self.node_id)
 
-    def _lead(self, topic: TopicImage, first: int, *, is_new: bool) -> None:
-        settings = topic_settings(self.settings, self.cluster.image.topic_config(topic.name))
-        for index in range(first, len(topic.partitions)):
-            image = topic.partitions[index]
-            if image.leader != self.node_id:
-                continue
-            try:
-                partition = self.replicas.lead(
-                    topic.name,
-                    index,
-                    topic.topic_id,
-                    settings.log,
-                    leader_epoch=image.leader_epoch,
-                    min_insync_replicas=settings.min_insync_replicas,
-                    now_ms=self.clock.now_ms(),
-                    is_new=is_new,
-                )
-            except LogError as error:
-                logger.error("%s-%d cannot be served: %s", topic.name, index, error)
-                continue
-            if topic.name == OFFSETS_TOPIC:
-                self.groups.lead(partition, len(topic.partitions))
-
     # --- figures
 
     def _count(self, things: Callable[[], Iterable[object]]) -> int | None:
         return sum(1 for _ in things()) if self.is_ready else None
+
+    def _cluster_figures(self, ask: Callable[[Clustering], int]) -> int | None:
+        if not self.is_ready:
+            return None
+        return 0 if self._clustering is None else ask(self._clustering)
 
     def _log_figures(self) -> Iterator[LogFigures]:
         if not self.is_ready:

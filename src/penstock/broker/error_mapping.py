@@ -30,6 +30,12 @@ from penstock.log.producers.errors import (
     TooManyProducers,
 )
 from penstock.records import CorruptBatch, RecordError, TooLarge, UnsupportedCodec, UnsupportedMagic
+from penstock.replication.errors import (
+    CommitTimedOut,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderError,
+)
 from penstock.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -46,6 +52,10 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     LogFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     RecordsTruncated: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     StaleEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    CommitTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
     TooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     UnsupportedCodec: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

@@ -26,12 +26,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from penstock.broker.fetch_topic_ids import TopicIds
 from penstock.runtime.randomness import Random
 from penstock.wire.schemas.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 from penstock.wire.types import BUFFERS
 
 if TYPE_CHECKING:
-    from penstock.replication.partition import Partition, Watcher
+    from penstock.replication.partition import Partition
+    from penstock.replication.watchers import EndWatcher
 
 Key: TypeAlias = tuple[str, int]
 Asked: TypeAlias = tuple[str, FetchPartition]
@@ -41,7 +43,6 @@ MAX_INT32: Final = 2**31 - 1
 
 def asked_by(topics: Iterable[FetchTopic]) -> dict[Key, Asked]:
     """What a request asks for, in its order; of a partition that is named twice, what was said last."""
-    # The one place that knows a topic by its name: topic ids would enter here, and in `FetchSession.change`.
     return {
         (topic.topic, partition.partition): (topic.topic, partition)
         for topic in topics
@@ -66,12 +67,12 @@ class _Rest(NamedTuple):
 class FetchSession:
     """One client's session. Its size is what the cache sorts by: only the cache changes what is asked for.
 
-    It is the `Watcher` of its partitions at rest, and passes on what it hears to the fetches that wait.
+    It watches its partitions at rest, and passes on what it hears to the fetches that wait.
     """
 
     __slots__ = (
         "_answered", "_asked", "_ended", "_lively", "_order", "_ranks", "_resting", "_waiting", "checked_ms",
-        "created_ms", "disturbances", "epoch", "id", "overtaken", "privileged", "used_ms",
+        "created_ms", "disturbances", "epoch", "id", "overtaken", "privileged", "topic_ids", "used_ms",
     )  # fmt: skip
 
     def __init__(self, session_id: int, asked: dict[Key, Asked], *, privileged: bool, now_ms: int) -> None:
@@ -83,6 +84,7 @@ class FetchSession:
         self.disturbances = 0
         self.overtaken: Callable[[], None] | None = None  # told of the next request, while the last is not answered
         self.epoch = 1
+        self.topic_ids: TopicIds | None = None  # of a client that names topics by id
         self._asked: dict[Key, Asked] = {}
         # High watermark and log start as the client last heard them; None if the next answer has to tell.
         self._answered: dict[Key, tuple[int, int] | None] = {}
@@ -91,7 +93,7 @@ class FetchSession:
         self._ranks: dict[Key, int] = {}
         self._lively: set[Key] = set()
         self._resting: dict[Key, _Rest] = {}
-        self._waiting: list[Watcher] = []
+        self._waiting: list[EndWatcher] = []
         self._ended = False
         self.change(asked, ())
 
@@ -158,7 +160,10 @@ class FetchSession:
             return
         self._lively.remove(key)
         self._resting[key] = _Rest(partition, partition.leader_epoch)
-        partition.watch(self)
+        if self.privileged:
+            partition.watch_end(self)
+        else:
+            partition.watch(self)
 
     def _rouse(self, key: Key) -> None:
         rest = self._resting.pop(key, None)
@@ -189,11 +194,16 @@ class FetchSession:
         for waiting in tuple(self._waiting):
             waiting.gone(partition)
 
-    def add_waiting(self, waiting: Watcher) -> None:
+    def moved(self, partition: Partition) -> None:
+        self._rouse((partition.topic, partition.index))
+        for waiting in tuple(self._waiting):
+            waiting.moved(partition)
+
+    def add_waiting(self, waiting: EndWatcher) -> None:
         """Tell a fetch, too, of what happens to partitions at rest."""
         self._waiting.append(waiting)
 
-    def remove_waiting(self, waiting: Watcher) -> None:
+    def remove_waiting(self, waiting: EndWatcher) -> None:
         if waiting in self._waiting:
             self._waiting.remove(waiting)
 

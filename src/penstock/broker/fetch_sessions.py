@@ -24,16 +24,18 @@ nothing new is put to `rest` by whoever looked.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_session_cache import Asked, FetchSession, FetchSessionCache, Key, asked_by
+from penstock.broker.fetch_topic_ids import TopicIds, name_topics
 from penstock.runtime.randomness import Random
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 if TYPE_CHECKING:
-    from penstock.replication.partition import Partition, Watcher
+    from penstock.replication.partition import Partition
+    from penstock.replication.watchers import EndWatcher
 
 NO_SESSION: Final = 0
 NEW_SESSION_EPOCH: Final = 0
@@ -42,6 +44,7 @@ FIRST_VERSION_WITH_SESSIONS: Final = 7
 LAST_VERSION_WITH_NAMES: Final = 12
 DEFAULT_MAX_PARTITIONS: Final = 1_000_000
 EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
+_NO_NAMES: Final[Mapping[bytes, str]] = {}
 RECHECK_MS: Final = 1_000
 """How long a change of a partition at rest that nobody was told of may go unnoticed."""
 
@@ -54,6 +57,8 @@ class FetchContext(ABC):
     """One fetch, from what is to be read to its response. `error` is of the fetch as a whole: then nothing is read."""
 
     error: ErrorCode = ErrorCode.NONE
+    topic_ids: TopicIds | None = None
+    """Of a client that names topics by id."""
 
     @property
     @abstractmethod
@@ -81,10 +86,10 @@ class FetchContext(ABC):
     def rest(self, partition: Partition) -> None:  # noqa: B027
         """A pending partition is `unchanged` and has no more records: do not look at it again before it moves."""
 
-    def watch(self, watcher: Watcher) -> None:  # noqa: B027
+    def watch(self, watcher: EndWatcher) -> None:  # noqa: B027
         """Tell `watcher` of partitions that are not pending when they grow or go."""
 
-    def unwatch(self, watcher: Watcher) -> None:  # noqa: B027
+    def unwatch(self, watcher: EndWatcher) -> None:  # noqa: B027
         """Tell it no more."""
 
     def throttled(self, throttle_time_ms: int) -> FetchResponse:
@@ -119,21 +124,31 @@ class FetchSessions:
     def evictions(self) -> int:
         return self._cache.evictions
 
-    def begin(self, request: FetchRequest, version: int, now_ms: int, *, privileged: bool = False) -> FetchContext:
-        """What this request asks to be read. `privileged` is for followers: their sessions outrank consumers'."""
-        if version > LAST_VERSION_WITH_NAMES:
-            return _Refused(ErrorCode.UNSUPPORTED_VERSION)
+    def begin(
+        self,
+        request: FetchRequest,
+        version: int,
+        now_ms: int,
+        *,
+        privileged: bool = False,
+        names: Mapping[bytes, str] = _NO_NAMES,
+    ) -> FetchContext:
+        """What this request asks to be read. `privileged` is for followers: their sessions outrank consumers'.
+
+        `names` are those of topics by id, for versions that know only ids.
+        """
+        topic_ids = name_topics(request, names) if version > LAST_VERSION_WITH_NAMES else None
         if version < FIRST_VERSION_WITH_SESSIONS:
             return _Sessionless(asked_by(request.topics))
         session = self._of(request.session_id, privileged)
         if request.session_epoch not in (NEW_SESSION_EPOCH, FINAL_EPOCH):
-            return self._continue(session, request, now_ms)
+            return self._continue(session, request, topic_ids, now_ms)
         if session is not None:
             self._cache.remove(session)
         asked = asked_by(request.topics)
         if request.session_epoch == FINAL_EPOCH:
-            return _Sessionless(asked)
-        return _Opening(self._cache, asked, privileged, now_ms)
+            return _Sessionless(asked, topic_ids)
+        return _Opening(self._cache, asked, topic_ids, privileged, now_ms)
 
     def disturb(self) -> None:
         """Partitions may have changed otherwise than by growing: every session compares what it takes to be at rest."""
@@ -152,11 +167,19 @@ class FetchSessions:
         # A consumer that hits upon the id of a follower's session must neither move nor end it.
         return session if session is not None and session.privileged == privileged else None
 
-    def _continue(self, session: FetchSession | None, request: FetchRequest, now_ms: int) -> FetchContext:
+    def _continue(
+        self, session: FetchSession | None, request: FetchRequest, topic_ids: TopicIds | None, now_ms: int
+    ) -> FetchContext:
         if session is None:
             return _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if (session.topic_ids is None) != (topic_ids is None):
+            return _Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.epoch != request.session_epoch:
             return _Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.topic_ids is not None and topic_ids is not None and not session.topic_ids.merge(topic_ids):
+            # A topic went, or came, under an id that the session has: the client has to say all of it again.
+            self._cache.remove(session)
+            return _Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.overtaken is not None:
             session.overtaken()
         if (request.topics or request.forgotten_topics_data) and not self._cache.change(
@@ -187,8 +210,9 @@ class _Refused(FetchContext):
 class _Sessionless(FetchContext):
     """A full fetch after which nothing is remembered."""
 
-    def __init__(self, asked: dict[Key, Asked]) -> None:
+    def __init__(self, asked: dict[Key, Asked], topic_ids: TopicIds | None = None) -> None:
         self._asked = asked
+        self.topic_ids = topic_ids
         self._partitions = tuple(asked.values())
 
     @property
@@ -209,8 +233,15 @@ class _Sessionless(FetchContext):
 class _Opening(_Sessionless):
     """A full fetch that becomes a session with its answer, if there is a slot for it."""
 
-    def __init__(self, cache: FetchSessionCache, asked: dict[Key, Asked], privileged: bool, now_ms: int) -> None:
-        super().__init__(asked)
+    def __init__(
+        self,
+        cache: FetchSessionCache,
+        asked: dict[Key, Asked],
+        topic_ids: TopicIds | None,
+        privileged: bool,
+        now_ms: int,
+    ) -> None:
+        super().__init__(asked, topic_ids)
         self._cache = cache
         self._privileged = privileged
         self._now_ms = now_ms
@@ -219,6 +250,7 @@ class _Opening(_Sessionless):
         session = self._cache.create(self._asked, privileged=self._privileged, now_ms=self._now_ms)
         if session is None:
             return NO_SESSION
+        session.topic_ids = self.topic_ids
         for topic, data in answered:
             session.answer((topic, data.partition_index), data)
         return session.id
@@ -232,6 +264,7 @@ class _Incremental(FetchContext):
         self._cache = cache
         self._now_ms = now_ms
         self._epoch = session.epoch
+        self.topic_ids = session.topic_ids
         # Listing all of a wide session costs more than a quiet fetch of it: only when they are about to change.
         self._partitions: Sequence[Asked] | None = None
         session.overtaken = self._keep_partitions
@@ -259,10 +292,10 @@ class _Incremental(FetchContext):
     def rest(self, partition: Partition) -> None:
         self._session.rest(partition)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: EndWatcher) -> None:
         self._session.add_waiting(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: EndWatcher) -> None:
         self._session.remove_waiting(watcher)
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:

@@ -128,6 +128,20 @@ class BrokerMetrics:
         self.under_replicated_partitions = registry.gauge(
             "kafka_server_under_replicated_partitions", "Partitions led here that lack a replica in sync."
         )
+        self.under_min_isr_partitions = registry.gauge(
+            "kafka_server_under_min_isr_partitions", "Partitions led here with fewer in sync than the topic demands."
+        )
+        self.active_controller = registry.gauge(
+            "kafka_controller_active_controller", "1 if this broker is the controller of its cluster, else 0."
+        )
+        self.offline_partitions = registry.gauge(
+            "kafka_controller_offline_partitions",
+            "Partitions of the cluster that nobody leads, as the controller knows.",
+        )
+        self.replica_max_lag = registry.gauge(
+            "kafka_server_replica_fetcher_max_lag",
+            "Records by which the last of the partitions followed here is behind.",
+        )
         self.offline_log_directories = registry.gauge(
             "kafka_log_offline_log_directories", "Data folders that failed and are out of use."
         )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_WHILE_JOINING = frozenset({ApiKey.API_VERSIONS, ApiKey.PUSH_IMAGE})
+
 
 class Router:
     """What the socket server calls."""
@@ -57,7 +59,7 @@ class Router:
 
     def _route(self, connection: Connection, frame: bytearray, reply: Reply) -> None:
         broker = self._broker
-        if not broker.is_ready:
+        if not broker.is_ready and not broker.is_joining:
             connection.close("the broker is starting or stopping")
             return
         try:
@@ -69,6 +71,9 @@ class Router:
             _send(reply, ApiKey.API_VERSIONS, 0, error.correlation_id, api_versions.unsupported(broker))
             return
         key, version = header.api.key, header.api_version
+        if not broker.is_ready and key not in _WHILE_JOINING:
+            connection.close("the broker is starting")
+            return
         served = broker.served.get(key)
         if served is None or not served.lowest <= version <= served.highest:
             if key == ApiKey.API_VERSIONS:

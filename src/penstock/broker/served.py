@@ -53,7 +53,7 @@ class Served(NamedTuple):
 
 SERVED: dict[int, Served] = {
     ApiKey.PRODUCE: Served(0, 11, produce.handle),
-    ApiKey.FETCH: Served(0, 12, fetch.handle),
+    ApiKey.FETCH: Served(0, 17, fetch.handle),
     ApiKey.LIST_OFFSETS: Served(0, 7, list_offsets.handle),
     ApiKey.METADATA: Served(0, 12, metadata.handle),
     ApiKey.OFFSET_COMMIT: Served(0, 9, offset_commit.handle),
@@ -79,4 +79,7 @@ SERVED: dict[int, Served] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, _when_used("incremental_alter_configs")),
     ApiKey.OFFSET_DELETE: Served(0, 0, _when_used("offset_delete")),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 1, _when_used("describe_cluster")),
+    ApiKey.ELECT_LEADERS: Served(0, 2, _when_used("elect_leaders")),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, _when_used("alter_partition_reassignments")),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, _when_used("list_partition_reassignments")),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.request import Answer, Request
 from penstock.wire.error_codes import ErrorCode
@@ -10,6 +10,9 @@ from penstock.wire.schemas.api_versions import ApiVersion, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+PRIVATE: Final = 30000
+"""From this number on, APIs are those of our brokers among themselves."""
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
@@ -25,4 +28,5 @@ def _keys(broker: Broker) -> list[ApiVersion]:
     return [
         ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
         for key, served in broker.served.items()
+        if key < PRIVATE
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
 from penstock.broker.request import Answer, Request
+from penstock.broker.whereabouts import why_missing
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.delete_records import (
     DeleteRecordsPartitionResult,
@@ -26,6 +27,15 @@ _NONE = -1
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: DeleteRecordsRequest = request.message
+    found = (
+        broker.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
+    )
+    here = [partition for partition in found if partition is not None]
+    broker.replicas.when_vouched_for(here, lambda: _delete(broker, request, answer))
+
+
+def _delete(broker: Broker, request: Request, answer: Answer) -> None:
+    message: DeleteRecordsRequest = request.message
     response = DeleteRecordsResponse()
     for topic in message.topics:
         results = DeleteRecordsTopicResult(name=topic.name)
@@ -35,7 +45,10 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             results.partitions.append(result)
             partition = broker.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_code = why_missing(broker, topic.name, wanted.partition_index)
+                continue
+            if not partition.is_leader:
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 continue
             if not partition.log.settings.deletes:
                 result.error_code = ErrorCode.POLICY_VIOLATION

@@ -1,10 +1,14 @@
-"""FindCoordinator: who looks after a group. The topic of committed offsets is made when the first one asks."""
+"""FindCoordinator: who looks after a group: whoever leads its partition of the topic of committed offsets.
+
+That topic is made when the first one asks.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.request import Answer, Request
+from penstock.coordination.placement import partition_for_group
 from penstock.coordination.service import OFFSETS_TOPIC
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -13,34 +17,67 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 _GROUP: Final = 0
+_SEVERAL: Final = 4
+
+
+class _Found(NamedTuple):
+    code: ErrorCode
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+    @property
+    def reason(self) -> str | None:
+        return None if self.code == ErrorCode.NONE else self.code.meaning
+
+
+_NOBODY: Final = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: FindCoordinatorRequest = request.message
-    if message.key_type != _GROUP:
-        answer(_coordinators(broker, request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        return
-    if OFFSETS_TOPIC in broker.cluster.image.topics:
-        answer(_coordinators(broker, request, ErrorCode.NONE))
+    if message.key_type != _GROUP or OFFSETS_TOPIC in broker.cluster.image.topics:
+        answer(_response(broker, request))
         return
 
     async def create() -> None:
         await broker.create_offsets_topic()
-        answer(_coordinators(broker, request, ErrorCode.NONE))
+        answer(_response(broker, request))
 
-    broker.spawn(create(), lambda error: answer(_coordinators(broker, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)))
+    broker.spawn(create(), lambda _: answer(_response(broker, request)))
 
 
-def _coordinators(broker: Broker, request: Request, code: ErrorCode) -> FindCoordinatorResponse:
-    node = broker.live_brokers()[0]
-    good = code == ErrorCode.NONE
-    node_id, host, port = (node.id, node.host, node.port) if good else (-1, "", -1)
-    reason = None if good else code.meaning
-    if request.version < 4:
-        return FindCoordinatorResponse(error_code=code, error_message=reason, node_id=node_id, host=host, port=port)
+def _response(broker: Broker, request: Request) -> FindCoordinatorResponse:
+    message: FindCoordinatorRequest = request.message
+    if request.version < _SEVERAL:
+        found = _find(broker, message.key, message.key_type)
+        return FindCoordinatorResponse(
+            error_code=found.code,
+            error_message=found.reason,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
     return FindCoordinatorResponse(
         coordinators=[
-            Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=reason)
-            for key in request.message.coordinator_keys
+            Coordinator(
+                key=key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=found.code,
+                error_message=found.reason,
+            )
+            for key in message.coordinator_keys
+            for found in (_find(broker, key, message.key_type),)
         ]
     )
+
+
+def _find(broker: Broker, key: str, key_type: int) -> _Found:
+    topic = broker.cluster.image.topics.get(OFFSETS_TOPIC)
+    if key_type != _GROUP or topic is None:
+        return _NOBODY
+    leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
+    node = next((node for node in broker.live_brokers() if node.id == leader), None)
+    return _NOBODY if node is None else _Found(ErrorCode.NONE, node.id, node.host, node.port)

@@ -13,7 +13,6 @@ from penstock.broker.request import Answer, Request
 from penstock.coordination.events import Outcome, RequestContext
 from penstock.coordination.refusals import refuse
 from penstock.coordination.shard import GroupCoordinatorShard
-from penstock.wire.error_codes import ErrorCode
 from penstock.wire.types import Message
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ def by_group(method: Method) -> Callable[[Broker, Request, Answer], None]:
 
 def ask(broker: Broker, group_id: str, request: Request, message: Message, method: Method, answer: Answer) -> None:
     context = RequestContext(answer, request.version, request.client_id or "", "/" + request.peer.rsplit(":", 1)[0])
-    here = broker.groups.handle(group_id, context, lambda shard, ctx, now_ms: method(shard, message, ctx, now_ms))
-    if not here:
-        answer(refuse(message, ErrorCode.NOT_COORDINATOR, request.version))
+    code = broker.groups.handle(group_id, context, lambda shard, ctx, now_ms: method(shard, message, ctx, now_ms))
+    if code:
+        answer(refuse(message, code, request.version))
 
 
 class _Gathering:

@@ -1,7 +1,8 @@
 """ListOffsets: where a partition begins and ends, and what offset a time has.
 
 Version 0 answers with a list of offsets, newest first, as the oldest clients want it; later ones with one offset and
-its timestamp. Readers of committed records are told the last stable offset as the end.
+its timestamp. Readers of committed records are told the last stable offset as the end. What was written without waiting
+for the disk, and has no other replica, is waited for here: an end that is told includes what its client wrote before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
 from penstock.broker.request import Answer, Request
+from penstock.broker.whereabouts import why_missing
 from penstock.log.lookup import latest_timestamp, offset_for_time
 from penstock.log.partition_log import PartitionLog
 from penstock.replication.partition import Partition
@@ -29,9 +31,19 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 _READ_COMMITTED = 1
+_WAITS_FOR_OFFSETS = 5
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: ListOffsetsRequest = request.message
+    found = (
+        broker.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
+    )
+    here = [partition for partition in found if partition is not None]
+    broker.replicas.when_vouched_for(here, lambda: _answer(broker, request, answer))
+
+
+def _answer(broker: Broker, request: Request, answer: Answer) -> None:
     message: ListOffsetsRequest = request.message
     response = ListOffsetsResponse()
     for topic in message.topics:
@@ -42,7 +54,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             outcomes.partitions.append(outcome)
             partition = broker.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                outcome.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                outcome.error_code = why_missing(broker, topic.name, wanted.partition_index)
                 continue
             try:
                 _look_up(partition, wanted, outcome, request)
@@ -54,7 +66,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
 def _look_up(
     partition: Partition, wanted: ListOffsetsPartition, outcome: ListOffsetsPartitionResponse, request: Request
 ) -> None:
-    outcome.error_code = partition.check_epoch(wanted.current_leader_epoch)
+    outcome.error_code = _refusal(partition, wanted, request.version)
     if outcome.error_code:
         return
     log = partition.log
@@ -67,6 +79,16 @@ def _look_up(
     outcome.timestamp, outcome.offset = timestamp, offset
     if offset >= 0 and request.version >= 4:
         outcome.leader_epoch = log.epochs.epoch_for_offset(offset)
+
+
+def _refusal(partition: Partition, wanted: ListOffsetsPartition, version: int) -> ErrorCode:
+    if not partition.is_leader:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    code = partition.check_epoch(wanted.current_leader_epoch)
+    if code or partition.is_settled or wanted.timestamp == EARLIEST:
+        return code
+    # A leader that is new may not know yet how far its predecessor's watermark was: an end must not go back (KIP-207).
+    return ErrorCode.OFFSET_NOT_AVAILABLE if version >= _WAITS_FOR_OFFSETS else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _offset_at(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:

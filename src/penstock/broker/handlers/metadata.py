@@ -33,7 +33,9 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: MetadataRequest = request.message
     wanted = message.topics
     if wanted is None or (not wanted and request.version == 0):
-        answer(_response(broker, [_known(topic) for topic in broker.cluster.image.topics.values()]))
+        image = broker.cluster.image
+        topics = [topic for topic in image.topics.values() if topic.name not in image.deleting]
+        answer(_response(broker, [_known(topic) for topic in topics]))
         return
 
     def look_up() -> list[MetadataResponseTopic]:
@@ -77,13 +79,13 @@ def _look_up(broker: Broker, wanted: MetadataRequestTopic, version: int) -> Meta
     image = broker.cluster.image
     if not wanted.name:
         found = image.topic_by_id(wanted.topic_id) if wanted.topic_id != NO_UUID else None
-        if found is None:
+        if found is None or found.name in image.deleting:
             # Below version 12 a name may be missing in a request, but not in an answer.
             name = wanted.name if version >= _NAMELESS_VERSION else ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
         return _known(found)
     found = image.topics.get(wanted.name)
-    if found is not None:
+    if found is not None and found.name not in image.deleting:
         return _known(found)
     bad = check_topic_name(wanted.name)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if bad is None else ErrorCode.INVALID_TOPIC_EXCEPTION

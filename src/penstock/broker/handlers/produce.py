@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
 from penstock.broker.request import Answer, EndConnection, Request
+from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes, why_missing
 from penstock.log.errors import LogError
 from penstock.log.partition_log import Appended
 from penstock.records import Buffer, Codec, UnsupportedCodec
@@ -19,6 +20,8 @@ from penstock.records.conversion import upconvert
 from penstock.replication.partition import Partition
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -32,17 +35,14 @@ if TYPE_CHECKING:
 ALL: Final = -1
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
-
-
-class NotEnoughReplicas(LogError):
-    """The topic demands more replicas in sync than there are."""
+_TELLS_LEADERS = 10
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: ProduceRequest = request.message
     acks = message.acks
     response = ProduceResponse()
-    waiting = _Waiting(response, answer)
+    waiting = _Waiting(broker, request, response, answer)
     for topic in message.topic_data:
         outcomes = TopicProduceResponse(name=topic.name)
         response.responses.append(outcomes)
@@ -50,17 +50,17 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             outcome = PartitionProduceResponse(index=data.index)
             outcomes.partition_responses.append(outcome)
             if acks not in (0, 1, ALL):
-                _refuse(outcome, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not 0, 1 or -1 (all)")
+                reason = f"acks={acks} is not 0, 1 or -1 (all)"
+                waiting.refuse(outcome, ErrorCode.INVALID_REQUIRED_ACKS, reason)
                 continue
             partition = broker.replicas.get(topic.name, data.index)
             if partition is None:
-                _refuse(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+                waiting.refuse(outcome, why_missing(broker, topic.name, data.index), None)
                 continue
             try:
                 appended, size = _append(partition, data, acks, request)
             except EXPECTED as error:
-                code = ErrorCode.NOT_ENOUGH_REPLICAS if isinstance(error, NotEnoughReplicas) else error_code_of(error)
-                _refuse(outcome, code, str(error))
+                waiting.refuse(outcome, error_code_of(error), str(error))
                 continue
             if not appended.is_duplicate:
                 records = appended.last_offset - appended.base_offset + 1
@@ -68,8 +68,11 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             outcome.base_offset = appended.base_offset
             outcome.log_append_time_ms = appended.append_time_ms
             outcome.log_start_offset = partition.log.log_start_offset
-            if acks == ALL or partition.log.flush_count_reached:
-                broker.replicas.when_durable(partition, appended.last_offset + 1, waiting.durable(outcome))
+            end = appended.last_offset + 1
+            if acks == ALL:
+                broker.replicas.when_committed(partition, end, message.timeout_ms, waiting.one_more(outcome))
+            elif partition.log.flush_count_reached:
+                broker.replicas.when_durable(partition, end, waiting.one_more(outcome))
     if acks == 0:
         _end_if_refused(response)
         answer(None)
@@ -87,12 +90,8 @@ def _end_if_refused(response: ProduceResponse) -> None:
 
 
 def _append(partition: Partition, data: PartitionProduceData, acks: int, request: Request) -> tuple[Appended, int]:
-    if acks == ALL and partition.insync_replicas < partition.min_insync_replicas:
-        raise NotEnoughReplicas(
-            f"min.insync.replicas={partition.min_insync_replicas}, in sync: {partition.insync_replicas}"
-        )
     records = _as_batches(data, partition, request.version)
-    return partition.append(records, request.now_ms), len(records)
+    return partition.append(records, request.now_ms, is_waited_for=acks == ALL), len(records)
 
 
 def _as_batches(data: PartitionProduceData, partition: Partition, version: int) -> Buffer:
@@ -110,34 +109,39 @@ def _as_batches(data: PartitionProduceData, partition: Partition, version: int) 
     return records
 
 
-def _refuse(outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
-    outcome.error_code = code
-    outcome.base_offset = -1
-    outcome.error_message = reason
-
-
 class _Waiting:
-    """An answer that leaves when every partition is durable or has failed."""
+    """An answer that leaves when every partition is committed or has failed."""
 
-    __slots__ = ("_answer", "_left", "_response")
+    __slots__ = ("_answer", "_broker", "_has_refusals", "_left", "_request", "_response")
 
-    def __init__(self, response: ProduceResponse, answer: Answer) -> None:
+    def __init__(self, broker: Broker, request: Request, response: ProduceResponse, answer: Answer) -> None:
+        self._broker = broker
+        self._request = request
         self._response = response
         self._answer = answer
+        self._has_refusals = False
         self._left = 1  # the handler itself, until all partitions are appended
 
-    def durable(self, outcome: PartitionProduceResponse) -> _Durable:
-        """One more to wait for: what to call when it is durable, or cannot be."""
+    def one_more(self, outcome: PartitionProduceResponse) -> _Part:
+        """One more to wait for: what to call when it is committed, or cannot be."""
         self._left += 1
-        return _Durable(self, outcome)
+        return _Part(self, outcome)
+
+    def refuse(self, outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
+        self._has_refusals = True
+        outcome.error_code = code
+        outcome.base_offset = -1
+        outcome.error_message = reason
 
     def release(self) -> None:
         self._left -= 1
         if self._left == 0:
+            if self._has_refusals and self._request.version >= _TELLS_LEADERS:
+                _tell_leaders(self._broker, self._response)
             self._answer(self._response)
 
 
-class _Durable:
+class _Part:
     """One partition's part in the waiting."""
 
     __slots__ = ("_outcome", "_waiting")
@@ -148,5 +152,17 @@ class _Durable:
 
     def __call__(self, error: LogError | None) -> None:
         if error is not None:
-            _refuse(self._outcome, error_code_of(error), str(error))
+            self._waiting.refuse(self._outcome, error_code_of(error), str(error))
         self._waiting.release()
+
+
+def _tell_leaders(broker: Broker, response: ProduceResponse) -> None:
+    leaders: set[int] = set()
+    for topic in response.responses:
+        for outcome in topic.partition_responses:
+            if outcome.error_code in SENT_AWAY and (leader := leader_of(broker, topic.name, outcome.index)) is not None:
+                outcome.current_leader = LeaderIdAndEpoch(*leader)
+                leaders.add(leader[0])
+    response.node_endpoints = [
+        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes(broker, leaders)
+    ]

@@ -1,0 +1,305 @@
+"""What a broker of several has more than one that stands alone.
+
+Noun: `Clustering`: the broker's membership, its ways to the others, and what keeps its replicas in step with theirs.
+
+Rule: the data folders are opened before the broker registers, so that nobody waits for a leader that is still reading
+them; the ports are open before it registers too, so that the controller reaches it, and until the first image came it
+takes nothing but that. It leaves in the opposite order: what it leads goes to others first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.cluster_rules import ClusterRules, given_binding, overruled
+from penstock.broker.config_rules import SettingsRules
+from penstock.broker.forwarding import FORWARDED, forwarded
+from penstock.broker.handlers import alter_partition, controlled_shutdown, push_image
+from penstock.broker.links import BrokerLinks
+from penstock.broker.lives import read_former_life, take_back_good_end, write_life
+from penstock.broker.membership import Membership, TreeOpener
+from penstock.broker.office import Equipment
+from penstock.broker.served import Served
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.broker.strays import cluster_id_to_keep
+from penstock.broker.upkeep import Upkeep
+from penstock.broker.vigil import Vigil
+from penstock.client.addresses import Address
+from penstock.client.opening import Way
+from penstock.cluster import paths
+from penstock.cluster.errors import ClusterError
+from penstock.cluster.image import ClusterImage, TopicImage
+from penstock.cluster.layout import BrokerRegistration, Endpoint
+from penstock.cluster.topics import TopicDefaults
+from penstock.cluster.tree import Tree
+from penstock.log.folders.metadata_files import MetadataFileError, read_meta
+from penstock.replication.fetch_request import FetcherSettings
+from penstock.replication.fetchers import Fetchers
+from penstock.replication.isr_keeper import IsrKeeper
+from penstock.replication.throttle import UNLIMITED, Throttle
+from penstock.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_ISR_TICK_MS: Final = 100
+_CONNECT_TIMEOUT_MS: Final = 3_000
+
+
+class Clustering:
+    """Of one broker. The methods are called in their order, once each."""
+
+    def __init__(self, broker: Broker, open_tree: TreeOpener) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.rules = ClusterRules()
+        way = Way(f"broker-{broker.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
+        self.links = BrokerLinks(self.address_of, way)
+        equipment = Equipment(
+            broker.random,
+            SettingsRules(),
+            self.rules.rules,
+            TopicDefaults(settings.num_partitions, settings.default_replication_factor),
+            given_binding(settings),
+            self.links,
+        )
+        self.membership = Membership(
+            broker.node_id,
+            open_tree,
+            equipment,
+            broker.clock,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            is_gone=self._is_gone,
+        )
+        self._vigil = Vigil(self.membership, self.address_of, settings.zookeeper_session_timeout_ms)
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where another broker listens to brokers."""
+        listener = self._broker.settings.inter_broker_listener.name
+        controller = self.membership.controller
+        # Who has just come is known to the controller before any broker's image tells of it.
+        image = self.membership.image if controller is None else controller.image
+        endpoint = image.endpoint(broker_id, listener)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+    def bound(self, settings: TopicSettings, image: ClusterImage, topic: str) -> TopicSettings:
+        """A topic's settings with what the whole cluster agrees on."""
+        return self.rules.bound(settings, image, topic)
+
+    def _is_gone(self, topic: TopicImage) -> bool:
+        return self._broker.roles.is_gone(topic)
+
+    # --- coming
+
+    async def open(self) -> ClusterImage:
+        """A session; what the tree holds."""
+        broker = self._broker
+        folders = broker.settings.log_dirs
+        image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, broker.files, folders))
+        self._former = read_former_life(broker.files, folders)
+        take_back_good_end(broker.files, folders)
+        for name, text in overruled(broker.settings, image).items():
+            if paths.DEFAULT_BROKER in image.broker_configs:
+                logger.warning(
+                    "%s=%s of this broker's own settings is not in force: the cluster has one value for all brokers; "
+                    "change it with penstock configs alter for the default broker",
+                    name,
+                    text,
+                )
+        return image
+
+    def remove_what_moved_away(self, image: ClusterImage) -> None:
+        """Logs of partitions that have other replicas by now."""
+        logs = self._broker.replicas.logs
+        moved = [
+            (hosted.topic, hosted.partition)
+            for hosted in logs.logs()
+            for partition in (image.partition(hosted.topic, hosted.partition),)
+            if partition is not None and self._broker.node_id not in (*partition.replicas, *partition.removing)
+        ]
+        if moved:
+            logger.info("%d partitions have moved to other brokers and are removed: %s", len(moved), moved[:5])
+            logs.delete_all(moved, self._broker.clock.now_ms())
+
+    def start_replication(self) -> Fetchers:
+        broker, settings = self._broker, self._broker.settings
+        self._throttle = Throttle(UNLIMITED, self._is_throttled)
+        self.fetchers = Fetchers(
+            broker.node_id,
+            lambda: self.membership.broker_epoch,
+            self.links,
+            broker.commits,
+            broker.loop,
+            FetcherSettings(
+                max_wait_ms=settings.replica_fetch_wait_max_ms,
+                min_bytes=settings.replica_fetch_min_bytes,
+                max_bytes=settings.replica_fetch_response_max_bytes,
+                partition_max_bytes=settings.replica_fetch_max_bytes,
+                backoff_max_ms=settings.replica_fetch_backoff_ms,
+            ),
+            self._throttle,
+        )
+        self._isr_keeper = IsrKeeper(
+            broker.replicas,
+            broker.node_id,
+            lambda: self.membership.broker_epoch,
+            self.membership.epochs,
+            self.membership.ask_isrs,
+            lambda: broker.settings.replica_lag_time_max_ms,
+            broker.clock.monotonic_ms,
+        )
+        return self.fetchers
+
+    def _is_throttled(self, topic: str, index: int) -> bool:
+        throttled = self._broker.topic_settings_of(topic).follower_throttled_replicas
+        return "*" in throttled or f"{index}:{self._broker.node_id}" in throttled
+
+    async def join(self) -> None:
+        """Be one of the cluster; returns with its first image."""
+        broker = self._broker
+        endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in broker.advertised)
+        registration = BrokerRegistration(
+            broker.node_id,
+            endpoints,
+            broker.settings.broker_rack,
+            broker.clock.now_ms(),
+            clean_epoch=self._former.clean_epoch,
+            is_emptied=self._former.is_emptied,
+        )
+        await self.membership.join(registration)
+        write_life(broker.files, broker.settings.log_dirs, self.membership.broker_epoch, clean=False)
+        self._vigil.start()
+
+    def start_upkeep(self, upkeep: Upkeep) -> None:
+        settings = self._broker.settings
+        upkeep.every("in-sync replicas", _ISR_TICK_MS, lambda: self._spawn(self._isr_keeper.tick()))
+        if settings.auto_leader_rebalance_enable:
+            seconds = settings.leader_imbalance_check_interval_seconds
+            upkeep.every("preferred leaders", seconds * 1000, lambda: self._spawn(self._balance()))
+
+    async def _balance(self) -> None:
+        controller = self.membership.controller
+        if controller is not None:
+            try:
+                moved = await controller.tick(self._broker.settings.leader_imbalance_per_broker_percentage)
+            except ClusterError as error:
+                logger.warning("leaders were not looked after: %s", error)
+            else:
+                if moved:
+                    logger.info("%d partitions are led by their preferred replica again", moved)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._broker.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- figures
+
+    def under_replicated(self) -> int:
+        return sum(1 for each in self._broker.replicas.led() if each.leadership and not each.leadership.is_complete)
+
+    def under_min_isr(self) -> int:
+        return sum(1 for each in self._broker.replicas.led() if each.insync_replicas < each.min_insync_replicas)
+
+    def is_controller(self) -> int:
+        return int(self.membership.controller is not None)
+
+    def offline_partitions(self) -> int:
+        controller = self.membership.controller
+        if controller is None:
+            return 0
+        image = controller.image
+        return sum(
+            image.live_leader(partition) < 0
+            for topic in image.topics.values()
+            if topic.name not in image.deleting
+            for partition in topic.partitions
+        )
+
+    def max_lag(self) -> int:
+        return max(self.fetchers.lags().values(), default=0)
+
+    # --- going
+
+    async def leave(self) -> None:
+        """Let others lead what this broker leads."""
+        settings = self._broker.settings
+        within_ms = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms
+        if settings.controlled_shutdown_enable and not await self.membership.leave(within_ms):
+            logger.warning("broker %d stops although partitions need it", self._broker.node_id)
+        await self.stop_following()
+
+    async def withdraw(self, reason: str) -> None:
+        """Leave the cluster at once, without handing over: somebody else in sync leads then."""
+        logger.error("broker %d leaves the cluster: %s; see to it, and start it again", self._broker.node_id, reason)
+        await self.stop_following()
+        await self.close()
+
+    async def stop_following(self) -> None:
+        """Ask, propose and take nothing any more."""
+        self._last_epoch = self.membership.broker_epoch
+        await self._vigil.close()
+        await self.membership.retire()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if hasattr(self, "fetchers"):
+            await self.fetchers.close()
+
+    async def close(self) -> None:
+        """End the session; the others know at once that the broker is gone."""
+        await self.membership.close()
+        self.links.close()
+
+    def note_good_end(self) -> None:
+        """After the data folders are closed."""
+        write_life(self._broker.files, self._broker.settings.log_dirs, self._last_epoch, clean=True)
+
+
+async def number_of_broker(broker: Broker, tree: Tree) -> int:
+    """For a broker without a number: the one that its data folders name, or a new one from the tree."""
+    for folder in broker.settings.log_dirs:
+        try:
+            meta = read_meta(broker.files, folder)
+        except (OSError, MetadataFileError):
+            continue  # whoever opens the folder says what is wrong with it
+        if meta is not None and meta.node_id is not None:
+            return meta.node_id
+    return broker.settings.reserved_broker_max_id + await tree.set(paths.SEQUENCE_IDS, b"")
+
+
+def opener_of(settings: BrokerSettings) -> TreeOpener:
+    """Sessions with the ZooKeeper that the settings name."""
+    connect = settings.zookeeper_connect
+    if connect is None:
+        raise ValueError("zookeeper.connect is not set")
+
+    async def open_tree() -> Tree:
+        from penstock.cluster.zookeeper_tree import open_zookeeper_tree
+
+        return await open_zookeeper_tree(
+            connect,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            connection_timeout_ms=settings.zookeeper_connection_timeout_ms,
+        )
+
+    return open_tree
+
+
+_CLUSTER_APIS: Final[dict[int, Served]] = {
+    ApiKey.PUSH_IMAGE: Served(0, 0, push_image.handle),
+    ApiKey.ALTER_PARTITION: Served(3, 3, alter_partition.handle),
+    ApiKey.CONTROLLED_SHUTDOWN: Served(3, 3, controlled_shutdown.handle),
+}
+
+
+def clustered(served: Mapping[int, Served]) -> dict[int, Served]:
+    """What a broker of several serves."""
+    forwarding = {key: each._replace(handle=forwarded(each.handle)) for key, each in served.items() if key in FORWARDED}
+    return {**served, **forwarding, **_CLUSTER_APIS}

@@ -1,0 +1,86 @@
+"""AlterPartitionReassignments: partitions move to other brokers; without replicas, a move is taken back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.refusals import Explanation, explain
+from penstock.broker.request import Answer, Request
+from penstock.cluster.decision import TopicPartition
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: AlterPartitionReassignmentsRequest = request.message
+
+    def refuse(reason: Explanation) -> None:
+        answer(AlterPartitionReassignmentsResponse(error_code=reason.code, error_message=reason.text))
+
+    membership = broker.membership_or_none
+    if membership is None:
+        refuse(
+            Explanation(ErrorCode.INVALID_REQUEST, "this broker stands alone: there is no other to move anything to")
+        )
+        return
+    controller = membership.controller
+    if controller is None:
+        refuse(Explanation(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        return
+    wanted = {
+        (topic.name, item.partition_index): None if item.replicas is None else tuple(item.replicas)
+        for topic in message.topics
+        for item in topic.partitions
+    }
+    changed = [] if message.allow_replication_factor_change else _resized(broker, wanted)
+    if changed:
+        reason = "the number of replicas would change, and the request says that it must not"
+        answer(_response(message, dict.fromkeys(changed, Explanation(ErrorCode.INVALID_REPLICATION_FACTOR, reason))))
+        return
+
+    async def move() -> None:
+        outcomes = await controller.reassign(wanted)
+        answer(_response(message, {key: explain(refusal) for key, refusal in outcomes.items()}))
+
+    broker.spawn(move(), lambda error: refuse(explain(error)))
+
+
+def _resized(broker: Broker, wanted: dict[TopicPartition, tuple[int, ...] | None]) -> list[TopicPartition]:
+    found = []
+    for (topic, index), replicas in wanted.items():
+        partition = broker.cluster.image.partition(topic, index)
+        if partition is not None and replicas is not None:
+            before = len([each for each in partition.replicas if each not in partition.adding])
+            if len(replicas) != before:
+                found.append((topic, index))
+    return found
+
+
+def _response(
+    message: AlterPartitionReassignmentsRequest, reasons: dict[TopicPartition, Explanation]
+) -> AlterPartitionReassignmentsResponse:
+    fine = Explanation(ErrorCode.NONE)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=item.partition_index, error_code=code, error_message=text
+                    )
+                    for item in topic.partitions
+                    for code, text in (reasons.get((topic.name, item.partition_index), fine),)
+                ],
+            )
+            for topic in message.topics
+        ],
+    )

@@ -1,0 +1,32 @@
+"""ControlledShutdown: a broker that is about to stop hands over what it leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.refusals import explain
+from penstock.broker.request import Answer, Request
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: ControlledShutdownRequest = request.message
+    controller = broker.membership.controller
+    if controller is None:
+        answer(ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER))
+        return
+
+    async def hand_over() -> None:
+        remaining = await controller.shut_down(message.broker_id, message.broker_epoch)
+        left = [RemainingPartition(topic_name=topic, partition_index=index) for topic, index in remaining]
+        answer(ControlledShutdownResponse(remaining_partitions=left))
+
+    broker.spawn(hand_over(), lambda error: answer(ControlledShutdownResponse(error_code=explain(error).code)))

@@ -1,0 +1,67 @@
+"""ElectLeaders: back to the preferred leaders, or to one that may lack records where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.refusals import Explanation, explain
+from penstock.broker.request import Answer, Request
+from penstock.cluster.decision import TopicPartition
+from penstock.cluster.errors import Refusal
+from penstock.cluster.preferred import ElectionKind
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_NAMES_ERRORS: Final = 1
+_ALONE: Final = "this broker stands alone: it leads all there is"
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: ElectLeadersRequest = request.message
+    named = message.topic_partitions
+    wanted = None if named is None else [(topic.topic, index) for topic in named for index in topic.partitions]
+
+    def refuse(reason: Explanation) -> None:
+        results = _results(dict.fromkeys(wanted or (), reason))
+        code = reason.code if request.version >= _NAMES_ERRORS else ErrorCode.NONE
+        answer(ElectLeadersResponse(error_code=code, replica_election_results=results))
+
+    if message.election_type not in tuple(ElectionKind):
+        refuse(Explanation(ErrorCode.INVALID_REQUEST, f"{message.election_type} is no kind of election"))
+        return
+    membership = broker.membership_or_none
+    if membership is None:
+        reasons = {key: Explanation(ErrorCode.ELECTION_NOT_NEEDED, _ALONE) for key in wanted or ()}
+        answer(ElectLeadersResponse(replica_election_results=_results(reasons)))
+        return
+    controller = membership.controller
+    if controller is None:
+        refuse(Explanation(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        return
+
+    async def elect() -> None:
+        outcomes = await controller.elect_leaders(ElectionKind(message.election_type), wanted)
+        answer(ElectLeadersResponse(replica_election_results=_results(_explained(outcomes))))
+
+    broker.spawn(elect(), lambda error: refuse(explain(error)))
+
+
+def _explained(outcomes: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPartition, Explanation]:
+    return {key: explain(refusal) for key, refusal in outcomes.items()}
+
+
+def _results(reasons: Mapping[TopicPartition, Explanation]) -> list[ReplicaElectionResult]:
+    topics: dict[str, ReplicaElectionResult] = {}
+    for (topic, index), (code, text) in reasons.items():
+        result = topics.setdefault(topic, ReplicaElectionResult(topic=topic, partition_result=[]))
+        result.partition_result.append(PartitionResult(partition_id=index, error_code=code, error_message=text))
+    return list(topics.values())

@@ -1,0 +1,478 @@
+"""A broker's place in a cluster of several.
+
+Noun: `Membership`: a session with the metadata tree, the registration that lasts as long, the candidacy for controller,
+and the image of the cluster that the controller sends.
+
+    session ─> what the tree holds ─> (the data folders are opened) ─> registered ─> candidate ─> an image from the
+    controller ─> leader and follower
+
+Rule: what the broker leads and follows comes from the controller's images and from nowhere else. A session that ended
+takes the registration and the candidacy with it; the broker goes on with what it knows, opens another session, and
+registers as who it was: the epoch of its new life tells the others that the old one is over. As no memory was lost
+between the two, the old one is told to have ended in good order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.broker.handlers import alter_partition
+from penstock.broker.office import Equipment, Office
+from penstock.cluster import paths
+from penstock.cluster.controller import Controller
+from penstock.cluster.controller_claim import claim_controller
+from penstock.cluster.errors import ClusterError, NotController, SessionExpired
+from penstock.cluster.founding import found_cluster
+from penstock.cluster.image import ClusterImage, PartitionImage
+from penstock.cluster.image_holder import Cancel, Listener, Preparation
+from penstock.cluster.image_receiver import ImageReceiver, IsGone
+from penstock.cluster.image_updates import ImageAck, ImageUpdate
+from penstock.cluster.isr_changes import IsrRefusal, IsrRequest
+from penstock.cluster.layout import UNKNOWN_EPOCH, BrokerRegistration
+from penstock.cluster.loading import load_image
+from penstock.cluster.outcomes import ConfigChange, ConfigOutcome, NewPartitions, TopicOutcome
+from penstock.cluster.producer_ids import ProducerIds
+from penstock.cluster.registration import register_broker
+from penstock.cluster.topics import NewTopic
+from penstock.cluster.tree import Delete, SessionEvent, Tree, find
+from penstock.replication.links import Link, LinkLost
+from penstock.runtime.clock import Clock
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.alter_partition import AlterPartitionResponse
+from penstock.wire.schemas.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from penstock.wire.schemas.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from penstock.wire.types import Message
+
+logger = logging.getLogger(__name__)
+
+TreeOpener = Callable[[], Awaitable[Tree]]
+
+_RETRY_S: Final = 0.5
+_LEAVE_S: Final = 0.25
+_ASK_TIMEOUT_MS: Final = 10_000
+_SHUTDOWN_VERSION: Final = 3
+_CREATE_VERSION: Final = 7
+_REACH_S: Final = 1.0
+
+
+class Membership:
+    """Of one broker. `open` it, `join`, `leave`, `close`, once each."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        open_tree: TreeOpener,
+        equipment: Equipment,
+        clock: Clock,
+        *,
+        session_timeout_ms: int,
+        is_gone: IsGone,
+    ) -> None:
+        self._broker_id = broker_id
+        self._open_tree = open_tree
+        self._equipment = equipment
+        self._clock = clock
+        self._session_timeout_ms = session_timeout_ms
+        self._receiver = ImageReceiver(broker_id, is_gone)
+        self._found = ClusterImage()
+        self._tree: Tree | None = None
+        self._expired = asyncio.Event()
+        self._displaced = asyncio.Event()
+        self._registration: BrokerRegistration | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._office: Office | None = None
+        self._producer_ids: ProducerIds | None = None
+        self._to_controller: tuple[int, Link] | None = None
+        self._first_image = asyncio.Event()
+        self._receiver.listen(lambda _, __: self._first_image.set())
+
+    # --- what is known
+
+    @property
+    def broker_id(self) -> int:
+        return self._broker_id
+
+    @property
+    def image(self) -> ClusterImage:
+        """The controller's; before the first, what the tree held when it was opened."""
+        return self._receiver.image if self._first_image.is_set() else self._found
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this life; UNKNOWN_EPOCH while the broker is not registered."""
+        return self._receiver.broker_epoch
+
+    @property
+    def controller(self) -> Controller | None:
+        """Of the cluster, while it is this broker."""
+        office = self._office
+        return office.controller if office is not None and office.controller.is_active else None
+
+    def listen(self, listener: Listener) -> Cancel:
+        return self._receiver.listen(listener)
+
+    def prepare(self, preparation: Preparation) -> Cancel:
+        return self._receiver.prepare(preparation)
+
+    async def take(self, update: ImageUpdate) -> ImageAck:
+        """An image from the controller."""
+        return await self._receiver.take(update)
+
+    # --- the life of a member
+
+    async def open(self, kept_id: Callable[[Tree], Awaitable[str | None]]) -> ClusterImage:
+        """Begin a session; what the tree holds. `kept_id` finds the cluster's id in the data folders, for a new tree.
+
+        ClusterError.
+        """
+        tree = await self._begin_session()
+        await found_cluster(tree, self._equipment.random, await kept_id(tree))
+        self._found = await load_image(tree)
+        if self._producer_ids is not None:
+            await self._producer_ids.stock_up()
+        return self._found
+
+    async def join(self, registration: BrokerRegistration) -> None:
+        """Register, and return when the controller has sent an image. BrokerIdInUse, ClusterError."""
+        self._registration = registration
+        await self._register()
+        self._life = asyncio.get_running_loop().create_task(self._live())
+        first = asyncio.get_running_loop().create_task(self._first_image.wait())
+        try:
+            await asyncio.wait((first, self._life), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            first.cancel()
+        if self._life.done():
+            await self._life
+            raise ClusterError("the broker's membership ended before it began")
+
+    async def leave(self, within_ms: float) -> bool:
+        """Hand over what this broker leads, to whoever is in sync; whether nothing is left that needs it.
+
+        It is waited for as long as somebody is there who may be catching up right now.
+        """
+        question = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self.broker_epoch)
+        deadline_ms = self._clock.monotonic_ms() + within_ms
+        told = 0
+        while True:
+            try:
+                left = await self._shut_down(question)
+            except (LinkLost, ClusterError) as error:
+                logger.warning("the controller could not be asked to relieve this broker: %s", error)
+            else:
+                if not left:
+                    return True
+                if len(left) != told:
+                    logger.info("%d partitions still need broker %d: %s", len(left), self._broker_id, list(left[:3]))
+                told = len(left)
+                if not self._may_be_relieved(left):
+                    return False
+            if self._clock.monotonic_ms() >= deadline_ms:
+                return False
+            await asyncio.sleep(_LEAVE_S)
+
+    def _may_be_relieved(self, partitions: Sequence[tuple[str, int]]) -> bool:
+        """Whether somebody is alive who holds one of these and is not in sync yet."""
+        image = self.image
+        for topic, index in partitions:
+            partition = image.partition(topic, index)
+            if partition is not None and any(
+                broker in image.brokers and broker not in image.leaving and broker not in partition.isr
+                for broker in partition.replicas
+                if broker != self._broker_id
+            ):
+                return True
+        return False
+
+    async def _shut_down(self, question: ControlledShutdownRequest) -> Sequence[tuple[str, int]]:
+        controller = self.controller
+        if controller is not None:
+            return await controller.shut_down(question.broker_id, question.broker_epoch)
+        answer = await self.ask_controller(ApiKey.CONTROLLED_SHUTDOWN, _SHUTDOWN_VERSION, question, _ASK_TIMEOUT_MS)
+        if not isinstance(answer, ControlledShutdownResponse) or answer.error_code:
+            raise LinkLost(f"the controller refused: {_named(answer)}")
+        return [(item.topic_name, item.partition_index) for item in answer.remaining_partitions]
+
+    async def retire(self) -> None:
+        """Be no controller any more, and take no more images."""
+        if self._life is not None:
+            life, self._life = self._life, None
+            life.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await life
+        await self._receiver.close()
+        self._drop_controller_link()
+
+    async def close(self) -> None:
+        """End the session: the registration goes with it."""
+        await self.retire()
+        if self._tree is not None:
+            tree, self._tree = self._tree, None
+            await tree.close()
+
+    # --- sessions
+
+    async def _begin_session(self) -> Tree:
+        tree = await self._open_tree()
+        self._tree = tree
+        self._expired = expired = asyncio.Event()
+        tree.watch_session(lambda event: expired.set() if event is SessionEvent.EXPIRED else None)
+        tree.watch(paths.broker(self._broker_id), lambda _: self._displaced.set())
+        if self._producer_ids is None:
+            self._producer_ids = ProducerIds(tree, self._broker_id)
+        self._producer_ids.follow(tree)
+        return tree
+
+    async def _register(self) -> None:
+        assert self._tree is not None
+        assert self._registration is not None
+        timeout_ms = self._session_timeout_ms
+        epoch = await register_broker(self._tree, self._registration, session_timeout_ms=timeout_ms)
+        self._receiver.broker_epoch = epoch
+        self._displaced.clear()
+        logger.info("broker %d is registered, broker epoch %d", self._broker_id, epoch)
+
+    async def _live(self) -> None:
+        """Stand for controller while the session lasts; then begin another."""
+        loop = asyncio.get_running_loop()
+        while True:
+            assert self._tree is not None
+            tasks = [
+                loop.create_task(self._stand(self._tree)),
+                loop.create_task(self._stay_registered(self._tree)),
+                loop.create_task(self._expired.wait()),
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(outcome, Exception) and not isinstance(outcome, ClusterError):
+                        logger.error("broker %d: its membership failed", self._broker_id, exc_info=outcome)
+            await self._begin_again()
+
+    async def _stay_registered(self, tree: Tree) -> None:
+        """Register again whenever somebody took this broker for dead. Returns when the session is of no use."""
+        while True:
+            await self._displaced.wait()
+            self._displaced.clear()
+            try:
+                node = await find(tree, paths.broker(self._broker_id))
+                if node is None:
+                    logger.warning("broker %d was taken for dead, and registers again", self._broker_id)
+                    self._remember_life()
+                    await self._register()
+            except SessionExpired:
+                return
+            except ClusterError as error:
+                logger.warning("broker %d cannot register again yet: %s", self._broker_id, error)
+                await asyncio.sleep(_RETRY_S)
+                self._displaced.set()
+
+    def _remember_life(self) -> None:
+        """The next registration tells that whoever is in this process has forgotten nothing."""
+        assert self._registration is not None
+        former = self.broker_epoch
+        self._receiver.broker_epoch = UNKNOWN_EPOCH
+        if former == UNKNOWN_EPOCH:
+            return
+        seen = self._receiver.image.brokers.get(self._broker_id)
+        # A life of which no controller has taken notice has told nobody that its disk is another one.
+        is_emptied = self._registration.is_emptied and (seen is None or seen.epoch != former)
+        self._registration = replace(self._registration, clean_epoch=former, is_emptied=is_emptied)
+
+    async def _begin_again(self) -> None:
+        logger.warning(
+            "the session of broker %d (epoch %d) is over; beginning another", self._broker_id, self.broker_epoch
+        )
+        self._remember_life()
+        while True:
+            try:
+                if self._tree is not None:
+                    old, self._tree = self._tree, None
+                    await old.close()
+                await self._begin_session()
+                await self._register()
+            except ClusterError as error:
+                logger.warning("broker %d cannot register again yet: %s", self._broker_id, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def take_for_dead(self, broker_id: int, epoch: int) -> None:
+        """End the registration of another broker's life, and its claim to be the controller."""
+        tree = self._tree
+        if tree is None:
+            return
+        try:
+            node = await find(tree, paths.broker(broker_id))
+            if node is None or node.created != epoch:
+                return
+            operations = [Delete(paths.broker(broker_id), node.version)]
+            controller = await find(tree, paths.CONTROLLER)
+            if controller is not None and controller.owner == node.owner:
+                operations.append(Delete(paths.CONTROLLER, controller.version))
+            await tree.multi(operations)
+        except ClusterError as error:
+            logger.info("the registration of broker %d was not ended: %s", broker_id, error)
+
+    # --- the controller
+
+    async def _stand(self, tree: Tree) -> None:
+        """Be the controller whenever nobody else is."""
+        changed = asyncio.Event()
+        cancel = tree.watch(paths.CONTROLLER, lambda _: changed.set())
+        try:
+            while True:
+                changed.clear()
+                try:
+                    claim = await claim_controller(tree, self._broker_id, self._clock)
+                    if claim is None:
+                        await changed.wait()
+                        continue
+                    await self._hold(Office(self._broker_id, tree, claim, self._equipment, self.take))
+                except SessionExpired:
+                    return
+                except ClusterError as error:
+                    logger.warning("broker %d stood for controller in vain: %s", self._broker_id, error)
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            cancel()
+
+    async def _hold(self, office: Office) -> None:
+        self._office = office
+        try:
+            await office.open()
+            await office.closed.wait()
+        finally:
+            self._office = None
+            await office.close(give_up=True)
+
+    async def ask_controller(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
+        """LinkLost if there is none, or it does not answer."""
+        controller_id = self.image.controller_id
+        if controller_id < 0 or controller_id == self._broker_id:
+            raise LinkLost("no other broker is known to be the controller")
+        if self._to_controller is not None and self._to_controller[0] != controller_id:
+            self._drop_controller_link()
+        if self._to_controller is None:
+            self._to_controller = (controller_id, self._equipment.links.to(controller_id))
+        link = self._to_controller[1]
+        try:
+            return await link.ask(api_key, version, message, timeout_ms)
+        except LinkLost:
+            self._drop_controller_link(link)
+            raise
+
+    def _drop_controller_link(self, only: Link | None = None) -> None:
+        if self._to_controller is not None and only in (None, self._to_controller[1]):
+            self._to_controller[1].close()
+            self._to_controller = None
+
+    async def ask_isrs(self, requests: list[IsrRequest]) -> Sequence[IsrRefusal | PartitionImage]:
+        """Of the controller, wherever it is. LinkLost, ClusterError: nobody knows."""
+        controller = self.controller
+        if controller is not None:
+            return await controller.alter_isrs(requests)
+        image = self.image
+        known = [request for request in requests if request.topic in image.topics]
+        question = alter_partition.message_of(self._broker_id, self.broker_epoch, known, image)
+        answer = await self.ask_controller(ApiKey.ALTER_PARTITION, alter_partition.VERSION, question, _ASK_TIMEOUT_MS)
+        if not isinstance(answer, AlterPartitionResponse) or answer.error_code:
+            raise LinkLost(f"the controller refused: {_named(answer)}")
+        return alter_partition.outcomes_of(requests, answer, image)
+
+    # --- what handlers ask of a cluster
+
+    async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
+        outcomes = await self._require().create_topics(wanted, validate_only=validate_only)
+        await self._reach_all(validate_only)
+        return outcomes
+
+    async def let_create(self, wanted: Sequence[NewTopic]) -> None:
+        """Topics that this broker itself wants, made by the controller, wherever it is; returns when they are in the
+        image, or after a while. LinkLost, ClusterError.
+        """
+        if self.controller is not None:
+            await self.create_topics(wanted)
+        else:
+            await self.ask_controller(ApiKey.CREATE_TOPICS, _CREATE_VERSION, _creation(wanted), _ASK_TIMEOUT_MS)
+        await self._until_known({topic.name for topic in wanted})
+
+    async def _until_known(self, names: set[str]) -> None:
+        known = asyncio.Event()
+        cancel = self.listen(lambda _, image: known.set() if names <= image.topics.keys() else None)
+        try:
+            if not names <= self.image.topics.keys():
+                async with asyncio.timeout(_REACH_S):
+                    await known.wait()
+        except TimeoutError:
+            logger.info("topics that were asked for are not there: %s", sorted(names - self.image.topics.keys()))
+        finally:
+            cancel()
+
+    async def create_partitions(
+        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicOutcome]:
+        outcomes = await self._require().create_partitions(wanted, validate_only=validate_only)
+        await self._reach_all(validate_only)
+        return outcomes
+
+    async def delete_topics(self, names: Sequence[str | bytes]) -> list[TopicOutcome]:
+        outcomes = await self._require().delete_topics(names)
+        await self._reach_all()
+        return outcomes
+
+    async def alter_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> list[ConfigOutcome]:
+        outcomes = await self._require().alter_configs(changes, validate_only=validate_only)
+        await self._reach_all(validate_only)
+        return outcomes
+
+    async def allocate_producer_id(self) -> int:
+        if self._producer_ids is None:
+            raise NotController("the broker has no session")
+        return await self._producer_ids.allocate()
+
+    def _require(self) -> Controller:
+        controller = self.controller
+        if controller is None:
+            raise NotController(f"broker {self._broker_id} is not the controller")
+        return controller
+
+    async def _reach_all(self, nothing_changed: bool = False) -> None:
+        if not nothing_changed and self._office is not None:
+            await self._office.reach_all(_REACH_S)
+
+    def epochs(self) -> Mapping[int, int]:
+        """Of the live brokers, by id."""
+        return {broker.broker_id: broker.epoch for broker in self.image.brokers.values()}
+
+
+def _creation(wanted: Sequence[NewTopic]) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+            )
+            for topic in wanted
+        ],
+        timeout_ms=_ASK_TIMEOUT_MS,
+    )
+
+
+def _named(answer: Message) -> str:
+    """The error code of an answer, by its name where it has one."""
+    code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
+    return next((known.name for known in ErrorCode if known == code), str(code))

@@ -1,0 +1,121 @@
+"""What this broker does for the cluster, as an image says.
+
+Noun: `Roles`: logs that are made, partitions that are led and followed, coordinators that are taken on and given up.
+
+Rule: the difference of two images says what changes, and nothing else does. Logs are made before anybody sees the image
+that names them; a partition is led or followed when it is seen. A topic that is on its way out has no roles any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.cluster.image import ClusterImage, TopicImage, diff
+from penstock.coordination.service import OFFSETS_TOPIC, GroupService
+from penstock.log.folders.making import NewLog
+from penstock.replication.fetchers import Fetchers
+from penstock.replication.replicas import Changed, Replicas
+from penstock.runtime.clock import Clock
+
+SettingsIn = Callable[[ClusterImage, str], TopicSettings]
+
+
+class Roles:
+    """Of one broker. Without `fetchers` it follows nobody: it stands alone."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        replicas: Replicas,
+        groups: GroupService,
+        settings_in: SettingsIn,
+        clock: Clock,
+        fetchers: Fetchers | None = None,
+    ) -> None:
+        self._me = broker_id
+        self._replicas = replicas
+        self._groups = groups
+        self._settings_in = settings_in
+        self._clock = clock
+        self._fetchers = fetchers
+
+    # --- logs
+
+    async def make_logs(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Of partitions that this broker is to hold from the image `new` on; the loop serves others meanwhile."""
+        change = diff(old, new)
+        topics = [*change.topics_added.values(), *(after for _, after in change.topics_changed.values())]
+        await self._make(new, topics, is_new=bool(old.cluster_id))
+
+    async def _make(self, image: ClusterImage, topics: Iterable[TopicImage], *, is_new: bool) -> None:
+        logs = self._replicas.logs
+        wanted: list[NewLog] = []
+        for topic in topics:
+            if topic.name in image.deleting:
+                continue
+            missing = [
+                index
+                for index, partition in enumerate(topic.partitions)
+                if self._me in partition.replicas and not logs.holds(topic.name, index)
+            ]
+            if missing:
+                settings = self._settings_in(image, topic.name).log
+                wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in missing]
+        if wanted:
+            made = asyncio.get_running_loop().create_future()
+            logs.create_all(wanted, self._clock.now_ms(), lambda: made.set_result(None), is_new=is_new)
+            await made
+
+    def is_gone(self, topic: TopicImage) -> bool:
+        """Whether nothing of a topic is left here."""
+        return not any(self._replicas.logs.holds(topic.name, index) for index in range(len(topic.partitions)))
+
+    # --- roles
+
+    async def take_up(self, image: ClusterImage) -> None:
+        """The first image, a topic at a time: a health check need not wait for all of them."""
+        await self._make(image, image.topics.values(), is_new=False)
+        self._replicas.know_brokers(image)
+        for topic in image.topics.values():
+            changed = self._replicas.take_up(topic, image, lambda name: self._settings_in(image, name))
+            self._carry_on(image, changed)
+            await asyncio.sleep(0)
+
+    def apply(self, old: ClusterImage, new: ClusterImage) -> None:
+        """From one image to the next."""
+        changed = self._replicas.apply(old, new, lambda name: self._settings_in(new, name))
+        self._carry_on(new, changed)
+        self._remove_unled(new, sorted(new.deleting - old.deleting))
+        gone = {*(old.topics.keys() - new.topics.keys()), *(new.deleting - old.deleting)}
+        if OFFSETS_TOPIC in gone:
+            self._groups.close()  # until somebody looks for a coordinator, and the topic is made again
+        elif gone:
+            self._groups.forget_topics(sorted(gone))
+
+    def _remove_unled(self, image: ClusterImage, deleted: Iterable[str]) -> None:
+        """Logs of topics that were deleted while this broker was away: they never had a role in this life."""
+        logs = self._replicas.logs
+        left = [
+            (name, index)
+            for name in deleted
+            for index in range(len(image.topics[name].partitions))
+            if logs.holds(name, index)
+        ]
+        if left:
+            logs.delete_all(left, self._clock.now_ms())
+
+    def _carry_on(self, image: ClusterImage, changed: Changed) -> None:
+        if self._fetchers is not None:
+            self._fetchers.unfollow([*changed.gone, *((each.topic, each.index) for each in changed.led)])
+            self._fetchers.follow(changed.followed)
+        for topic, index in changed.gone:
+            if topic == OFFSETS_TOPIC:
+                self._groups.resign(index)
+        for partition in changed.followed:
+            if partition.topic == OFFSETS_TOPIC:
+                self._groups.resign(partition.index)
+        for partition in changed.led:
+            if partition.topic == OFFSETS_TOPIC:
+                self._groups.lead(partition, len(image.topics[OFFSETS_TOPIC].partitions))

@@ -1,0 +1,159 @@
+"""Several brokers under one ZooKeeper: what clients and operators see of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stories import BrokerCluster, running
+from tests.broker.wire_client import until
+
+from penstock import Admin, Consumer, Producer, TopicSpec
+from penstock.cluster.errors import BrokerIdInUse
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[BrokerCluster]:
+    with running(str(tmp_path)) as brokers:
+        yield brokers
+
+
+def _values(cluster: BrokerCluster, topic: str, count: int, group: str | None = None) -> list[bytes]:
+    with Consumer(topic, bootstrap_servers=cluster.bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        found: list[bytes] = []
+        while len(found) < count:
+            for records in consumer.poll(5000).values():
+                found += [record.value for record in records]
+        return found
+
+
+def _make(cluster: BrokerCluster, name: str, partitions: int = 1) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(TopicSpec(name, partitions, replication_factor=3))
+    cluster.until_in_sync(name)
+
+
+def test_what_is_acknowledged_is_on_every_replica(cluster: BrokerCluster) -> None:
+    _make(cluster, "views", 3)
+    with Producer(cluster.bootstrap) as producer:
+        deliveries = [producer.send("views", b"%d" % number) for number in range(300)]
+        for delivery in deliveries:
+            delivery.result(20)
+    ends = {
+        tuple(
+            partition.log.log_end_offset
+            for index in range(3)
+            for partition in (broker.broker.replicas.get("views", index),)
+            if partition is not None
+        )
+        for broker in cluster.brokers.values()
+    }
+    assert len(ends) == 1
+    assert sum(ends.pop()) == 300
+    assert sorted(_values(cluster, "views", 300)) == sorted(b"%d" % number for number in range(300))
+
+
+def test_a_topic_is_made_whoever_is_asked(cluster: BrokerCluster) -> None:
+    for number, broker in cluster.brokers.items():
+        with Admin(broker.address) as admin:
+            admin.create_topic(TopicSpec(f"topic-{number}", 2, replication_factor=3))
+    for number in cluster.brokers:
+        until(lambda: {f"topic-{each}" for each in range(3)} <= cluster.image(number).topics.keys(), "all are known")
+
+
+def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: BrokerCluster) -> None:
+    _make(cluster, "views", 4)
+    stop = threading.Event()
+    sent: list[bytes] = []
+    failures: list[BaseException] = []
+
+    def send() -> None:
+        with Producer(cluster.bootstrap, linger_ms=1) as producer:
+            number = 0
+            while not stop.is_set():
+                value = b"%d" % number
+                try:
+                    producer.send("views", value).result(20)
+                except BaseException as error:  # noqa: BLE001 - told below
+                    failures.append(error)
+                    return
+                sent.append(value)
+                number += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        for number in range(3):
+            before = len(sent)
+            until(lambda: len(sent) > before + 20, "records are sent")
+            cluster.stop(number)
+            after = len(sent)
+            until(lambda: len(sent) > after + 20 or bool(failures), "records are sent with one broker less")
+            cluster.start(number)
+            cluster.until_in_sync("views")
+    finally:
+        stop.set()
+        sender.join()
+    assert failures == []
+    assert _values(cluster, "views", len(sent)) and set(_values(cluster, "views", len(sent))) == set(sent)
+
+
+def test_the_coordinator_of_a_group_moves_with_its_partition(cluster: BrokerCluster) -> None:
+    _make(cluster, "views")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(10):
+            producer.send("views", b"%d" % number).result(20)
+    assert len(_values(cluster, "views", 10, group="readers")) == 10
+    cluster.until_in_sync("__consumer_offsets")
+    for number in (0, 1):
+        cluster.stop(number)
+        with Admin(cluster.bootstrap) as admin:
+            offsets = admin.group_offsets("readers")
+        assert [entry.offset for entry in offsets.values() if entry is not None] == [10]
+        cluster.start(number)
+        cluster.until_in_sync("__consumer_offsets")
+
+
+def test_a_number_that_is_taken_is_refused_with_who_has_it(cluster: BrokerCluster, tmp_path: Path) -> None:
+    other = BrokerCluster(cluster.zookeeper, str(tmp_path / "other"))
+    with pytest.raises(BrokerIdInUse, match=str(cluster.brokers[1].port)):
+        other.start(1)
+
+
+def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> None:
+    _make(cluster, "views")
+    epochs = {number: broker.broker.membership.broker_epoch for number, broker in cluster.brokers.items()}
+    cluster.zookeeper.pause()
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("views", b"while nobody answers for the tree").result(20)
+    cluster.zookeeper.kill()
+    cluster.zookeeper.start()
+    until(
+        lambda: (
+            all(broker.broker.membership.broker_epoch >= epochs[number] for number, broker in cluster.brokers.items())
+            and cluster.controller is not None
+        ),
+        "all are registered",
+        within_s=60,
+    )
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("views", b"afterwards").result(20)
+    assert len(_values(cluster, "views", 2)) == 2
+
+
+def test_a_topic_that_was_deleted_while_a_broker_was_away_is_gone_from_it_too(cluster: BrokerCluster) -> None:
+    _make(cluster, "views")
+    cluster.stop(2)
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topics(["views"])
+    assert "views" not in _names(cluster)
+    cluster.start(2)
+    until(lambda: "views" not in cluster.image().topics, "nothing of it is left")
+    assert not cluster.brokers[2].broker.replicas.logs.holds("views", 0)
+
+
+def _names(cluster: BrokerCluster) -> list[str]:
+    with Admin(cluster.bootstrap) as admin:
+        return admin.list_topics()
