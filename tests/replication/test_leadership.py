@@ -161,7 +161,9 @@ def test_a_lost_answer_leaves_the_change_counting_until_the_state_comes() -> Non
     assert partition.propose(10, KNOWN, LAG_MS, 2) is proposal, "asked again as it was, for it may not have been heard"
     assert partition.propose(10, KNOWN, LAG_MS, 3) is None
     partition.refused(for_certain=False)
-    assert partition.settled((1, 2, 3), (1, 2), 7, 3), "it was not"
+    assert partition.settled((1, 2, 3), (1, 2), 7, 3)
+    assert partition.advance(10) == 6, "the same state again proves nothing: the question may still arrive"
+    assert partition.settled((1, 2, 3), (1, 2), 8, 4), "it was not made, and cannot be any more"
     assert partition.advance(10) == 10
 
 

@@ -235,7 +235,6 @@ class Membership:
         timeout_ms = self._session_timeout_ms
         epoch = await register_broker(self._tree, self._registration, session_timeout_ms=timeout_ms)
         self._receiver.broker_epoch = epoch
-        self._displaced.clear()
         logger.info("broker %d is registered, broker epoch %d", self._broker_id, epoch)
 
     async def _live(self) -> None:

@@ -233,7 +233,9 @@ class Leadership:
         self._followers = {
             broker: self._followers.get(broker) or Progress(now_ms) for broker in replicas if broker != self.leader
         }
-        if state_version > self.state_version or self._is_lost:
+        if state_version > self.state_version:
+            # What was asked about the state before cannot be made any more. The same state again proves nothing: a
+            # question that was lost may still be on its way.
             self._pending = None
             self._is_lost = False
         self.isr = tuple(isr)
