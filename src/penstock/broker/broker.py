@@ -505,6 +505,8 @@ class Broker:
             except InvalidSettings as error:
                 logger.error("stored settings of broker %s are not in force: %s", name, error)
         self.settings = settings.with_broker_id(self.node_id)
+        if self._clustering is not None:
+            self._clustering.set_rates(self.settings)
 
     # --- figures
 

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 _ISR_TICK_MS: Final = 100
 _CONNECT_TIMEOUT_MS: Final = 3_000
+_NO_RATE: Final = 2**63 - 1
 
 
 class Clustering:
@@ -155,7 +156,16 @@ class Clustering:
             lambda: broker.settings.replica_lag_time_max_ms,
             broker.clock.monotonic_ms,
         )
+        self.set_rates(settings)
         return self.fetchers
+
+    def set_rates(self, settings: BrokerSettings) -> None:
+        """Settings that changed while the broker runs."""
+        if hasattr(self, "_throttle"):
+            rate = settings.follower_replication_throttled_rate
+            wanted = UNLIMITED if rate >= _NO_RATE else float(rate)
+            if wanted != self._throttle.rate_bytes_s:
+                self._throttle.set_rate(wanted, self._broker.loop.time() * 1000)
 
     def _is_throttled(self, topic: str, index: int) -> bool:
         throttled = self._broker.topic_settings_of(topic).follower_throttled_replicas
