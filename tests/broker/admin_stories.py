@@ -85,6 +85,8 @@ _HANDLERS = {
 class Stage:
     """As much of a broker as administration sees."""
 
+    membership_or_none = None  # it stands alone
+
     def __init__(self, tree: EmbeddedTree, files: SimulatedFiles, settings: BrokerSettings) -> None:
         self.files = files
         self.settings = settings

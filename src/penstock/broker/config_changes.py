@@ -1,8 +1,9 @@
 """Changes of settings on their way from AlterConfigs and IncrementalAlterConfigs to the cluster's metadata.
 
 Rule: settings are judged together, as they would be after the change: each may be right and all of them a
-contradiction. A broker's settings are changed through that broker, which alone knows what else it was given. What is
-stored can be shown: a value fits into every version of DescribeConfigs.
+contradiction. A broker's settings are changed through that broker, which alone knows what else it was given; in a
+cluster through the controller, which judges those of another broker one by one: what contradicts the rest is not put in
+force there, and that broker says so. What is stored can be shown: a value fits into every version of DescribeConfigs.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ class Asked(NamedTuple):
 Explained = dict[Resource, Explanation]
 
 
-def kind_of(broker: Broker, resource: Resource) -> ResourceKind:
-    """The kind of a resource that has settings here. InvalidRequest."""
+def kind_of(broker: Broker, resource: Resource, *, of_any_broker: bool = False) -> ResourceKind:
+    """The kind of a resource that has settings here, or with `of_any_broker` at another broker. InvalidRequest."""
     if resource.type == ResourceKind.TOPIC:
         return ResourceKind.TOPIC
     if resource.type != ResourceKind.BROKER:
         raise InvalidRequest(f"resources of type {resource.type} have no settings here; topics (2) and brokers (4) do")
+    if of_any_broker and _is_any_id(resource.name):
+        return ResourceKind.BROKER
     if resource.name and not _is_id(resource.name, broker.node_id):
         raise InvalidRequest(
             f"this is broker {broker.node_id}: it tells and changes its own settings and those of all brokers "
@@ -63,6 +66,8 @@ def change_configs(
     twice = repeated(item.resource for item in asked)
     explained: Explained = {item.resource: ALL_WELL for item in asked}
 
+    is_controller = broker.membership_or_none is not None
+
     async def make() -> None:
         changes: dict[Resource, ConfigChange] = {}
         for item in asked:
@@ -70,7 +75,7 @@ def change_configs(
                 explained[item.resource] = NAMED_TWICE
                 continue
             try:
-                change = item.change(kind_of(broker, item.resource))
+                change = item.change(kind_of(broker, item.resource, of_any_broker=is_controller))
                 _judge(broker, change)
             except Refusal as refusal:
                 explained[item.resource] = explain(refusal)
@@ -97,9 +102,11 @@ def _judge(broker: Broker, change: ConfigChange) -> None:
         after = edit_config(image, change.kind, change.name, change.edits, rules).image
     if change.kind is ResourceKind.TOPIC:
         _judge_topic(broker, after.topic_config(change.name))
-    else:
+    elif not change.name or _is_id(change.name, broker.node_id):
         node = str(broker.node_id) if change.name else paths.DEFAULT_BROKER
         _judge_broker(broker, after.broker_config(node), cluster_wide=not change.name)
+    else:
+        _check_sizes(after.broker_config(str(int(change.name))))
 
 
 def _judge_topic(broker: Broker, after: Settings) -> None:
@@ -129,5 +136,9 @@ def _check_sizes(settings: Settings) -> None:
             raise InvalidConfig(f"{name}: a value of {size} bytes is too long; at most {_MAX_VALUE_BYTES}")
 
 
+def _is_any_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
 def _is_id(text: str, node_id: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) == node_id
+    return _is_any_id(text) and int(text) == node_id

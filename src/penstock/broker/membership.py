@@ -55,6 +55,7 @@ TreeOpener = Callable[[], Awaitable[Tree]]
 
 _RETRY_S: Final = 0.5
 _LEAVE_S: Final = 0.25
+_UNHEARD_MS: Final = 5_000
 _ASK_TIMEOUT_MS: Final = 10_000
 _SHUTDOWN_VERSION: Final = 3
 _CREATE_VERSION: Final = 7
@@ -158,13 +159,15 @@ class Membership:
         It is waited for as long as somebody is there who may be catching up right now.
         """
         question = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self.broker_epoch)
-        deadline_ms = self._clock.monotonic_ms() + within_ms
+        begun_ms = self._clock.monotonic_ms()
+        deadline_ms = begun_ms + within_ms
         told = 0
         while True:
             try:
                 left = await self._shut_down(question)
             except (LinkLost, ClusterError) as error:
                 logger.warning("the controller could not be asked to relieve this broker: %s", error)
+                deadline_ms = min(deadline_ms, begun_ms + _UNHEARD_MS)
             else:
                 if not left:
                     return True

@@ -79,6 +79,7 @@ SERVED: dict[int, Served] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, _when_used("incremental_alter_configs")),
     ApiKey.OFFSET_DELETE: Served(0, 0, _when_used("offset_delete")),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 1, _when_used("describe_cluster")),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, _when_used("describe_topic_partitions")),
     ApiKey.ELECT_LEADERS: Served(0, 2, _when_used("elect_leaders")),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, _when_used("alter_partition_reassignments")),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, _when_used("list_partition_reassignments")),

@@ -99,7 +99,10 @@ class Vigil:
             return
         self._declared_s[broker_id] = now_s
         how = "has closed its connections and refuses others" if was_open else "refuses connections"
-        logger.warning("broker %d at %s %s: it is taken for dead", broker_id, address, how)
+        if broker_id in self._membership.image.leaving:
+            logger.info("broker %d at %s %s: it has stopped", broker_id, address, how)
+        else:
+            logger.warning("broker %d at %s %s: it is taken for dead", broker_id, address, how)
         await self._membership.take_for_dead(broker_id, epoch)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.request import Answer, Request
-from penstock.cluster.image import TopicImage
+from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.topic_names import check_topic_name
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.metadata import (
@@ -35,7 +35,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     if wanted is None or (not wanted and request.version == 0):
         image = broker.cluster.image
         topics = [topic for topic in image.topics.values() if topic.name not in image.deleting]
-        answer(_response(broker, [_known(topic) for topic in topics]))
+        answer(_response(broker, [_known(image, topic) for topic in topics]))
         return
 
     def look_up() -> list[MetadataResponseTopic]:
@@ -83,29 +83,31 @@ def _look_up(broker: Broker, wanted: MetadataRequestTopic, version: int) -> Meta
             # Below version 12 a name may be missing in a request, but not in an answer.
             name = wanted.name if version >= _NAMELESS_VERSION else ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
-        return _known(found)
+        return _known(image, found)
     found = image.topics.get(wanted.name)
     if found is not None and found.name not in image.deleting:
-        return _known(found)
+        return _known(image, found)
     bad = check_topic_name(wanted.name)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if bad is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(error_code=code, name=wanted.name, is_internal=wanted.name in INTERNAL_TOPICS)
 
 
-def _known(topic: TopicImage) -> MetadataResponseTopic:
+def _known(image: ClusterImage, topic: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
+                offline_replicas=list(image.offline_replicas(partition)),
             )
             for index, partition in enumerate(topic.partitions)
+            for leader in (image.live_leader(partition),)
         ],
     )

@@ -32,7 +32,7 @@ IDENTITY: Final = (
         "optional /path at the end. Without them a broker stands alone and keeps the metadata itself.", _HIGH,
     ),
     Definition(
-        "zookeeper.session.timeout.ms", _INT, 18_000, "After how long without a sign of life ZooKeeper takes this "
+        "zookeeper.session.timeout.ms", _INT, 6_000, "After how long without a sign of life ZooKeeper takes this "
         "broker for dead.", _HIGH, least=1,
     ),
     Definition(

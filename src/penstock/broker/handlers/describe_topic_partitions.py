@@ -1,0 +1,77 @@
+"""DescribeTopicPartitions: topics page by page, with the replicas that are eligible to lead.
+
+Rule: topics come in the order of their names, and a page ends where its limit does, in the middle of a topic if need
+be; the cursor says where the next one begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.handlers.metadata import INTERNAL_TOPICS
+from penstock.broker.request import Answer, Request
+from penstock.cluster.image import ClusterImage, PartitionImage
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+_MOST: Final = 2000
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: DescribeTopicPartitionsRequest = request.message
+    image = broker.cluster.image
+    names = sorted({topic.name for topic in message.topics} or set(image.topics) - image.deleting)
+    first, index = (None, 0) if message.cursor is None else (message.cursor.topic_name, message.cursor.partition_index)
+    left = min(_MOST, max(1, message.response_partition_limit))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if first is not None and name < first:
+            continue
+        begin = max(0, index) if name == first else 0
+        if left == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=begin)
+            break
+        topic = image.topic(name)
+        if topic is None or name in image.deleting:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
+            left -= 1
+            continue
+        rows = [
+            _row(image, number, partition)
+            for number, partition in list(enumerate(topic.partitions))[begin : begin + left]
+        ]
+        response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name, topic_id=topic.topic_id, is_internal=name in INTERNAL_TOPICS, partitions=rows
+            )
+        )
+        left -= len(rows)
+        if begin + len(rows) < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=begin + len(rows))
+            break
+    answer(response)
+
+
+def _row(image: ClusterImage, index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+    leader = image.live_leader(partition)
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=[],
+        offline_replicas=list(image.offline_replicas(partition)),
+    )
