@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from tests.cli.commands import Shell
 
 from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
@@ -37,6 +38,17 @@ def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) ->
         result = shell("pipeline", "run", "operations", "-w", tmp_path, *options)
         assert result.exit_code == 2
         assert said in result.stderr
+
+
+def test_missing_java_is_told_at_once(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    began_s = time.monotonic()
+    for options in ((), ("--since", "2026-11-14T00:00Z")):
+        result = shell("pipeline", "run", "operations", "-w", tmp_path / "warehouse", *options)
+        assert result.exit_code != 0
+        assert "JAVA_HOME" in result.stderr
+    assert time.monotonic() - began_s < 10, "no broker was waited for"
+    assert not (tmp_path / "warehouse").exists()
 
 
 def running(warehouse: Path, **changes: object) -> PipelineStatus:

@@ -46,10 +46,15 @@ def report(
                4  there is nothing to report on
     """
     from penstock.activity.live.report import read_summary, write_report
+    from penstock.cli.activity_clusters import event_cluster
 
     summary = None if summary_path is None else read_summary(summary_path)
     outcome = write_report(
-        cluster.servers, warehouse_uri, Path(place), summary=summary, told=lambda line: click.echo(line, err=True)
+        event_cluster(cluster),
+        warehouse_uri,
+        Path(place),
+        summary=summary,
+        told=lambda line: click.echo(line, err=True),
     )
     output = Output()
     if output_format == JSON:

@@ -20,6 +20,7 @@ import click
 
 from penstock.cli.output import CommandError, printable
 from penstock.cli.server import DataFolder
+from penstock.cli.values import Assignment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.activity.live.view_displays import PlainDisplay
 
 _FAILED: Final = 1
+_REQUEST_TIMEOUT_MS: Final = 30_000
 _KILLED: Final = 130
 
 
@@ -81,9 +83,21 @@ class RunRefused(CommandError):
     "-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT,...",
     help="Use this cluster; then no broker is started.",
 )  # fmt: skip
+@click.option(
+    "--command-config", metavar="FILE",
+    help="Properties for clients of that cluster, as Kafka has them: security.protocol, ssl.truststore.location ...",
+)  # fmt: skip
+@click.option("--command-property", "given", type=Assignment(), multiple=True, help="One property more.")
+@click.option(
+    "--value-format", type=click.Choice(["json", "avro"]), default="json", show_default=True,
+    help="How the events' values are written.",
+)  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master.  [default: Spark's own, else local[*]]")
 @click.option("--pipelines", metavar="NAME,...", help="Only these.  [default: all]")
-def run(pipelines: str | None, data_dir: str, has_report: bool, seed: int | None, **options: Any) -> None:
+def run(
+    pipelines: str | None, data_dir: str, has_report: bool, seed: int | None, command_config: str | None,
+    given: tuple[tuple[str, str], ...], **options: Any,
+) -> None:  # fmt: skip
     """Run a site's activity through the log into Spark, live, until Ctrl-C or for --minutes.
 
     A broker, a site that generates activity, and all pipelines are started in this order, each in a process of its own
@@ -95,6 +109,7 @@ def run(pipelines: str | None, data_dir: str, has_report: bool, seed: int | None
     penstock activity run --minutes 2 --report
     penstock activity run --rate 5000 --malformed 0.01
     penstock activity run -b kafka-1:9092 --master spark://host:7077 --warehouse s3://bucket/tables
+    penstock activity run -b kafka-1:9093 --command-config tls.properties
 
     \b
     Exit code: 0  ended as it should, and the report has nothing to complain of
@@ -105,6 +120,7 @@ def run(pipelines: str | None, data_dir: str, has_report: bool, seed: int | None
     from penstock.activity.live.supervising_folder import CannotRun, RunFolder
     from penstock.activity.live.supervising_kept import RunFailed
 
+    options |= _reaching(options["bootstrap"], command_config, given)
     console = Console(highlight=False)
     folder = RunFolder(Path(data_dir))
     with ExitStack() as held:
@@ -132,6 +148,31 @@ def _names(pipelines: str | None) -> tuple[str, ...]:
         return tuple(one.name for one in registry.chosen(wanted))
 
 
+def _reaching(
+    bootstrap: str | None, command_config: str | None, given: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:  # fmt: skip
+    """Where others' cluster is and how it is reached, as a plan has it."""
+    from penstock.cli.activity_clusters import event_cluster
+    from penstock.cli.cluster import Cluster, errors_told
+    from penstock.cli.properties import client_properties
+
+    if command_config is None and not given:
+        return {}
+    properties = client_properties(command_config, dict(given))
+    servers = bootstrap or properties.get("bootstrap.servers")
+    if servers is None:
+        raise CommandError(
+            "--command-config and --command-property are about a cluster of others.",
+            "Name it with --bootstrap-server, or leave them out.",
+        )
+    with errors_told():
+        cluster = event_cluster(Cluster(servers, properties, _REQUEST_TIMEOUT_MS))
+    return {
+        "bootstrap": servers, "command_config": command_config, "connecting": cluster.options,
+        "command_properties": tuple(f"{name}={value}" for name, value in given),
+    }  # fmt: skip
+
+
 def _checked(
     held: ExitStack, folder: RunFolder, pipelines: tuple[str, ...], seed: int | None, has_report: bool,
     options: Mapping[str, Any],
@@ -151,7 +192,7 @@ def _checked(
         plan = replace(plan, port=checks.check_broker_port(plan.port), broker_http_port=checks.free_port())
     folder.take()
     held.callback(folder.release)
-    made = folder.check(seed, OWN if plan.has_broker else checks.cluster_id(plan))
+    made = folder.check(seed, OWN if plan.has_broker else checks.cluster_id(plan), plan.value_format)
     folder.remember(made)
     return replace(plan, seed=made.seed, http_port=listener.getsockname()[1]), listener
 
@@ -194,7 +235,7 @@ def _watch(plan: Plan, pids: Callable[[], Mapping[str, int | None]]) -> Watch:
 
     topics = [topic for one in registry.chosen(plan.pipelines) for topic in one.output_topics]
     board = Board(time.time_ns() // 1_000_000)
-    return Watch(board, plan.servers, plan.warehouse_uri, plan.pipelines, topics, pids=pids)
+    return Watch(board, plan.cluster, plan.warehouse_uri, plan.pipelines, topics, pids=pids)
 
 
 def _facts(plan: Plan, url: str) -> dict[str, str]:
@@ -245,7 +286,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
 
         try:
             outcome = write_report(
-                plan.servers, plan.warehouse_uri, str(plan.report_folder), summary=dict(summary),
+                plan.cluster, plan.warehouse_uri, str(plan.report_folder), summary=dict(summary),
                 samples=watch.samples(), told=display.line,
             )  # fmt: skip
         except PenstockError as error:

@@ -20,15 +20,15 @@ from penstock.cli.cluster import Cluster, Refused, cluster_command, errors_told,
 from penstock.cli.output import JSON, CommandError, Output, counted, format_option
 from penstock.cli.tables import show_table
 from penstock.cli.values import Moment, duration_text
-from penstock.cli.warehouses import reader_properties, warehouse_option
+from penstock.cli.warehouses import warehouse_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.activity.clusters import Cluster as EventCluster
     from penstock.activity.pipelines.backfill import Backfilled
     from penstock.activity.pipelines.pipeline import Pipeline
     from penstock.activity.pipelines.running import PipelinesRun
-    from penstock.activity.pipelines.sources import Cluster as EventCluster
     from penstock.activity.pipelines.status import PipelineStatus
 
 _STOP_PATIENCE_S: Final = 30.0
@@ -106,6 +106,7 @@ def run(
     penstock pipeline run operations security
     penstock pipeline run search --since 2026-11-14T00:00Z --until 2026-11-15T00:00Z
     penstock pipeline run --master spark://host:7077 -b kafka-1:9092 -w s3://bucket/warehouse
+    penstock pipeline run -b kafka-1:9093 --command-config tls.properties
 
     \b
     Exit code: 2  the options make no sense
@@ -114,7 +115,7 @@ def run(
     """
     from penstock.activity.pipelines import registry
     from penstock.activity.pipelines.backfill import check_idle, check_span
-    from penstock.activity.pipelines.sources import Cluster as EventCluster
+    from penstock.cli.activity_clusters import event_cluster
 
     chosen = registry.chosen(names)
     is_batch = since_ms is not None or until_ms is not None
@@ -126,7 +127,7 @@ def run(
     if not beside_stream:
         for one in chosen:
             check_idle(one, warehouse_uri)
-    source = EventCluster(cluster.servers, value_format, reader_properties(cluster))
+    source = event_cluster(cluster, value_format)
     if not is_batch:
         if from_start:
             _forget(chosen, warehouse_uri)

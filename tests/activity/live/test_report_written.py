@@ -17,12 +17,12 @@ from tests.activity.plain import minutes
 from tests.cli.commands import Shell
 
 from penstock import Producer
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import KINDS, Kind
 from penstock.activity.live.report import ReportOutcome, write_report
 from penstock.activity.live.report_reading import ReportError
 from penstock.activity.pipelines import results
 from penstock.activity.pipelines.loads import ensure_table
-from penstock.activity.pipelines.sources import Cluster
 from penstock.activity.pipelines.status import Folder, PipelineStatus
 from penstock.client.admin import Admin
 from penstock.spark.tables import Loader, Warehouse

@@ -105,6 +105,12 @@ def test_a_feed_is_decoded_when_it_is_asked_for_and_members_with_most_in_theirs_
     for member in (4, 5, 4):
         put(board, "feed", str(member), member=member, newest=5, entries=[entry])
     board.record("feed", b"6", b"[]")
+    long = {**entry, "text": '"author":' * 50}
+    put(board, "feed", "7", member=7, newest=5, entries=[long])
+    put(board, "feed", "8", member=8, newest=5, entries=[entry, entry])
+    assert board.snapshot(NOW_MS).members[0] == 8, "two entries are more than one long one"
+    board.record("feed", b"7", None)
+    board.record("feed", b"8", None)
     assert board.snapshot(NOW_MS).members == [4, 5, 6]
     assert [one.text for one in board.feed(4).entries] == ["hello"]
     assert board.feed(99).entries == []

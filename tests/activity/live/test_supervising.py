@@ -210,8 +210,8 @@ def test_the_children_are_commands_that_say_everything(tmp_path: Path) -> None:
         "--set", "group.initial.rebalance.delay.ms=0",
     ]  # fmt: skip
     assert plan.pipelines_command()[3:] == [
-        "pipeline", "run", "feed", "search", "--master", "local[2]", "--bootstrap-server", "127.0.0.1:19",
-        "--warehouse", str(tmp_path / "warehouse"),
+        "pipeline", "run", "feed", "search", "--master", "local[2]", "--value-format", "json", "--warehouse",
+        str(tmp_path / "warehouse"), "--bootstrap-server", "127.0.0.1:19",
     ]  # fmt: skip
     command = " ".join(plan.generator_command(123, 2.0)[3:])
     assert "--seed 7 --rate 500 --malformed 0.01 --rhythm daily --origin 123 --minutes 2.0000" in command

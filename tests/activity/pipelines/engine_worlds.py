@@ -19,6 +19,8 @@ from penstock.spark.options import ReaderOptions
 from penstock.spark.tables.log_state import log_state
 
 FIRST_MS = 1_790_000_000_000
+KEPT = {"log.retention.ms": "-1"}
+"""For brokers: events are of a time that is long past, and on a busy machine a test may last until somebody looks."""
 WINDOW_MS = 5_000
 Event = Mapping[str, Any]
 
@@ -94,12 +96,17 @@ def logged(address: str, kind: Kind) -> list[Event]:
 
 def plain_windows(address: str) -> dict[tuple[int, str], dict[str, Any]]:
     """What `server_windows` must have, by the start of the window in ms and the server."""
+    return windows_of(logged(address, REQUESTS), logged(address, SERVERS))
+
+
+def windows_of(requests: Iterable[Event], measures: Iterable[Event]) -> dict[tuple[int, str], dict[str, Any]]:
+    """The same, of events at hand."""
     times: dict[tuple[int, str], list[tuple[float, bool]]] = defaultdict(list)
     loads: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
-    for event in logged(address, REQUESTS):
+    for event in requests:
         place = event["time"] // WINDOW_MS * WINDOW_MS, event["server"]
         times[place].append((event["duration_ms"], event["status"] >= 500))
-    for event in logged(address, SERVERS):
+    for event in measures:
         place = event["time"] // WINDOW_MS * WINDOW_MS, event["server"]
         loads[place].append((event["cpu"], event["io_wait"]))
     return {place: _window(times.get(place, []), loads.get(place, [])) for place in {*times, *loads}}

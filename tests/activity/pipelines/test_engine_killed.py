@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.activity.pipelines.engine_worlds import kept_windows, plain_windows, send, table, traffic
+from tests.activity.pipelines.engine_worlds import KEPT, kept_windows, plain_windows, send, table, traffic
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import REQUESTS, SERVERS
 from penstock.activity.pipelines import results, status
 from penstock.activity.pipelines.backfill import backfill
 from penstock.activity.pipelines.operations import PIPELINE
 from penstock.activity.pipelines.running import PipelinesRun
-from penstock.activity.pipelines.sources import Cluster
 from penstock.testing import Broker
 
 ROOT = Path(__file__).parents[3]
@@ -58,7 +58,7 @@ def batches_of(warehouse: str, pid: int) -> int:
 def test_runs_killed_at_any_moment_count_no_event_twice_and_lose_none(spark: SparkSession, tmp_path: Path) -> None:
     warehouse, chance = str(tmp_path / "warehouse"), random.Random(SEED)
     events = traffic(120, slow=("server-2", 70, 90))
-    with Broker(str(tmp_path / "data")) as broker:
+    with Broker(str(tmp_path / "data"), settings=KEPT) as broker:
         for kind in (REQUESTS, SERVERS):
             broker.create_topic(kind.topic, 2)
         size = len(events) // (KILLS + 1)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
-from tests.activity.pipelines.engine_worlds import FIRST_MS, request, send, table
+from tests.activity.pipelines.engine_worlds import FIRST_MS, KEPT, request, send, table
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import REQUESTS
 from penstock.activity.pipelines import results
 from penstock.activity.pipelines.loads import LoadsAndReports
 from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Pipeline, Report
 from penstock.activity.pipelines.running import PipelinesRun
-from penstock.activity.pipelines.sources import Cluster
 from penstock.spark.tables import Warehouse
 from penstock.spark.tables.delta import Store
 from penstock.spark.tables.storage import Storage
@@ -46,7 +46,7 @@ PIPELINE = Pipeline(
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(settings=KEPT) as running:
         running.create_topic(REQUESTS.topic, 2)
         yield running
 

@@ -156,3 +156,17 @@ def test_many_files_of_a_day_are_joined_and_old_ones_removed(tmp_path: Path, mon
     table.merge(rows((3, 1, 33)))
     assert content(tmp_path)[3, 1] == 33
     assert len(content(tmp_path)) == 120
+
+
+def test_what_is_kept_in_memory_does_not_grow_with_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stream does: each batch brings a minute, and what follows looks back at three."""
+    monkeypatch.setattr(changes, "FILE_ROWS", 4)
+    table = opened(tmp_path)
+    cached: list[int] = []
+    for minute in range(80):
+        table.merge(rows(*((minute, who, 1) for who in range(10))))
+        assert table.rows(Span(START + timedelta(minutes=minute - 2))).num_rows == 10 * min(minute + 1, 3)
+        cached.append(sum(one.num_rows for one in table._cache.values()))
+    assert max(cached[40:]) <= max(cached[:40])
+    assert cached[-1] < 400
+    assert len(content(tmp_path)) == table.rows().num_rows == 800

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.engine_worlds import (
     FIRST_MS,
+    KEPT,
     WINDOW_MS,
     kept_windows,
     plain_windows,
@@ -21,13 +22,13 @@ from tests.activity.pipelines.engine_worlds import (
     traffic,
 )
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import REQUESTS, SERVERS
 from penstock.activity.pipelines import results, status
 from penstock.activity.pipelines.backfill import backfill, computed
 from penstock.activity.pipelines.errors import PipelineRuns, TableGone
 from penstock.activity.pipelines.operations import PIPELINE
 from penstock.activity.pipelines.running import PipelinesRun
-from penstock.activity.pipelines.sources import Cluster
 from penstock.activity.pipelines.status import Folder
 from penstock.spark.tables.storage import Storage
 from penstock.testing import Broker
@@ -38,7 +39,7 @@ ROWS = PIPELINE.rows[0]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(str(tmp_path / "data")) as running:
+    with Broker(str(tmp_path / "data"), settings=KEPT) as running:
         for kind in (REQUESTS, SERVERS):
             running.create_topic(kind.topic, 2)
         yield running
@@ -138,14 +139,14 @@ def test_a_second_run_goes_on_and_a_table_removed_meanwhile_is_told(
 
 def test_a_broker_that_is_restarted_is_waited_for(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     data, events = str(tmp_path / "data"), traffic(20)
-    first = Broker(data).start()
+    first = Broker(data, settings=KEPT).start()
     port = first.port
     with Stream(spark, first.address, warehouse) as stream:
         send(first.address, events[:100])
         stream.until_read(100)
         first.stop()
         stream.until(lambda: bool(stream.said))
-        with Broker(data, port=port) as second:
+        with Broker(data, port=port, settings=KEPT) as second:
             send(second.address, events[100:])
             stream.until_read(len(events))
             assert stream.run.status()[0].queries[0].restarts > 0

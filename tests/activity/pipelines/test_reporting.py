@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.activity.pipelines.engine_worlds import send
+from tests.activity.pipelines.engine_worlds import KEPT, send
 from tests.activity.pipelines.frames import Events, arrow, numbered, two_minutes
 from tests.activity.plain import reports as plain
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import BY_TOPIC, IMPRESSIONS, KINDS, POSTS, VIEWS, VOTES
 from penstock.activity.pipelines import results
 from penstock.activity.pipelines.backfill import backfill
 from penstock.activity.pipelines.loads import LoadsAndReports
 from penstock.activity.pipelines.pipeline import Report
 from penstock.activity.pipelines.reporting import FOLLOWED, NEW_AFTER, PIPELINE
-from penstock.activity.pipelines.sources import Cluster
 from penstock.client.admin import Admin
 from penstock.spark.tables import Loader, Warehouse
 from penstock.spark.tables.running import LocalRunner
@@ -131,7 +131,7 @@ def test_a_report_of_nothing_has_its_columns(spark: SparkSession) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(str(tmp_path / "data")) as running:
+    with Broker(str(tmp_path / "data"), settings=KEPT) as running:
         for kind in KINDS:
             running.create_topic(kind.topic, 1)
         yield running

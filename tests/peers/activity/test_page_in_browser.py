@@ -95,6 +95,17 @@ def test_another_member_can_be_chosen_by_keyboard(browser: Browser) -> None:
     assert browser.evaluate("document.activeElement.id") == "another"
 
 
+def test_a_member_with_more_news_is_shown_until_somebody_is_chosen(browser: Browser, site: Site) -> None:
+    browser.wait_for("document.getElementById('member').value === '17'")
+    site.shows(full_snapshot(), members=[18, 17])
+    browser.wait_for("document.getElementById('member').value === '18'")
+    browser.evaluate("document.getElementById('another').click()")
+    browser.wait_for("document.getElementById('member').value === '17'")
+    site.shows(full_snapshot(), members=[18, 17], phase="draining")
+    browser.wait_for("document.getElementById('phase').innerText === 'draining'")
+    assert browser.evaluate("document.getElementById('member').value") == "17"
+
+
 def test_a_chart_is_read_by_keyboard(browser: Browser) -> None:
     browser.evaluate("document.querySelector('#rates svg').focus()")
     browser.press("ArrowLeft")

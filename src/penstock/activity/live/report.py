@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.activity.clusters import Cluster, cluster_of
 from penstock.activity.events import KINDS, TRUTH_TOPIC
 from penstock.activity.live import report_reading as reading
 from penstock.activity.live import truth
@@ -24,7 +25,6 @@ from penstock.activity.live.report_document import Document, latencies
 from penstock.activity.live.report_reading import ReportError, Tables
 from penstock.activity.live.report_text import text_of
 from penstock.activity.pipelines import registry, status
-from penstock.client.admin import Admin
 
 _WINDOW_MS: Final = 5_000
 
@@ -42,7 +42,7 @@ class ReportOutcome:
 
 
 def write_report(
-    bootstrap: str,
+    where: Cluster | str,
     warehouse_uri: str,
     folder: str | Path,
     *,
@@ -57,7 +57,7 @@ def write_report(
     """
     from penstock.activity.live.report_html import html_of
 
-    document = collect(bootstrap, warehouse_uri, summary=summary, samples=samples or (), told=told)
+    document = collect(where, warehouse_uri, summary=summary, samples=samples or (), told=told)
     place = Path(folder)
     html_path = place if place.suffix == ".html" else place / "report.html"
     json_path = html_path.with_suffix(".json")
@@ -72,7 +72,7 @@ def write_report(
 
 
 def collect(
-    bootstrap: str,
+    where: Cluster | str,
     warehouse_uri: str,
     *,
     summary: Mapping[str, Any] | None = None,
@@ -81,11 +81,12 @@ def collect(
 ) -> Document:
     """All that is in the report."""
     _check(summary)
+    cluster = cluster_of(where)
     tables = Tables(warehouse_uri)
     made_ms = time.time_ns() // 1_000_000
     ran = tuple(one.name for one in status.read_all(warehouse_uri) if one.name in registry.names())
-    with Admin(bootstrap, client_id="penstock-report") as admin:
-        records = reading.told(bootstrap, admin, TRUTH_TOPIC)
+    with cluster.admin("penstock-report") as admin:
+        records = reading.told(cluster, admin, TRUTH_TOPIC)
         if not records:
             raise ReportError(
                 f"nothing was planted: the topic {TRUTH_TOPIC} is not there or empty",
@@ -95,10 +96,10 @@ def collect(
         planted = truth.planted_of(records, None if summary is None else int(summary["origin_ms"]), until_ms)
         since_ms = min((one.start_ms for one in planted), default=until_ms)
         told("Comparing what was found with what was planted ...")
-        alerts = reading.told(bootstrap, admin, "alerts", since_ms)
-        ranking = reading.told(bootstrap, admin, "ranking", since_ms)
+        alerts = reading.told(cluster, admin, "alerts", since_ms)
+        ranking = reading.told(cluster, admin, "ranking", since_ms)
         told("Counting what was produced and what has landed ...")
-        counted = reading.table_counts(bootstrap, admin, warehouse_uri, since_ms, made_ms, summary)
+        counted = reading.table_counts(cluster, admin, warehouse_uri, since_ms, made_ms, summary)
     trends = truth.trends(planted, ranking, until_ms)
     topics = [kind.topic for kind in KINDS if tables.has(kind.topic)]
     return Document(

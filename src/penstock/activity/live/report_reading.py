@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import KINDS
 from penstock.activity.live.report_counts import moment
 from penstock.activity.live.truth import Told, told_of
@@ -119,20 +120,19 @@ class Tables:
                     yield json.loads(line)["commitInfo"]
 
 
-def told(bootstrap: str, admin: Admin, topic: str, since_ms: int | None = None) -> list[Told]:
+def told(cluster: Cluster, admin: Admin, topic: str, since_ms: int | None = None) -> list[Told]:
     """The records of a topic, from a time of publication on; none if there is no such topic."""
     from penstock.spark.fetching import read_range
-    from penstock.spark.options import ReaderOptions
 
     if topic not in admin.list_topics():
         return []
     state = log_state(admin, topic, "read_committed")
     starts = {} if since_ms is None else offsets_at(admin, state, since_ms)
     found: list[Told] = []
+    reader = cluster.reader()
     for partition, (begin, end) in state.bounds.items():
-        for batch in read_range(
-            bootstrap, ReaderOptions(), topic, partition, starts.get(partition, begin), end, isolation="read_committed"
-        ):
+        start = starts.get(partition, begin)
+        for batch in read_range(cluster.bootstrap, reader, topic, partition, start, end, isolation="read_committed"):
             columns = [batch.column(name).to_pylist() for name in ("key", "value", "timestamp")]
             for key, value, stamp in zip(*columns, strict=True):
                 found.append(told_of(key, value, round(stamp.timestamp() * 1000)))
@@ -140,7 +140,7 @@ def told(bootstrap: str, admin: Admin, topic: str, since_ms: int | None = None) 
 
 
 def table_counts(
-    bootstrap: str, admin: Admin, warehouse_uri: str, since_ms: int, now_ms: int, summary: Mapping[str, Any] | None
+    cluster: Cluster, admin: Admin, warehouse_uri: str, since_ms: int, now_ms: int, summary: Mapping[str, Any] | None
 ) -> list[TableCount]:
     """Of all tables of events that are there."""
     warehouse = Warehouse(warehouse_uri)
@@ -148,7 +148,7 @@ def table_counts(
     runner = LocalRunner(1)
     found: list[TableCount] = []
     for topic in (kind.topic for kind in KINDS if kind.topic in there):
-        loader = Loader(warehouse.open(topic), admin, bootstrap, runner)
+        loader = Loader(warehouse.open(topic), admin, cluster.bootstrap, runner, options=dict(cluster.options))
         audit = audit_table(loader, admin, runner, max(since_ms, now_ms - _MOST_HOURS_MS), now_ms)
         found.append(_count(loader, admin, audit, since_ms, summary))
     return found

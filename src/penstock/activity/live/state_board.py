@@ -207,9 +207,10 @@ class Board:
         self._samples.append(Sample(time_ms=now_ms, rates=rates, lag=lag, batch_ms=batch_ms, memory_bytes=memory_bytes))
 
     def _members(self) -> list[int]:
-        """Those with the fullest feeds, by their bytes, of the ones that changed last."""
+        """Those with most entries in their feeds, of the ones that changed last."""
         newest = list(self._feeds.items())[: -_LOOKED_AT_MEMBERS - 1 : -1]
-        fullest = sorted(newest, key=lambda each: -len(each[1]))
+        # In JSON a quote within a text has a backslash before it: so this is one of each entry, and of nothing else.
+        fullest = sorted(newest, key=lambda each: -each[1].count(b'"author":'))
         return [int(key) for key, _ in fullest[:_SHOWN_MEMBERS] if key.isdigit()]
 
     def _servers(self) -> dict[str, list[ServerWindow]]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.activity.clusters import Cluster, cluster_of
 from penstock.activity.events import KINDS
 from penstock.activity.live.processes_usage import Usages
 from penstock.activity.live.state import Feed, Snapshot
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.consumer.consumer import Consumer
     from penstock.records.kernel import ConsumerRecord
 
+_CLIENT: Final = "penstock-activity-watch"
 _LOOK_S: Final = 1.0
 _POLL_MS: Final = 250
 _AGAIN_S: Final = 0.5
@@ -40,7 +42,7 @@ class Watch:
     def __init__(
         self,
         board: Board,
-        bootstrap: str,
+        where: Cluster | str,
         warehouse_uri: str,
         pipelines: Sequence[str],
         output_topics: Sequence[str],
@@ -48,7 +50,7 @@ class Watch:
         pids: Callable[[], Mapping[str, int | None]] = dict,
     ) -> None:
         self._board = board
-        self._bootstrap = bootstrap
+        self._cluster = cluster_of(where)
         self._warehouse_uri = warehouse_uri
         self._pipelines = list(pipelines)
         self._output_topics = list(output_topics)
@@ -143,10 +145,9 @@ class Watch:
         """Records by topic of events; None if that is not to be had now."""
         try:
             if self._admin is None:
-                self._admin = Admin(
-                    self._bootstrap, client_id="penstock-activity-watch", request_timeout_ms=_TIMEOUT_MS,
-                    connect_timeout_ms=_TIMEOUT_MS,
-                )  # fmt: skip
+                self._admin = self._cluster.admin(
+                    _CLIENT, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
+                )
             topics = [kind.topic for kind in KINDS]
             if {one.topic for one in self._partitions} != set(topics):
                 described = self._admin.describe_topics(topics)
@@ -188,14 +189,17 @@ class Watch:
     def _read(self) -> None:
         from penstock.client.consumer.consumer import Consumer
 
-        with Admin(self._bootstrap, client_id="penstock-activity-watch", request_timeout_ms=_TIMEOUT_MS) as admin:
+        with self._cluster.admin(_CLIENT, request_timeout_ms=_TIMEOUT_MS) as admin:
             there = set(admin.list_topics())
         topics = [topic for topic in self._output_topics if topic in there]
         if not topics:
             return
         consumer: Consumer[bytes, bytes]
         with Consumer(
-            bootstrap_servers=self._bootstrap, client_id="penstock-activity-watch", auto_offset_reset="earliest"
+            bootstrap_servers=self._cluster.bootstrap,
+            client_id=_CLIENT,
+            auto_offset_reset="earliest",
+            ssl=self._cluster.ssl(),
         ) as consumer:
             partitions = [
                 TopicPartition(topic, index) for topic in topics for index in consumer.partitions_for_topic(topic)

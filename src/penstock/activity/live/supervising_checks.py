@@ -78,11 +78,12 @@ def free_port() -> int:
 
 def cluster_id(plan: Plan) -> str:
     """Of a cluster that others run."""
-    from penstock.client.admin import Admin
     from penstock.client.errors import PenstockError
 
     try:
-        with Admin(plan.servers, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS) as admin:
+        with plan.cluster.admin(
+            "penstock-activity", request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
+        ) as admin:
             return admin.describe_cluster().cluster_id or plan.servers
     except PenstockError as error:
         raise CannotRun(

@@ -36,6 +36,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     """The id of the cluster, or that the broker is the folder's own."""
     version: int = 1
+    value_format: str = "json"
 
 
 class RunFolder:
@@ -95,17 +96,22 @@ class RunFolder:
                 "Choose another folder with --data-dir.",
             )
 
-    def check(self, seed: int | None, cluster: str) -> Made:
+    def check(self, seed: int | None, cluster: str, value_format: str = "json") -> Made:
         """What made it, if that goes with what is asked for now. Raises CannotRun."""
         made = self.made()
         if made is None:
-            return Made(seed=1 if seed is None else seed, cluster=cluster)
+            return Made(seed=1 if seed is None else seed, cluster=cluster, value_format=value_format)
         if made.cluster != cluster:
             of = "a broker of its own" if made.cluster == OWN else f"cluster {made.cluster}"
             now = "a broker of its own" if cluster == OWN else f"cluster {cluster}"
             raise CannotRun(
                 f"{self.path} has tables of {of}, and this run would use {now}.",
                 "Choose another folder with --data-dir, or the --bootstrap-server that it was made with.",
+            )
+        if value_format != made.value_format:
+            raise CannotRun(
+                f"{self.path} has events whose values are {made.value_format}, not {value_format}.",
+                f"Go on with --value-format {made.value_format}, or choose another folder with --data-dir.",
             )
         if seed is not None and seed != made.seed:
             raise CannotRun(

@@ -9,9 +9,12 @@ read off its logs' first lines.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from penstock.activity.clusters import Cluster, ValueFormat
 
 CHILD: Final = (sys.executable, "-m", "penstock.cli.activity_child")
 _HOST: Final = "127.0.0.1"
@@ -35,6 +38,16 @@ class Plan:
     http_port: int = 8092
     master: str | None = None
     warehouse: str | None = None
+    value_format: ValueFormat = "json"
+    command_config: str | None = None
+    command_properties: tuple[str, ...] = ()
+    """How to connect to others' cluster, as commands are told."""
+    connecting: Mapping[str, str] = field(default_factory=dict)
+    """The same, as readers have it."""
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.servers, self.value_format, self.connecting)
 
     @property
     def has_broker(self) -> bool:
@@ -75,8 +88,8 @@ class Plan:
     def pipelines_command(self) -> list[str]:
         master = [] if self.master is None else ["--master", self.master]
         return [
-            *CHILD, "pipeline", "run", *self.pipelines, *master, "--bootstrap-server", self.servers,
-            "--warehouse", self.warehouse_uri,
+            *CHILD, "pipeline", "run", *self.pipelines, *master, "--value-format", self.value_format,
+            "--warehouse", self.warehouse_uri, *self._reaching,
         ]  # fmt: skip
 
     def generator_command(self, origin_ms: int, minutes: float | None) -> list[str]:
@@ -85,5 +98,12 @@ class Plan:
         return [
             *CHILD, "activity", "generate", "--seed", str(self.seed), "--rate", f"{self.rate:g}",
             "--malformed", f"{self.malformed:g}", "--rhythm", self.rhythm, "--origin", str(origin_ms), *bounded,
-            "--bootstrap-server", self.servers, "--format", "json",
+            "--value-format", self.value_format, "--format", "json", *self._reaching,
         ]  # fmt: skip
+
+    @property
+    def _reaching(self) -> list[str]:
+        """The cluster, as every command takes it."""
+        config = [] if self.command_config is None else ["--command-config", self.command_config]
+        properties = [word for each in self.command_properties for word in ("--command-property", each)]
+        return ["--bootstrap-server", self.servers, *config, *properties]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.pipelines import results
 from penstock.activity.pipelines.batches import follow, open_work
 from penstock.activity.pipelines.changes import Change, Span
@@ -21,7 +22,7 @@ from penstock.activity.pipelines.loads import LoadsAndReports
 from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
 from penstock.activity.pipelines.queries import arrow_schema
-from penstock.activity.pipelines.sources import MALFORMED, SEEN, Cluster, batch_frames
+from penstock.activity.pipelines.sources import MALFORMED, SEEN, batch_frames
 from penstock.activity.pipelines.status import Folder
 from penstock.client.errors import ConfigError, PenstockError
 
@@ -60,7 +61,7 @@ def backfill(
     if not beside_stream:
         check_idle(pipeline, warehouse_uri)
     done = Backfilled()
-    outputs = Outputs(cluster.bootstrap)
+    outputs = Outputs(cluster)
     try:
         for rows in pipeline.rows:
             told(f"{rows.name}: computing")

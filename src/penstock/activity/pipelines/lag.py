@@ -12,22 +12,24 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from penstock.activity.clusters import Cluster
 from penstock.client.admin import Admin
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError
 from penstock.spark.lag import Committer, standings
 
 _TIMEOUT_MS: Final = 3_000
+_CLIENT: Final = "penstock-pipelines-lag"
 
 
 class LagWatch:
     """One for a run."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._admin: Admin | None = None
         self._ends: dict[TopicPartition, int] = {}
-        self._committer = Committer(lambda bootstrap: Admin(bootstrap, client_id="penstock-pipelines-lag"))
+        self._committer = Committer(lambda _: cluster.admin(_CLIENT))
 
     def look(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
         """Ask for the ends of these partitions."""
@@ -36,10 +38,9 @@ class LagWatch:
             return
         try:
             if self._admin is None:
-                self._admin = Admin(
-                    self._bootstrap, client_id="penstock-pipelines-lag", request_timeout_ms=_TIMEOUT_MS,
-                    connect_timeout_ms=_TIMEOUT_MS,
-                )  # fmt: skip
+                self._admin = self._cluster.admin(
+                    _CLIENT, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
+                )
             answers = self._admin.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=_TIMEOUT_MS)
         except PenstockError:
             self._let_go()

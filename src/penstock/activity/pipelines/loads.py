@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import Kind
 from penstock.activity.pipelines import pools, results, status
 from penstock.activity.pipelines.changes import Change, Span
@@ -27,13 +28,13 @@ from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Pipeline, Report
 from penstock.activity.pipelines.queries import Member, arrow_schema
 from penstock.activity.pipelines.results import ResultTable
-from penstock.activity.pipelines.sources import Cluster
 from penstock.activity.pipelines.status import QueryStatus
 from penstock.client.admin import Admin
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError
-from penstock.spark.tables import Loader, OpenTable, Warehouse, create, from_mapping
+from penstock.spark.tables import Loader, OpenTable, Warehouse, from_mapping
 from penstock.spark.tables.declaration import DAY
+from penstock.spark.tables.log_state import log_state
 from penstock.spark.tables.maintenance import maintain
 from penstock.spark.tables.running import LocalRunner, Runner, SparkRunner
 
@@ -110,7 +111,7 @@ class LoadsAndReports(Member):
         By report how many rows are new or different, and how many are gone.
         """
         self._open()
-        with Admin(self._cluster.bootstrap, client_id="penstock-pipelines") as admin:
+        with self._cluster.admin("penstock-pipelines") as admin:
             self._load(admin)
         day = None if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC).date().isoformat()
         changes = {each.name: self._report(each, day) for each in self._pipeline.reports}
@@ -128,7 +129,7 @@ class LoadsAndReports(Member):
         every_s = self._pipeline.trigger.total_seconds()
         try:
             self._spark.sparkContext.setLocalProperty(pools.PROPERTY, pools.USUAL)
-            with Admin(self._cluster.bootstrap, client_id="penstock-pipelines") as admin:
+            with self._cluster.admin("penstock-pipelines") as admin:
                 while not self._stop.is_set():
                     began_s = time.monotonic()
                     self.round(admin)
@@ -278,8 +279,10 @@ def ensure_table(warehouse: Warehouse, kind: Kind, cluster: Cluster) -> OpenTabl
         return warehouse.open(kind.topic)
     declared: Mapping[str, Any] = {
         "name": kind.topic, "topic": kind.topic, "format": cluster.value_format, "event_time": "time",
-        "partition_by": "day", "evolution": "none", "schema": kind.table_schema,
+        "partition_by": "day", "evolution": "none",
+        **({"avro_schema": kind.table_avro} if cluster.value_format == "avro" else {"schema": kind.table_schema}),
     }  # fmt: skip
-    if cluster.value_format == "avro":
-        declared = {**declared, "avro_schema": kind.avro}
-    return create(warehouse, from_mapping(declared), cluster.bootstrap)
+    table = from_mapping(declared)
+    with cluster.admin("penstock-pipelines") as admin:
+        state = log_state(admin, table.topic, table.isolation)
+    return warehouse.create(table, state)

@@ -16,14 +16,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.activity.clusters import Cluster, cluster_of
 from penstock.activity.pipelines.changes import Change
 from penstock.client.admin import Admin
 from penstock.client.admin.results import TopicSpec
 from penstock.client.errors import PenstockError, TopicExists
 
 if TYPE_CHECKING:
-    import ssl
-
     from penstock.client.producer.producer import Producer
 
 _PATIENCE_S: Final = 30.0
@@ -34,9 +33,8 @@ _SEPARATOR: Final = ":"
 class Outputs:
     """Shared by the queries of a process."""
 
-    def __init__(self, bootstrap: str, ssl: ssl.SSLContext | None = None) -> None:
-        self._bootstrap = bootstrap
-        self._ssl = ssl
+    def __init__(self, where: Cluster | str) -> None:
+        self._cluster = cluster_of(where)
         self._lock = threading.Lock()
         self._producer: Producer[bytes, bytes] | None = None
 
@@ -55,7 +53,7 @@ class Outputs:
         with self._lock:
             if self._producer is None:
                 self._producer = Producer(
-                    self._bootstrap, client_id="penstock-pipelines", ssl=self._ssl,
+                    self._cluster.bootstrap, client_id="penstock-pipelines", ssl=self._cluster.ssl(),
                     delivery_timeout_ms=_PATIENCE_S * 1000, max_block_ms=_PATIENCE_S * 1000, request_timeout_ms=10_000,
                 )  # fmt: skip
             return self._producer

@@ -18,13 +18,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.pipelines import pools, status
 from penstock.activity.pipelines.batches import BatchWork, open_work
 from penstock.activity.pipelines.errors import cause_of
 from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Pipeline, Rows
-from penstock.activity.pipelines.sources import MALFORMED, Cluster, stream_frames
+from penstock.activity.pipelines.sources import MALFORMED, stream_frames
 from penstock.activity.pipelines.status import Folder, QueryStatus
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError

@@ -40,6 +40,8 @@ _SETTINGS: Final = {
 }
 _KIND: Final = "pipeline"
 _MOST_CACHED_ROWS: Final = 1_000_000
+_IDLE_COMMITS: Final = 20
+"""Rows that nobody asked for during so many commits are too old for what follows, and are forgotten until asked for."""
 _TRIES: Final = 5
 _SWEEP_AFTER_COMMITS: Final = 200
 _JOIN_FROM_FILES: Final = 48
@@ -79,6 +81,7 @@ class ResultTable:
         self._files: dict[str, _File] = {}
         self._version = -1
         self._cache: OrderedDict[str, pa.Table] = OrderedDict()
+        self._used: dict[str, int] = {}
         self._commits = 0
         self._look()
 
@@ -141,8 +144,18 @@ class ResultTable:
     def _keep(self, path: str, rows: pa.Table) -> None:
         self._cache[path] = rows
         self._cache.move_to_end(path)
+        self._used[path] = self._commits
         while len(self._cache) > 1 and sum(one.num_rows for one in self._cache.values()) > _MOST_CACHED_ROWS:
             self._cache.popitem(last=False)
+
+    def _forget_idle(self) -> None:
+        """A stream goes on for weeks, and looks at the last minutes only."""
+        self._used = {
+            path: used
+            for path, used in self._used.items()
+            if path in self._cache and used > self._commits - _IDLE_COMMITS
+        }
+        self._cache = OrderedDict((path, rows) for path, rows in self._cache.items() if path in self._used)
 
     # ------------------------------------------------------------------------------------------ changing
 
@@ -216,6 +229,7 @@ class ResultTable:
             gone += small
         self._write(gone, pa.concat_tables(rest) if rest else None, transaction, data_change=True)
         self._commits += 1
+        self._forget_idle()
         if self._commits % _SWEEP_AFTER_COMMITS == 0:
             self.tend()
 

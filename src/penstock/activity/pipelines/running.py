@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.pipelines import pools, status
 from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, in_one_line
 from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs, ensure_topics
 from penstock.activity.pipelines.pipeline import Pipeline
 from penstock.activity.pipelines.queries import Member, RowsQuery
-from penstock.activity.pipelines.sources import PARTITIONS, Cluster
+from penstock.activity.pipelines.sources import PARTITIONS
 from penstock.activity.pipelines.status import Folder, PipelineStatus
-from penstock.client.admin import Admin
 from penstock.client.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ _LOCAL: Final = {
     # A batch that is interrupted is recognised by a regular expression that goes as deep as the message is long.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m",
     "spark.driver.memory": "1g",
+    "spark.python.daemon.module": "penstock.activity.pipelines.workers",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -87,8 +88,8 @@ class PipelinesRun:
         self._cluster = cluster
         self._warehouse_uri = warehouse_uri
         self._told = told
-        self._outputs = Outputs(cluster.bootstrap)
-        self._lag = LagWatch(cluster.bootstrap)
+        self._outputs = Outputs(cluster)
+        self._lag = LagWatch(cluster)
         self._members: dict[str, list[Member]] = {}
         self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._folders = {name: Folder(warehouse_uri, name) for name in self._pipelines}
@@ -166,7 +167,7 @@ class PipelinesRun:
         failures = 0
         while not self._stop.is_set():
             try:
-                with Admin(self._cluster.bootstrap, client_id="penstock-pipelines") as admin:
+                with self._cluster.admin("penstock-pipelines") as admin:
                     events = [kind.topic for one in self._pipelines.values() for kind in one.reads]
                     outputs = [topic for one in self._pipelines.values() for topic in one.output_topics]
                     ensure_topics(admin, events, outputs, PARTITIONS)

@@ -1,7 +1,5 @@
 """The events of a pipeline as frames, as they come or over what the log holds.
 
-Noun: `Cluster`, where the events are and how their values are written.
-
 Rule: a frame has the columns of its kind, `time` as a timestamp, and nothing that is malformed: bytes that are no value
 of the kind, and an event that claims to be from far beyond its record's own time, since one of those would close the
 windows of everybody else. Both are counted, by topic, in what Spark observes of the frame.
@@ -9,18 +7,16 @@ windows of everybody else. Both are counted, by topic, in what Spark observes of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.activity.clusters import Cluster
 from penstock.activity.events import TIME, Kind
 from penstock.activity.pipelines.pipeline import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
-ValueFormat = Literal["json", "avro"]
 PARTITIONS: Final = 4
 """Of each topic of events that has to be made."""
 FURTHEST_AHEAD: Final = timedelta(minutes=10)
@@ -29,16 +25,6 @@ MOST_A_BATCH: Final = 400_000
 SEEN: Final = "records"
 MALFORMED: Final = "malformed"
 _BATCH_MARGIN_MS: Final = 600_000
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Any cluster that speaks the Kafka protocol."""
-
-    bootstrap: str
-    value_format: ValueFormat = "json"
-    options: Mapping[str, str] = field(default_factory=dict)
-    """For the readers, as the data source has them: kafka.* and so on."""
 
 
 def stream_frames(spark: SparkSession, cluster: Cluster, rows: Rows) -> dict[str, DataFrame]:

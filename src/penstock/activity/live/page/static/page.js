@@ -255,24 +255,28 @@ function latency(state) {
 
 // --- the feed of a member
 
-let shown = null, last = null;
+const ENOUGH = 10;
+let shown = null, last = null, isChosen = false, isThin = true;
 async function feed(isAsked) {
   if (!last) return;
   const input = $("member");
-  if (!input.value && last.members.length && document.activeElement !== input) input.value = last.members[0];
+  // The first who has news has little of it: until somebody chooses a member, one with more is looked for.
+  if (!isChosen && (isThin || !input.value) && last.members.length && document.activeElement !== input) input.value = last.members[0];
   if (!/^\d+$/.test(input.value)) { draw("feed", "", () => empty(last.members_total ? "A member is a number." : "Feeds come when somebody writes or votes whom others follow.")); return; }
   if (!isAsked && shown === `${input.value}/${Math.floor(last.number / 5)}`) return;
   shown = `${input.value}/${Math.floor(last.number / 5)}`;
   let found;
   try { found = await (await fetch(`/api/feed/${input.value}`)).json(); } catch { shown = null; return; }
+  isThin = found.entries.length < ENOUGH;
   draw("feed", found, () => found.entries.length ? node("ul", { class: "feed" }, ...found.entries.map((one) => node("li", {},
     node("div", { class: "who" }, node("span", { class: "strong" }, `Member ${one.author}`), node("span", { class: "quiet" }, one.kind === "vote" ? `voted for item ${one.item}` : `wrote about item ${one.item}`), node("time", { datetime: new Date(one.time_ms).toISOString() }, time(one.time_ms))),
     one.text ? node("p", {}, one.text) : null))) : empty(`No news for member ${found.member}: nobody they follow has written or voted in the last ten minutes.`));
 }
-$("feed-form").addEventListener("submit", (event) => { event.preventDefault(); feed(true); });
-$("member").addEventListener("change", () => feed(true));
+$("feed-form").addEventListener("submit", (event) => { event.preventDefault(); isChosen = true; feed(true); });
+$("member").addEventListener("change", () => { isChosen = true; feed(true); });
 $("another").addEventListener("click", () => {
   if (!last?.members.length) return;
+  isChosen = true;
   const at = last.members.indexOf(Number($("member").value));
   $("member").value = last.members[(at + 1) % last.members.length];
   feed(true);

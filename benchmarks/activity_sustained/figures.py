@@ -1,0 +1,177 @@
+"""What grew over a run, and what did not. Pure.
+
+Nouns: `Course`, how one figure went after the warm-up; `Verdict`, a sentence and whether it is as it should be.
+
+Rule: a slope is the median of the slopes between all pairs of samples (Theil and Sen), which neither the teeth of a saw
+nor a single outlier move. A figure is flat if that slope, over all of the judged time, makes no difference that anybody
+would notice: a lag one of `LAG_S` seconds of events or a fifth of itself, memory `MEMORY_MB` or a twentieth. Lag is in
+seconds: records that wait by records that come.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from benchmarks.activity_sustained.watching import Sample
+
+LAG_S: Final = 2.0
+LAG_SHARE: Final = 0.2
+MEMORY_MB: Final = 16.0
+MEMORY_SHARE: Final = 0.05
+RATE_SHARE: Final = 0.99
+_WARM_UP_S: Final = 300.0
+_MOST_PAIRED: Final = 200
+
+Points = Sequence[tuple[float, float]]
+
+
+class Course(NamedTuple):
+    """Over the judged minutes."""
+
+    p50: float
+    p95: float
+    most: float
+    slope_per_min: float
+    growth: float
+    """What the slope makes of the whole judged time."""
+    may_grow: float
+
+    @property
+    def is_flat(self) -> bool:
+        return self.growth <= self.may_grow
+
+
+class Verdict(NamedTuple):
+    is_good: bool
+    said: str
+
+
+def warm_up_s(length_s: float) -> float:
+    return min(_WARM_UP_S, length_s / 3)
+
+
+def judged(samples: Sequence[Sample]) -> list[Sample]:
+    """Those after the warm-up."""
+    if not samples:
+        return []
+    since_s = warm_up_s(samples[-1].at_s)
+    return [sample for sample in samples if sample.at_s >= since_s]
+
+
+def course(points: Points, least: float, share: float) -> Course | None:
+    """None for fewer than three points: there is no slope to speak of."""
+    if len(points) < 3:
+        return None
+    values = sorted(value for _, value in points)
+    minutes = (points[-1][0] - points[0][0]) / 60
+    slope = slope_per_min(points)
+    middle = statistics.median(values)
+    return Course(middle, _quantile(values, 0.95), values[-1], slope, slope * minutes, max(least, share * abs(middle)))
+
+
+def slope_per_min(points: Points) -> float:
+    """The median slope between all pairs, of every so-manieth point if there are many."""
+    step = math.ceil(len(points) / _MOST_PAIRED)
+    kept = points[::step]
+    slopes = [
+        (after - before) / (late_s - early_s) * 60
+        for number, (early_s, before) in enumerate(kept)
+        for late_s, after in kept[number + 1 :]
+        if late_s > early_s
+    ]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+def lag_seconds(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
+    """How far a query is behind at each moment; moments at which nobody knew are left out."""
+    known = [(one.at_s, one.queries[name]) for one in samples if name in one.queries and one.queries[name].lag >= 0]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
+        return []
+    (first_s, first), (last_s, last) = known[0], known[-1]
+    came_per_s = (last.rows + last.lag - first.rows - first.lag) / (last_s - first_s)
+    return [(at_s, query.lag / came_per_s) for at_s, query in known] if came_per_s > 0 else []
+
+
+def lags(samples: Sequence[Sample]) -> dict[str, Course]:
+    return _courses(
+        (name, lag_seconds(judged(samples), name), LAG_S, LAG_SHARE) for name in _names(one.queries for one in samples)
+    )
+
+
+def memories(samples: Sequence[Sample]) -> dict[str, Course]:
+    return _courses(
+        (kind, memory_mb(judged(samples), kind), MEMORY_MB, MEMORY_SHARE)
+        for kind in _names(one.usages for one in samples)
+    )
+
+
+def batches(samples: Sequence[Sample]) -> dict[str, Course]:
+    """Times of batches, each once; they are shown and not judged."""
+    return _courses(
+        (name, batch_ms(judged(samples), name), math.inf, 0.0) for name in _names(one.queries for one in samples)
+    )
+
+
+def memory_mb(samples: Sequence[Sample], kind: str) -> list[tuple[float, float]]:
+    return [(one.at_s, one.usages[kind].memory_mb) for one in samples if kind in one.usages]
+
+
+def batch_ms(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
+    found: dict[int, tuple[float, float]] = {}
+    for one in samples:
+        query = one.queries.get(name)
+        if query is not None and query.batch_id >= 0:
+            found.setdefault(query.batch_id, (one.at_s, float(query.batch_ms)))
+    return list(found.values())
+
+
+def cores(samples: Sequence[Sample]) -> dict[str, float]:
+    """Of each kind of process, in the mean of the judged time."""
+    rest = judged(samples)
+    kinds = _names(one.usages for one in rest)
+    return {kind: _mean(one.usages[kind].cores for one in rest if kind in one.usages) for kind in kinds}
+
+
+def verdicts(
+    samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None
+) -> list[Verdict]:
+    """What was to be so, and whether it is. `failures` are the report's, None if there was none to be."""
+    reached = float(summary.get("events_per_second", 0.0))
+    found = [Verdict(reached >= RATE_SHARE * rate, f"the generator kept to {rate:,.0f} events/s: {reached:,.0f}")]
+    by_name = (("lag of", lags(samples), "s"), ("memory of", memories(samples), "MB"))
+    for what, courses, unit in by_name:
+        if not courses:
+            found.append(Verdict(False, f"no {what.partition(' ')[0]} was seen"))
+        for name, one in courses.items():
+            said = f"{what} {name} is flat: {one.growth:+.1f} {unit} since the warm-up, {one.may_grow:.1f} may be"
+            found.append(Verdict(one.is_flat, said))
+    again = sorted({name for one in samples for name, query in one.queries.items() if query.restarts})
+    found.append(Verdict(not again, f"nothing was started again{': ' + ', '.join(again) if again else ''}"))
+    if failures is not None:
+        found.append(Verdict(not failures, f"the run's report has nothing to complain of{_list(failures)}"))
+    return found
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f": {'; '.join(texts)}" if texts else ""
+
+
+def _courses(each: Iterable[tuple[str, Points, float, float]]) -> dict[str, Course]:
+    made = ((name, course(points, least, share)) for name, points, least, share in each)
+    return {name: one for name, one in made if one is not None}
+
+
+def _names(each: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted({name for one in each for name in one})
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _mean(values: Iterable[float]) -> float:
+    every = list(values)
+    return statistics.fmean(every) if every else 0.0

@@ -1,0 +1,34 @@
+"""Spark's Python workers of a run on one machine, without tracebacks of what is no failure.
+
+    spark.python.daemon.module = penstock.activity.pipelines.workers
+
+Rule: a query that is stopped, or started again, closes the pipe to the workers of its tasks. That such a worker can
+write no more is the end that it should have, and Spark's own daemon prints a traceback of it. Whatever else happens to
+a worker is told as ever. Nothing else is imported here: workers are forks of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyspark import daemon
+
+_ENDED: Final = 1
+
+
+def quiet(worker: Callable[..., int]) -> Callable[..., int]:
+    """The worker of a connection, which ends with that."""
+
+    def work(*given: Any) -> int:
+        try:
+            return worker(*given)
+        except (BrokenPipeError, ConnectionResetError):
+            return _ENDED
+
+    return work
+
+
+if __name__ == "__main__":
+    setattr(daemon, "worker", quiet(daemon.worker))  # noqa: B010 - it is a module's function
+    daemon.manager()

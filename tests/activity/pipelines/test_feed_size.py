@@ -1,0 +1,65 @@
+"""Feeds of a hundred thousand entries: what a batch has to compute, compare, write and publish every ten seconds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.activity.pipelines import feed, outputs, results
+from penstock.activity.pipelines.changes import Span
+
+ENTRIES, MEMBERS = 100_000, 20_000
+NOW_US = 1_790_000_000_000_000
+MOST_CPU_S = 3.0
+
+
+def entries(count: int) -> pa.Table:
+    """In the order of time: each post or vote is seen by some eight members, some of whom have left meanwhile."""
+    chance = np.random.default_rng(1)
+    event = np.sort(chance.integers(0, count // 8, count))
+    time_us = NOW_US - 600_000_000 + event * (600_000_000 // (count // 8))
+    is_post = event % 5 == 0
+
+    def instants(values: Any) -> Any:
+        return pa.array(values).cast(pa.timestamp("us", "UTC"))
+
+    return pa.table(
+        {
+            "time": instants(time_us),
+            "member": pa.array((chance.zipf(1.3, count) % MEMBERS).astype(np.int64)),
+            "author": pa.array(event % 3_000),
+            "kind": pa.array(np.where(is_post, "post", "vote")),
+            "id": pa.array(event),
+            "item": pa.array(event % 997),
+            "text": pa.array(np.where(is_post, "some words about an item", "")),
+            "follow_id": pa.array(chance.integers(0, 9_000, count)),
+            "follow_time": instants(time_us - chance.integers(1, 10**9, count)),
+            "action": pa.array(np.where(chance.random(count) < 0.95, "follow", "unfollow")),
+        }
+    )
+
+
+def test_a_batch_of_a_hundred_thousand_entries_takes_a_small_part_of_its_ten_seconds(tmp_path: Path) -> None:
+    rows = entries(ENTRIES + 2_000)
+    shape = results.plain_schema(feed.feed(rows.slice(0, 0)).schema)
+    kept = results.opened(str(tmp_path), "feed", ("member",), "newest", shape)
+    told: list[bytes] = []
+    kept.replace(feed.feed(rows.slice(0, ENTRIES)).cast(shape), Span())
+    before = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
+
+    began_s = time.process_time()
+    made = feed.feed(rows.slice(2_000)).cast(shape)
+    change = kept.replace(made, Span(), told=lambda change: told.extend(outputs.values_of(change.changed)))
+    took_s = time.process_time() - began_s
+
+    after = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
+    assert after == {row["member"]: row["entries"] for row in made.to_pylist()}
+    differs = {member for member, found in after.items() if before.get(member) != found}
+    assert len(after) > 5_000
+    assert set(change.changed.column("member").to_pylist()) == differs
+    assert len(told) == len(differs) < len(after), "who has no news is not told of them"
+    assert took_s < MOST_CPU_S

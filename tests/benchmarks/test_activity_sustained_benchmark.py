@@ -1,0 +1,118 @@
+"""The sustained benchmark: it tells what grows from what does not, and processes by what they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from benchmarks.activity_sustained import figures
+from benchmarks.activity_sustained.chart import svg
+from benchmarks.activity_sustained.watching import GENERATOR, Family, Query, Sample, Usage, queries_of
+
+from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
+
+RATE = 1_000.0
+KEPT = {"events_per_second": RATE}
+
+
+def samples(*, lag_per_min: float = 0.0, mb_per_min: float = 0.0, minutes: int = 15, restarts: int = 0) -> list[Sample]:
+    """A query that reads 1,000 a second with a lag like a saw, up to two seconds of events."""
+    found = []
+    for number in range(minutes * 12):
+        at_s = 5.0 * number
+        lag = round(500 + 500 * (number % 4) + lag_per_min * at_s / 60)
+        query = Query(lag, round(RATE * at_s) + 2_000 - lag, number, 900 + number % 7, restarts)
+        memory_mb = 400 + mb_per_min * at_s / 60 + number % 3
+        found.append(Sample(at_s, {"search/rows": query}, {"broker": Usage(memory_mb, 0.1, {7: memory_mb})}))
+    return found
+
+
+def complaints(run: list[Sample], failures: list[str] | None = None, reached: float = RATE) -> list[str]:
+    found = figures.verdicts(run, RATE, {"events_per_second": reached}, failures)
+    return [one.said for one in found if not one.is_good]
+
+
+def test_a_lag_like_a_saw_is_flat() -> None:
+    run = samples()
+    assert complaints(run) == []
+    assert 0.5 <= figures.lags(run)["search/rows"].p50 <= 2.0
+
+
+def test_a_lag_that_grows_is_told() -> None:
+    told = complaints(samples(lag_per_min=300))
+    assert len(told) == 1
+    assert told[0].startswith("lag of search/rows is flat: +3.0 s")
+
+
+def test_memory_that_grows_is_told_and_what_grew_before_the_warm_up_is_not() -> None:
+    told = complaints(samples(mb_per_min=5))
+    assert len(told) == 1
+    assert told[0].startswith("memory of broker is flat: +49.6 MB")
+    early = [
+        one._replace(usages={"broker": Usage(min(400.0, 100 + one.at_s), 0.1, {})}) if one.at_s <= 300 else one
+        for one in samples()
+    ]
+    assert complaints(early) == []
+
+
+def test_a_single_spike_is_no_growth() -> None:
+    run = samples()
+    spike = run[-2]
+    run[-2] = spike._replace(queries={"search/rows": spike.queries["search/rows"]._replace(lag=60_000)})
+    assert complaints(run) == []
+
+
+def test_a_rate_that_was_not_reached_a_restart_and_a_bad_report_are_told() -> None:
+    assert "kept to 1,000 events/s: 900" in complaints(samples(), reached=900)[0]
+    assert "started again: search/rows" in complaints(samples(restarts=1))[0]
+    assert "complain of: views: 3 missing" in complaints(samples(), ["views: 3 missing"])[0]
+
+
+def test_a_run_of_which_nothing_was_seen_is_not_sustained() -> None:
+    assert complaints([]) == ["no lag was seen", "no memory was seen"]
+
+
+def test_a_lag_that_nobody_knew_is_left_out() -> None:
+    run = [one._replace(queries={"search/rows": one.queries["search/rows"]._replace(lag=-1)}) for one in samples()]
+    assert figures.lags(run) == {}
+    assert "no lag was seen" in complaints(run)
+
+
+def test_a_picture_has_all_lines_and_is_well_formed() -> None:
+    drawn = svg(samples(), "All & everything")
+    ElementTree.fromstring(drawn)
+    assert "All &amp; everything" in drawn
+    assert drawn.count("<polyline") == 4
+    assert drawn.count("judged from here on") == 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="processes are looked at by /proc")
+def test_processes_are_told_apart_and_what_they_use_is_seen() -> None:
+    spins = "import sys\nprint('up', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spins, "activity", "generate"], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            family = Family(os.getpid())
+            family.look(time.monotonic())
+            deadline_s = time.monotonic() + 20
+            while (usage := family.look(time.monotonic())[GENERATOR]).cores <= 0:
+                assert time.monotonic() < deadline_s
+            assert list(usage.rss_mb) == [process.pid]
+            assert 1 < usage.memory_mb <= usage.rss_mb[process.pid] + 1
+            assert os.getpid() in family.look(time.monotonic())["run"].rss_mb
+        finally:
+            process.kill()
+    assert GENERATOR not in family.look(time.monotonic())
+
+
+def test_queries_are_read_from_status_files(tmp_path: Path) -> None:
+    assert queries_of(tmp_path / "none") == {}
+    query = QueryStatus(name="rows", lag=5, input_rows_total=70, batch_id=3, batch_ms=80, restarts=1)
+    Folder(str(tmp_path), "search").write(PipelineStatus(name="search", queries=[query]))
+    assert queries_of(tmp_path) == {"search/rows": Query(5, 70, 3, 80, 1)}
