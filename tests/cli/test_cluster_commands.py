@@ -135,7 +135,8 @@ def test_nothing_listening_says_how_to_start_a_broker(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("topics", "list"), ("produce", "x"), ("consume", "x"), ("groups", "list"), ("brokers",), ("offsets",),
+    [("reassign", "plan"), ("elect", "preferred"), ("brokers", "describe"), ("topics", "list"),
+     ("produce", "x"), ("consume", "x"), ("groups", "list"), ("brokers",), ("offsets",),
      ("configs", "describe", "--topic", "x"), ("perf", "produce", "-t", "x"), ("perf", "consume", "-t", "x"),
      ("perf", "latency", "-t", "x")],
 )  # fmt: skip

@@ -247,11 +247,12 @@ def test_an_advertised_name_without_an_address_is_doubted(tmp_path: Path) -> Non
         assert "set advertised.listeners" in broker.until("clients will be told to connect to broker.invalid")
 
 
-def test_a_broker_that_stands_alone_says_so_to_whoever_names_a_zookeeper(tmp_path: Path) -> None:
-    with server(tmp_path / "data", "--set", "zookeeper.connect=localhost:2181") as broker:
-        broker.address()
-        assert broker.stop() == 0
-    assert "this broker stands alone" in broker.text
+def test_a_zookeeper_that_is_not_there_is_told_with_how_to_start_one(tmp_path: Path) -> None:
+    where = ("--set", f"zookeeper.connect=127.0.0.1:{free_port()}", "--set", "zookeeper.connection.timeout.ms=300")
+    with server(tmp_path / "data", *where) as broker:
+        assert broker.end() == 1
+    assert "refuses connections" in broker.text
+    assert "penstock zookeeper start" in broker.said[-1]
 
 
 def test_health_and_metrics_answer(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from penstock.cli.values import (
     EARLIEST,
     LATEST,
     Assignment,
+    BrokerIds,
+    ByteCount,
     NameAndPartitions,
     OffsetPlace,
     Place,
@@ -133,3 +135,24 @@ def test_times_for_people_are_utc() -> None:
     assert time_text(NOW_MS) == "2023-11-14T22:13:20.000Z"
     assert datetime.fromisoformat(time_text(NOW_MS)) == datetime.fromtimestamp(NOW_MS / 1000, UTC)
     assert time_text(-1) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("512KB", 524_288), ("50 mb", 52_428_800), ("1.5GB", 1_610_612_736), ("1024B", 1024)],
+)
+def test_numbers_of_bytes(text: str, expected: int) -> None:
+    assert ByteCount().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1XB", "9999999TB", "1e3"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="50MB"):
+        ByteCount().convert(text, None, None)
+
+
+def test_numbers_of_brokers() -> None:
+    assert BrokerIds().convert("3, 1,3", None, None) == (3, 1)
+    for text in ("", "1,", "a", "-1", "1;2", "99999999999"):
+        with pytest.raises(click.BadParameter, match="as 1,2,3"):
+            BrokerIds().convert(text, None, None)

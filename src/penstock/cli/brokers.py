@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster import Cluster, cluster_command
+from penstock.cli.cluster import Cluster, Refused, cluster_command
+from penstock.cli.completing import broker_ids
 from penstock.cli.output import JSON, Output, format_option, human_bytes
 from penstock.cli.tables import show_table
 
@@ -30,66 +31,69 @@ class ListedByDefault(click.Group):
 
 @click.group(cls=ListedByDefault)
 def brokers() -> None:
-    """Show the brokers of the cluster: list (the default), disks, versions."""
+    """Show the brokers of the cluster: list (the default), describe, disks, versions."""
 
 
 @brokers.command("list", short_help="Show who is in the cluster.")
 @format_option
 @cluster_command
 def list_(cluster: Cluster, output_format: str) -> None:
-    """Show the brokers, which of them is the controller, and what each leads and stores."""
-    from penstock.client.admin import TopicDescription
-    from penstock.client.errors import PenstockError
+    """Show the brokers, which of them is the controller, and what each leads, stores and lacks.
+
+    A broker that is away is shown as long as partitions have replicas on it.
+    """
+    from penstock.cli import brokers_report as report
 
     with cluster.admin() as admin:
-        found = admin.describe_cluster()
-        topics = [topic for topic in admin.describe_topics().values() if isinstance(topic, TopicDescription)]
-        disks = admin.describe_log_dirs(node.id for node in found.nodes)
+        cluster_id, pictures = report.collect(admin)
     output = Output()
-    parts = [part for topic in topics for part in topic.partitions]
-    controller = found.controller.id if found.controller else None
-    rows = []
-    for node in found.nodes:
-        folders = disks[node.id]
-        size = None if isinstance(folders, PenstockError) else sum(sum(each.sizes.values()) for each in folders)
-        leads = sum(part.leader is not None and part.leader.id == node.id for part in parts)
-        rows.append((node, leads, sum(node.id in part.replicas for part in parts), size))
     if output_format == JSON:
-        listed = [
-            {
-                "id": node.id,
-                "host": node.host,
-                "port": node.port,
-                "rack": node.rack,
-                "controller": node.id == controller,
-                "leads": leads,
-                "replicas": replicas,
-                "bytes": size,
-            }
-            for node, leads, replicas, size in rows
-        ]
-        output.json({"cluster": found.cluster_id, "brokers": listed}, indent=2)
+        output.json({"cluster": cluster_id, "brokers": [report.document(each) for each in pictures]}, indent=2)
         return
-    output.line(f"Cluster {found.cluster_id or '(without an id)'}")
-    show_table(
-        output,
-        ("BROKER", "ADDRESS", "RACK", "CONTROLLER", "LEADS", "REPLICAS", "DATA"),
-        [
-            (
-                node.id, f"{node.host}:{node.port}", node.rack, node.id == controller, leads, replicas,
-                None if size is None else human_bytes(size),
-            )
-            for node, leads, replicas, size in rows
-        ],
-    )  # fmt: skip
+    report.show_list(output, cluster_id, pictures)
+
+
+@brokers.command(short_help="Show all that is known of brokers.")
+@click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
+@format_option
+@cluster_command
+def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> None:
+    """Show brokers: address, rack, what they lead and hold, what is not in sync, folders, settings; of all or of these.
+
+    \b
+    Exit code: 1  a broker is away, or could not be asked
+               4  there is no such broker
+    """
+    from penstock.cli import brokers_report as report
+
+    with cluster.admin() as admin:
+        cluster_id, pictures = report.collect(admin)
+        unknown = sorted(set(wanted) - {each.id for each in pictures})
+        if unknown:
+            there = ", ".join(str(each.id) for each in pictures)
+            raise Refused(f"There is no broker {unknown[0]}, and no partition names it.", f"There is {there}.")
+        chosen = [each for each in pictures if not wanted or each.id in wanted]
+        settings = report.settings_of(admin, chosen)
+    output = Output()
+    if output_format == JSON:
+        documents = [report.full_document(each, settings.get(each.id)) for each in chosen]
+        output.json({"cluster": cluster_id, "brokers": documents}, indent=2)
+    else:
+        for number, each in enumerate(chosen):
+            if number:
+                output.line()
+            report.show_described(output, each, settings.get(each.id))
+    output.flush()
+    if any(each.node is None or each.id not in settings for each in chosen):
+        click.get_current_context().exit(_EXIT_PARTLY)
 
 
 @brokers.command(short_help="Show data folders, their sizes and what is free.")
-@click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER]...")
+@click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @click.option("--topics", "by_topic", is_flag=True, help="Show the size of each topic in each folder.")
 @format_option
 @cluster_command
-def disks(cluster: Cluster, broker_ids: tuple[int, ...], by_topic: bool, output_format: str) -> None:
+def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_format: str) -> None:
     """Show the data folders of brokers: how much lies in them, and how much is free.
 
     \b
@@ -98,7 +102,7 @@ def disks(cluster: Cluster, broker_ids: tuple[int, ...], by_topic: bool, output_
     from penstock.client.errors import PenstockError
 
     with cluster.admin() as admin:
-        answers = admin.describe_log_dirs(broker_ids or None)
+        answers = admin.describe_log_dirs(wanted or None)
     output = Output()
     failed = {broker: error for broker, error in answers.items() if isinstance(error, PenstockError)}
     found = [
@@ -159,10 +163,10 @@ def _folder(broker: int, folder: LogDirectory) -> dict[str, object]:
 
 
 @brokers.command(short_help="Show which requests brokers serve, and in which versions.")
-@click.argument("broker_ids", nargs=-1, type=int, metavar="[BROKER]...")
+@click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @format_option
 @cluster_command
-def versions(cluster: Cluster, broker_ids: tuple[int, ...], output_format: str) -> None:
+def versions(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> None:
     """Show which requests each broker serves, in which versions, and which version this command would use."""
     import asyncio
 
@@ -170,8 +174,8 @@ def versions(cluster: Cluster, broker_ids: tuple[int, ...], output_format: str) 
 
     async def ask() -> dict[int, dict[int, tuple[int, int]]]:
         async with cluster.async_admin() as admin:
-            wanted = broker_ids or [node.id for node in (await admin.describe_cluster()).nodes]
-            return {broker: (await admin.cluster.to(broker)).versions for broker in wanted}
+            asked = wanted or [node.id for node in (await admin.describe_cluster()).nodes]
+            return {broker: (await admin.cluster.to(broker)).versions for broker in asked}
 
     found = asyncio.run(ask())
     output = Output()

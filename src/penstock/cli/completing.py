@@ -1,4 +1,4 @@
-"""What a shell can complete that only a broker knows: the names of topics and groups.
+"""What a shell can complete that only a broker knows: the names of topics and groups, the numbers of brokers.
 
 Rule: a shell waits while this works, so the broker gets a second at most, and whatever goes wrong is an empty answer.
 """
@@ -28,6 +28,14 @@ def topic_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
 def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     names = _ask(ctx, lambda admin: [group.group_id for group in admin.list_groups()])
     return [name for name in names if name.startswith(incomplete)]
+
+
+def broker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Numbers of brokers; after a comma, those that the list does not have yet."""
+    given, comma, begun = incomplete.rpartition(",")
+    taken = given.split(",")
+    ids = _ask(ctx, lambda admin: [str(node.id) for node in admin.describe_cluster().nodes])
+    return [f"{given}{comma}{each}" for each in ids if each.startswith(begun) and each not in taken]
 
 
 def setting_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.cluster import Cluster, Refused, cluster_command, sentence
-from penstock.cli.completing import setting_names, topic_names
+from penstock.cli.completing import broker_ids, setting_names, topic_names
 from penstock.cli.output import JSON, CommandError, Output, format_option, printable
 from penstock.cli.tables import show_table
 from penstock.cli.values import Assignment
@@ -19,7 +19,7 @@ from penstock.cli.values import Assignment
 if TYPE_CHECKING:
     from penstock.client.admin import ConfigEntry, ConfigResource
 
-_LAYERS = {
+LAYERS = {
     "topic": "topic",
     "dynamic broker": "this broker, altered",
     "dynamic default": "all brokers, altered",
@@ -37,7 +37,7 @@ def _whose(command: Any) -> Any:
     """--topic, --broker or --all-brokers."""
     for option in (
         click.option("--all-brokers", is_flag=True, help="What was altered for all brokers together."),
-        click.option("--broker", type=int, metavar="ID", help="Whose settings."),
+        click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Whose settings."),
         click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Whose settings."),
     ):
         command = option(command)
@@ -89,7 +89,7 @@ def describe(
     if not shown:
         output.line(f"{resource}: all {len(settings)} settings have their default values; --all shows them.")
         return
-    rows = [(entry.name, _value(entry), _LAYERS.get(entry.source, entry.source)) for entry in shown]
+    rows = [(entry.name, _value(entry), LAYERS.get(entry.source, entry.source)) for entry in shown]
     if docs:
         for entry, row in zip(shown, rows, strict=True):
             output.line(output.style(printable(f"{row[0]} = {row[1]}"), bold=True) + f"  ({row[2]})")

@@ -70,6 +70,10 @@ def server() -> None:
 )  # fmt: skip
 @click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of /metrics and /health.")
 @click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+    help="Brokers of this host, a process each, with ids and ports from the given ones on; needs zookeeper.connect.",
+)  # fmt: skip
+@click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
     help="What is logged, on standard error.",
 )  # fmt: skip
@@ -80,9 +84,10 @@ def start(
     assignments: tuple[str, ...],
     http_port: int,
     http_host: str,
+    workers: int,
     log_level: str,
 ) -> None:
-    """Run a broker in the foreground.
+    """Run a broker in the foreground; with --workers, one for each of so many cores.
 
     The first SIGTERM or Ctrl-C stops it cleanly, a second one at once. After either, and after a crash, it starts again
     with all that it acknowledged to producers with acks=all.
@@ -95,9 +100,11 @@ def start(
     from penstock.cli.foreground import run_broker, warn_of_unreachable
 
     log_to_stderr(log_level)
-    settings = _settings(config, _with_options(assignments, data_dirs, listen))
-    if settings.zookeeper_connect:
-        logger.warning("zookeeper.connect is set, but this broker stands alone and keeps the metadata itself")
+    wanted = _with_options(assignments, data_dirs, listen)
+    settings = _settings(config, wanted)
+    if workers > 1:
+        _run_workers(settings, workers, config, wanted, http_host, http_port, log_level)
+        return
     warn_of_unreachable(settings.advertised_listeners)
     run_broker(
         settings,
@@ -107,6 +114,36 @@ def start(
         on_stopping=lambda: None,
         advise_on_port=_advise_on_port,
     )
+
+
+def _run_workers(
+    settings: BrokerSettings,
+    count: int,
+    config: str | None,
+    assignments: Sequence[str],
+    http_host: str,
+    http_port: int,
+    log_level: str,
+) -> None:
+    from penstock.cli.up_cluster import supervise
+    from penstock.cli.workers import worker_programs
+
+    programs = worker_programs(
+        settings,
+        count,
+        config=config,
+        assignments=assignments,
+        http_host=http_host,
+        http_port=http_port,
+        log_level=log_level,
+    )
+    code = supervise(
+        [programs],
+        level=log_level,
+        on_serving=lambda _: logger.info("all %d workers serve", count),
+        on_stopping=lambda: logger.info("stopping one worker after the other; a second signal kills them"),
+    )
+    click.get_current_context().exit(code)
 
 
 def _with_options(assignments: Sequence[str], data_dirs: Sequence[str], listen: str | None) -> list[str]:

@@ -112,28 +112,39 @@ def list_(cluster: Cluster, internal: bool, match: str | None, output_format: st
 @click.argument("names", nargs=-1, metavar="[TOPIC]...", shell_complete=topic_names)
 @click.option("--internal", "--all", is_flag=True, help="Show internal topics too, if no topic is named.")
 @click.option("--troubled", is_flag=True, help="Only partitions without a leader or with replicas out of sync.")
+@click.option(
+    "--under-replicated", "--under-replicated-partitions", is_flag=True,
+    help="Only partitions that have a replica out of sync; one that is just being added does not count.",
+)  # fmt: skip
+@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions that nobody leads.")
+@click.option(
+    "--under-min-isr", "--under-min-isr-partitions", is_flag=True,
+    help="Only partitions that refuse acks=all: fewer are in sync than min.insync.replicas.",
+)  # fmt: skip
 @format_option
 @cluster_command
-def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, troubled: bool, output_format: str) -> None:
+def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_format: str, **filters: bool) -> None:
     """Show topics: partitions, leaders, replicas, those in sync, offsets and sizes, and settings of their own.
 
-    Without TOPIC, all of them.
+    Without TOPIC, all of them. ISR are the replicas in sync; ELR those that are not, but may lead, since they have all
+    that was acknowledged. With several of the filters, what fits one of them is shown; internal topics too.
     """
-    from penstock.cli.topics_report import collect, is_internal, show_described
+    from penstock.cli.topics_report import collect, filter_of, is_internal, show_described
     from penstock.client.admin import TopicDescription
     from penstock.client.errors import PenstockError
 
     with cluster.admin() as admin:
-        answers = admin.describe_topics(names or None)
+        answers = admin.describe_topics(names or None, include_eligible=True)
+        internal = internal or bool(names) or any(filters.values())
         found = [
             topic
             for _, topic in sorted(answers.items())
-            if isinstance(topic, TopicDescription) and (names or internal or not is_internal(topic))
+            if isinstance(topic, TopicDescription) and (internal or not is_internal(topic))
         ]
         pictures = collect(admin, found)
         missing = [error for error in answers.values() if isinstance(error, PenstockError)]
         better = _nearest_topic(admin, names) if missing else None
-    show_described(Output(), output_format, pictures, troubled=troubled)
+    show_described(Output(), output_format, pictures, filter_of(filters))
     if better is not None:
         raise better
     _raise_first(missing)

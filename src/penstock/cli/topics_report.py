@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import click
 
 from penstock.cli.cluster import Refused
 from penstock.cli.output import JSON, Output, counted, human_bytes, printable
+from penstock.cli.partitions import PATIENCE_MS
 from penstock.cli.tables import show_table
 from penstock.client.admin import (
     Admin,
+    ConfigEntry,
     ConfigResource,
     CreatedTopic,
     OffsetResult,
     PartitionDescription,
+    PartitionReassignment,
     TopicDescription,
 )
 from penstock.client.consumer.types import TopicPartition
@@ -38,6 +43,13 @@ class Picture:
     ends: Mapping[int, int]
     sizes: Mapping[int, int]
     config: Mapping[str, str | None]
+    min_insync: int | None
+    moves: Mapping[int, PartitionReassignment]
+
+
+Filter = Callable[[Picture, PartitionDescription], bool]
+
+_OPTIONAL: Final = frozenset({"ELR", "OFFLINE", "ADDING", "REMOVING"})
 
 
 def collect(admin: Admin, topics: Sequence[TopicDescription]) -> list[Picture]:
@@ -47,6 +59,7 @@ def collect(admin: Admin, topics: Sequence[TopicDescription]) -> list[Picture]:
     ends = _offsets(admin, led, "latest")
     sizes = _sizes(admin) if topics else {}
     settings = admin.describe_configs(ConfigResource.topic(topic.name) for topic in topics)
+    moves = _moves(admin) if topics else {}
     pictures = []
     for topic in topics:
         found = settings[ConfigResource.topic(topic.name)]
@@ -58,6 +71,8 @@ def collect(admin: Admin, topics: Sequence[TopicDescription]) -> list[Picture]:
                 _of(topic, ends),
                 _of(topic, sizes),
                 {name: entry.value for name, entry in sorted(own.items()) if entry.source == "topic"},
+                _number(own.get("min.insync.replicas")),
+                {key.partition: move for key, move in moves.items() if key.topic == topic.name},
             )
         )
     return pictures
@@ -76,13 +91,25 @@ def _offsets(admin: Admin, partitions: Iterable[TopicPartition], end: Any) -> di
 def _sizes(admin: Admin) -> dict[TopicPartition, int]:
     """The largest replica of each partition."""
     sizes: dict[TopicPartition, int] = {}
-    for folders in admin.describe_log_dirs().values():
+    for folders in admin.describe_log_dirs(timeout_ms=PATIENCE_MS).values():
         if isinstance(folders, PenstockError):
             continue
         for folder in folders:
             for partition, size in folder.sizes.items():
                 sizes[partition] = max(size, sizes.get(partition, 0))
     return sizes
+
+
+def _moves(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
+    """What is being moved; nothing where the brokers are too old to say."""
+    try:
+        return admin.list_partition_reassignments()
+    except PenstockError:
+        return {}
+
+
+def _number(entry: ConfigEntry | None) -> int | None:
+    return int(entry.value) if entry is not None and entry.value and entry.value.isdigit() else None
 
 
 def unknown_settings(admin: Admin, config: Mapping[str, str]) -> Refused | None:
@@ -156,17 +183,60 @@ def topic_summary(topic: TopicDescription) -> dict[str, object]:
     }
 
 
-def show_described(output: Output, output_format: str, pictures: Sequence[Picture], *, troubled: bool) -> None:
+def show_described(output: Output, output_format: str, pictures: Sequence[Picture], wanted: Filter | None) -> None:
+    shown = [picture for picture in pictures if wanted is None or _chosen(picture, wanted)]
     if output_format == JSON:
-        output.json({"topics": [_document(picture, troubled) for picture in pictures]}, indent=2)
+        output.json({"topics": [_document(picture, _chosen(picture, wanted)) for picture in shown]}, indent=2)
         output.flush()
         return
-    shown = [picture for picture in pictures if not troubled or any(map(is_troubled, picture.topic.partitions))]
     for number, picture in enumerate(shown):
         if number:
             output.line()
-        _show(output, picture, troubled)
+        _show(output, picture, _chosen(picture, wanted))
+    if not shown and wanted is not None:
+        # Not as output: for a script, no line is no finding.
+        looked_at = counted(sum(len(each.topic.partitions) for each in pictures), "partition")
+        click.echo(f"None of {looked_at} is so.", err=True)
     output.flush()
+
+
+# --- choosing
+
+
+def filter_of(chosen: Mapping[str, bool]) -> Filter | None:
+    """What the options leave: partitions for which one of them is true. None is all of them."""
+    tests = [_FILTERS[name] for name, is_given in chosen.items() if is_given]
+    return (lambda picture, part: any(test(picture, part) for test in tests)) if tests else None
+
+
+def is_troubled(part: PartitionDescription) -> bool:
+    return part.leader is None or set(part.isr) != set(part.replicas)
+
+
+def is_under_replicated(picture: Picture, part: PartitionDescription) -> bool:
+    move = picture.moves.get(part.index)
+    # What a move adds has never been in sync, and what it removes need not be.
+    counting = part.replicas if move is None else [each for each in move.replicas if each not in move.adding]
+    return not set(counting) <= set(part.isr)
+
+
+def is_under_min_isr(picture: Picture, part: PartitionDescription) -> bool:
+    return part.leader is None or (picture.min_insync is not None and len(part.isr) < picture.min_insync)
+
+
+_FILTERS: Final[Mapping[str, Filter]] = {
+    "troubled": lambda _, part: is_troubled(part),
+    "under_replicated": is_under_replicated,
+    "unavailable": lambda _, part: part.leader is None,
+    "under_min_isr": is_under_min_isr,
+}
+
+
+def _chosen(picture: Picture, wanted: Filter | None) -> list[PartitionDescription]:
+    return [part for part in picture.topic.partitions if wanted is None or wanted(picture, part)]
+
+
+# --- a topic
 
 
 def is_internal(topic: TopicDescription) -> bool:
@@ -174,11 +244,7 @@ def is_internal(topic: TopicDescription) -> bool:
     return topic.is_internal or topic.name in ("__consumer_offsets", "__transaction_state")
 
 
-def is_troubled(part: PartitionDescription) -> bool:
-    return part.leader is None or set(part.isr) != set(part.replicas)
-
-
-def _show(output: Output, picture: Picture, troubled: bool) -> None:
+def _show(output: Output, picture: Picture, parts: Sequence[PartitionDescription]) -> None:
     topic = picture.topic
     facts = [
         counted(len(topic.partitions), "partition"),
@@ -190,26 +256,40 @@ def _show(output: Output, picture: Picture, troubled: bool) -> None:
     output.line(f"{output.style(printable(topic.name), 'cyan', bold=True)}: {', '.join(filter(None, facts))}")
     for name, value in picture.config.items():
         output.line(f"  {printable(f'{name} = {value}')}")
-    rows = [
-        (
-            part.index,
-            part.leader.id if part.leader else "none",
-            part.replicas,
-            part.isr,
-            picture.begins.get(part.index),
-            picture.ends.get(part.index),
-            human_bytes(picture.sizes[part.index]) if part.index in picture.sizes else None,
-        )
-        for part in topic.partitions
-        if not troubled or is_troubled(part)
-    ]
-    show_table(output, ("PARTITION", "LEADER", "REPLICAS", "ISR", "BEGIN", "END", "SIZE"), rows, "  ")
+    columns = {title: list(map(cell, parts)) for title, cell in _columns(picture).items()}
+    # Most of the time there is nobody in these, and the narrower table is the better one.
+    titles = [title for title, cells in columns.items() if title not in _OPTIONAL or any(cells)]
+    show_table(output, titles, list(zip(*(columns[title] for title in titles), strict=True)), "  ")
 
 
-def _document(picture: Picture, troubled: bool) -> dict[str, object]:
+def _columns(picture: Picture) -> dict[str, Callable[[PartitionDescription], object]]:
+    def size(part: PartitionDescription) -> str | None:
+        return human_bytes(picture.sizes[part.index]) if part.index in picture.sizes else None
+
+    def moved(part: PartitionDescription, which: str) -> tuple[int, ...]:
+        move = picture.moves.get(part.index)
+        return () if move is None else getattr(move, which)
+
+    return {
+        "PARTITION": lambda part: part.index,
+        "LEADER": lambda part: part.leader.id if part.leader else "none",
+        "REPLICAS": lambda part: part.replicas,
+        "ISR": lambda part: part.isr,
+        "ELR": lambda part: part.eligible,
+        "OFFLINE": lambda part: part.offline,
+        "ADDING": lambda part: moved(part, "adding"),
+        "REMOVING": lambda part: moved(part, "removing"),
+        "BEGIN": lambda part: picture.begins.get(part.index),
+        "END": lambda part: picture.ends.get(part.index),
+        "SIZE": size,
+    }
+
+
+def _document(picture: Picture, parts: Sequence[PartitionDescription]) -> dict[str, object]:
     return {
         **topic_summary(picture.topic),
         "config": dict(picture.config),
+        "minInsyncReplicas": picture.min_insync,
         "partitions": [
             {
                 "partition": part.index,
@@ -217,12 +297,18 @@ def _document(picture: Picture, troubled: bool) -> dict[str, object]:
                 "leaderEpoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "isr": list(part.isr),
+                "elr": None if part.eligible is None else list(part.eligible),
+                "lastKnownElr": None if part.last_known_eligible is None else list(part.last_known_eligible),
                 "offline": list(part.offline),
+                **_move_document(picture.moves.get(part.index)),
                 "beginOffset": picture.begins.get(part.index),
                 "endOffset": picture.ends.get(part.index),
                 "bytes": picture.sizes.get(part.index),
             }
-            for part in picture.topic.partitions
-            if not troubled or is_troubled(part)
+            for part in parts
         ],
     }
+
+
+def _move_document(move: PartitionReassignment | None) -> dict[str, list[int]]:
+    return {} if move is None else {"adding": list(move.adding), "removing": list(move.removing)}

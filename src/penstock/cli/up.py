@@ -1,4 +1,4 @@
-"""`penstock up`: a broker to try things with, on this machine.
+"""`penstock up`: a broker to try things with, on this machine; or a cluster (see `up_cluster`).
 
 Rule: no setting is needed, nobody outside the machine can connect, and what it prints can be copied into a shell or a
 Python prompt as it stands: hence snippets begin in the first column and are never wrapped.
@@ -6,6 +6,7 @@ Python prompt as it stands: hence snippets begin in the first column and are nev
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 _HOST = "127.0.0.1"
+CLUSTER_FILE = "cluster.json"  # A broker alone does not wait for what a cluster needs to be imported.
 
 _SNIPPETS = (
     (
@@ -47,25 +49,45 @@ for record in consumer: print(record.offset, record.value)""",
 )
 
 
-@click.command(short_help="Run a broker on this machine, ready to try.")
+@click.command(short_help="Run a broker or a cluster on this machine, ready to try.")
+@click.option(
+    "--brokers", type=click.IntRange(1, 100), metavar="N",
+    help="Run a cluster of so many brokers, and its ZooKeeper. A folder that has one is continued without this, too.",
+)  # fmt: skip
+@click.option(
+    "--zookeepers", type=click.IntRange(1, 7), metavar="N",
+    help="An ensemble of so many ZooKeepers for the cluster: three go on without one of them.  [default: 1]",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1, 64), metavar="N",
+    help="Processes that share the work of each broker's host, each a broker by itself.  [default: 1]",
+)  # fmt: skip
 @click.option(
     "--data-dir", type=DataFolder(), default="penstock-data", show_default=True, metavar="FOLDER",
     help="Where the data is kept.",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=9092, show_default=True,
-    help="Port for clients; 0 is any free one.",
+    help="Port for clients; 0 is any free one. Further brokers have the ports above.",
 )  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-    help="Port of /metrics and /health; 0 turns them off.",
+    help="Port of /metrics and /health; 0 turns them off. Further brokers have the ports above.",
 )  # fmt: skip
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True,
     help="What is logged, on standard error.",
 )  # fmt: skip
-def up(data_dir: str, port: int, http_port: int, log_level: str) -> None:
-    """Run a broker on this machine, in the foreground, until Ctrl-C.
+def up(
+    data_dir: str,
+    port: int,
+    http_port: int,
+    log_level: str,
+    brokers: int | None,
+    zookeepers: int | None,
+    workers: int | None,
+) -> None:
+    """Run a broker on this machine, in the foreground, until Ctrl-C; with --brokers 3, a cluster with a real ZooKeeper.
 
     Kafka clients on this machine can use it at once; topics come into being when they are first used. For settings, or
     to serve other machines, there is `penstock server start`.
@@ -73,13 +95,33 @@ def up(data_dir: str, port: int, http_port: int, log_level: str) -> None:
     \b
     Exit code: 0  stopped cleanly
                1  could not start; the message says what to do
+               2  the options make no sense
     """
+    log_to_stderr(log_level)
+    if {brokers, zookeepers, workers} == {None} and not os.path.exists(os.path.join(data_dir, CLUSTER_FILE)):
+        _run_alone(data_dir, port, http_port)
+        return
+    from penstock.cli.up_cluster import run_cluster
+
+    code = run_cluster(
+        data_dir,
+        brokers=brokers,
+        workers=workers,
+        zookeepers=zookeepers,
+        port=port,
+        http_port=http_port,
+        log_level=log_level,
+        snippets=_snippet_lines,
+    )
+    click.get_current_context().exit(code)
+
+
+def _run_alone(data_dir: str, port: int, http_port: int) -> None:
     from rich.console import Console
 
     from penstock.broker.settings import settings_from
     from penstock.cli.foreground import run_broker
 
-    log_to_stderr(log_level)
     console = Console(highlight=False)
     settings = settings_from(
         {
@@ -124,6 +166,14 @@ def _welcome(console: Console, broker: Broker) -> None:
     for line in lines:
         console.print(line, soft_wrap=True)
     console.file.flush()
+
+
+def _snippet_lines(address: str) -> list[str]:
+    """What can be copied, for a cluster at this address."""
+    lines: list[str] = []
+    for title, note, code in _SNIPPETS:
+        lines += ["", f"{title} ({note})", *code.format(address=address).splitlines()]
+    return lines
 
 
 def _contents(broker: Broker) -> str:

@@ -28,6 +28,8 @@ _SECONDS_DIGITS: Final = 11
 _MOST_MS: Final = 253_402_300_799_000
 _INDEXES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _MOST_PARTITIONS: Final = 100_000
+_BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(B|KB|MB|GB|TB)?", re.IGNORECASE)
+_UNITS_BYTES: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 def parse_duration_ms(text: str) -> int:
@@ -152,6 +154,35 @@ class TopicPartitions(_ParamType):
                 self.fail(f"{value!r} names more than {_MOST_PARTITIONS} partitions.", param, ctx)
             found.update(dict.fromkeys(range(begin, end + 1)))
         return NameAndPartitions(topic, tuple(found))
+
+
+class BrokerIds(_ParamType):
+    """1,2,3: numbers of brokers, each once."""
+
+    name = "ID,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 11 for part in parts):
+            self.fail(f"{value!r}: brokers are written by their numbers, as 1,2,3.", param, ctx)
+        return tuple(dict.fromkeys(map(int, parts)))
+
+
+class ByteCount(_ParamType):
+    """50MB, 512 KB, 1048576; units of 1024."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = _BYTES.fullmatch(value.strip())
+        count = round(float(found[1]) * _UNITS_BYTES[(found[2] or "B").upper()]) if found else 0
+        if not 0 < count < 1 << 62:
+            self.fail(f"{value!r} is no number of bytes above 0: write for example 50MB, 512KB or 1048576.", param, ctx)
+        return count
 
 
 class Assignment(_ParamType):

@@ -207,9 +207,12 @@ class ClusterClient:
             try:
                 async with asyncio.timeout(max(left_s, 0.001)):
                     await self.refresh([topic], create=create)
-            except TimeoutError as error:
-                if isinstance(error, PenstockError):
+            except PenstockError as error:
+                # A broker that is silent for a request's time is no reason to give up before this one's is over.
+                if not error.retriable or self._left_s(begun_ms, timeout_ms) <= 0:
                     raise
+            except TimeoutError:
+                pass  # it is over: the next look says so
             backoff.failed(self.clock.monotonic_ms())
 
     def _not_there(self, topic: str, view: TopicView | None, timeout_ms: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Looking after a cluster: topics, settings, offsets, groups. `AsyncAdmin`, and `Admin`, its blocking face."""
+"""Looking after a cluster: topics, partitions, settings, groups. `AsyncAdmin`, and `Admin`, its blocking face."""
 
 from penstock.client.admin.async_admin import AsyncAdmin
 from penstock.client.admin.blocking import Admin
@@ -15,6 +15,7 @@ from penstock.client.admin.results import (
     OffsetResult,
     PartitionDescription,
     PartitionLag,
+    PartitionReassignment,
     TopicDescription,
     TopicSpec,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "OffsetResult",
     "PartitionDescription",
     "PartitionLag",
+    "PartitionReassignment",
     "TopicDescription",
     "TopicSpec",
 ]

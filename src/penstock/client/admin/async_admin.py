@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from penstock.client.admin.configs import ConfigCalls
 from penstock.client.admin.groups import GroupCalls
+from penstock.client.admin.partitions import PartitionCalls
 from penstock.client.admin.topics import TopicCalls
 
 
-class AsyncAdmin(TopicCalls, ConfigCalls, GroupCalls):
+class AsyncAdmin(TopicCalls, PartitionCalls, ConfigCalls, GroupCalls):
     """Looks after a cluster.
 
         async with AsyncAdmin("localhost:9092") as admin:

@@ -15,11 +15,13 @@ from penstock.client.admin.results import (
     ConfigResource,
     ConfigValue,
     CreatedTopic,
+    ElectionType,
     GroupDescription,
     GroupListing,
     LogDirectory,
     OffsetResult,
     OffsetSpec,
+    PartitionReassignment,
     TopicDescription,
     TopicSpec,
 )
@@ -141,10 +143,11 @@ class Admin:
         return self._run(self._admin.describe_topic(name, timeout_ms=timeout_ms))
 
     def describe_topics(
-        self, names: Iterable[str] | None = None, *, timeout_ms: int | None = None
+        self, names: Iterable[str] | None = None, *, include_eligible: bool = False, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription | PenstockError]:
-        """These topics, or all: partitions, leaders, replicas, those in sync."""
-        return self._run(self._admin.describe_topics(names, timeout_ms=timeout_ms))
+        """These topics, or all: partitions, leaders, replicas, those in sync; with `include_eligible` also those that
+        may lead though they are not."""
+        return self._run(self._admin.describe_topics(names, include_eligible=include_eligible, timeout_ms=timeout_ms))
 
     def create_partitions(
         self,
@@ -167,6 +170,31 @@ class Admin:
     ) -> dict[TopicPartition, int | PenstockError]:
         """Delete what lies before an offset of each partition, -1 for all; answers with where each begins now."""
         return self._run(self._admin.delete_records(before, timeout_ms=timeout_ms))
+
+    # ------------------------------------------------------------------------------------------ partitions
+
+    def elect_leaders(
+        self,
+        kind: ElectionType,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PenstockError | None]:
+        """Give leadership back to the preferred leaders, or, "unclean", to whoever is alive, at the price of records;
+        without partitions, of all that need it."""
+        return self._run(self._admin.elect_leaders(kind, partitions, timeout_ms=timeout_ms))
+
+    def alter_partition_reassignments(
+        self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PenstockError | None]:
+        """Move partitions to these brokers, the preferred leader first; None takes a move back that is under way."""
+        return self._run(self._admin.alter_partition_reassignments(wanted, timeout_ms=timeout_ms))
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The moves that are under way, of these partitions or of all."""
+        return self._run(self._admin.list_partition_reassignments(partitions, timeout_ms=timeout_ms))
 
     # ------------------------------------------------------------------------------------------ settings
 

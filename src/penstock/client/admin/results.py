@@ -12,6 +12,7 @@ from penstock.client.cluster_view import Node
 from penstock.client.consumer.types import TopicPartition
 
 Kind = Literal["topic", "broker"]
+ElectionType = Literal["preferred", "unclean"]
 ConfigValue = str | int | float | bool | None
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int | datetime
 """An end of a partition, or the first record at or after a time (milliseconds since 1970, or a datetime)."""
@@ -45,6 +46,11 @@ class PartitionDescription(msgspec.Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...] = ()
+    """Replicas whose broker, or whose disk, is away."""
+    eligible: tuple[int, ...] | None = None
+    """Replicas that are not in sync but have all that was committed (KIP-966); None where that was not asked for, or
+    the broker does not say."""
+    last_known_eligible: tuple[int, ...] | None = None
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
@@ -56,6 +62,24 @@ class TopicDescription(msgspec.Struct, frozen=True):
     @property
     def replication_factor(self) -> int:
         return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+class PartitionReassignment(msgspec.Struct, frozen=True):
+    """A move that is under way: all replicas at the moment, those that copy, and those that will go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when it is done."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas if it is taken back."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
 
 
 class ConfigResource(msgspec.Struct, frozen=True):

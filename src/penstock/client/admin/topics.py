@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.client.admin.core import AdminCore, only, topic_partitions
+from penstock.client.admin.partitions import ask_topic_partitions
 from penstock.client.admin.results import CreatedTopic, PartitionDescription, TopicDescription, TopicSpec
 from penstock.client.cluster_view import Node
 from penstock.client.connection import Connection
@@ -27,6 +28,7 @@ from penstock.wire.schemas.create_topics import (
 )
 from penstock.wire.schemas.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.schemas.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from penstock.wire.schemas.describe_topic_partitions import DescribeTopicPartitionsResponsePartition
 from penstock.wire.schemas.metadata import MetadataResponse
 from penstock.wire.types import NO_UUID
 
@@ -118,14 +120,26 @@ class TopicCalls(AdminCore):
         return only(await self.describe_topics([name], timeout_ms=timeout_ms))
 
     async def describe_topics(
-        self, names: Iterable[str] | None = None, *, timeout_ms: int | None = None
+        self, names: Iterable[str] | None = None, *, include_eligible: bool = False, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription | PenstockError]:
-        """These topics, or all: partitions, leaders, replicas, those in sync."""
+        """These topics, or all: partitions, leaders, replicas, those in sync.
+
+        With `include_eligible`, also the replicas that may lead though they are not in sync, of brokers that tell.
+        """
         wanted = None if names is None else list(dict.fromkeys(names))
         if wanted is not None and not wanted:
             return {}
         answer = await self._metadata(wanted, timeout_ms)
-        return {topic.name: _described(answer, topic.name) for topic in answer.topics if topic.name is not None}
+        eligible: Mapping[TopicPartition, DescribeTopicPartitionsResponsePartition] = {}
+        if include_eligible:
+
+            async def ask(left_ms: int) -> dict[TopicPartition, DescribeTopicPartitionsResponsePartition]:
+                return await ask_topic_partitions(await self.cluster.to_any(), wanted, left_ms)
+
+            eligible = await self._tried("asking for eligible leaders", timeout_ms, ask)
+        return {
+            topic.name: _described(answer, topic.name, eligible) for topic in answer.topics if topic.name is not None
+        }
 
     async def create_partitions(
         self,
@@ -232,7 +246,9 @@ def _created(item: CreatableTopicResult, spec: TopicSpec, exist_ok: bool) -> Cre
     return CreatedTopic(item.name, partitions, replicas, topic_id)
 
 
-def _described(answer: MetadataResponse, name: str) -> TopicDescription | PenstockError:
+def _described(
+    answer: MetadataResponse, name: str, eligible: Mapping[TopicPartition, DescribeTopicPartitionsResponsePartition]
+) -> TopicDescription | PenstockError:
     topic = next(item for item in answer.topics if item.name == name)
     if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
         return error_for(topic.error_code, where=f"topic {name}")
@@ -249,7 +265,19 @@ def _described(answer: MetadataResponse, name: str) -> TopicDescription | Pensto
                 tuple(part.replica_nodes),
                 tuple(part.isr_nodes),
                 tuple(part.offline_replicas),
+                *_eligible(part.isr_nodes, eligible.get(TopicPartition(name, part.partition_index))),
             )
             for part in sorted(topic.partitions, key=lambda part: part.partition_index)
         ),
     )
+
+
+def _eligible(
+    isr: Sequence[int], told: DescribeTopicPartitionsResponsePartition | None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The eligible leaders, now and as last known; None where the broker does not say."""
+    if told is None or told.eligible_leader_replicas is None:
+        return None, None
+    # The two answers are of two moments: whoever is in sync by now is not among the eligible ones any more.
+    found = tuple(broker for broker in told.eligible_leader_replicas if broker not in isr)
+    return found, tuple(told.last_known_elr or ())

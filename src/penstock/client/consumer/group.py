@@ -56,6 +56,7 @@ _INSTANCE_IDS_FROM: Final = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.
 _LEAVES_MANY_FROM: Final = 3
 # What brokers before 0.10.1 accept unless they are told otherwise; today's default session is longer.
 _LONGEST_OLD_SESSION_MS: Final = 30_000
+_LEAST_REST_MS: Final = 1.0
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 DoDuty = Callable[[Revoke | Assign], Awaitable[None]]
@@ -140,9 +141,10 @@ class GroupWorker:
             await self._expire()
 
     async def _rest(self, until_ms: float) -> None:
-        wait_ms = until_ms - self._clock.monotonic_ms()
+        # Not less than a timer can tell from nothing: whoever rests for that long would be back before it is over.
+        wait_ms = max(until_ms - self._clock.monotonic_ms(), _LEAST_REST_MS)
         try:
-            async with asyncio.timeout(None if wait_ms == float("inf") else max(0.0, wait_ms) / 1000):
+            async with asyncio.timeout(None if wait_ms == float("inf") else wait_ms / 1000):
                 await self._wakened.wait()
         except TimeoutError:
             return
@@ -229,8 +231,8 @@ class GroupWorker:
             protocol_name=self._protocol,
             assignments=shares,
         )
-        timeout_ms = self._settings.max_poll_interval_ms + self._settings.request_timeout_ms
-        response = await self._ask(ApiKey.SYNC_GROUP, request, timeout_ms=timeout_ms)
+        # Not as long as a join may take: everybody has joined, and a coordinator that is silent now is likely gone.
+        response = await self._ask(ApiKey.SYNC_GROUP, request)
         code = error_code(response.error_code)
         share = Assignment(())
         if code == ErrorCode.NONE:

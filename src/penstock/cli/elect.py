@@ -1,0 +1,171 @@
+"""`penstock elect`: give partitions the leader they should have, or any leader at all.
+
+Rule: an election of preferred leaders costs nothing, so it needs no more than the word. An unclean one may cost
+acknowledged records: it is only for partitions that are named, or for all in so many words, and on a terminal it asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from penstock.cli.cluster import Cluster, Refused, cluster_command
+from penstock.cli.completing import topic_names
+from penstock.cli.output import JSON, CommandError, Output, counted, format_option
+from penstock.cli.tables import show_table
+from penstock.cli.values import NameAndPartitions, TopicPartitions
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin, PartitionDescription
+    from penstock.client.consumer.types import TopicPartition
+    from penstock.client.errors import PenstockError
+
+_SHOWN_MAX: Final = 10
+# For how long metadata may be behind an election that is over.
+_NEWS_S: Final = 5.0
+_NEWS_POLL_S: Final = 0.1
+
+_EXIT_CODES = """\b
+    Exit code: 0  done, or there was nothing to do
+               4  a partition could not be given a leader; the message says why"""
+
+
+@click.group(epilog=_EXIT_CODES)
+def elect() -> None:
+    """Elect leaders of partitions: preferred ones, or unclean ones where nobody is left."""
+
+
+@elect.command(short_help="Give leadership back to the first replicas.")
+@click.argument(
+    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
+)
+@format_option
+@cluster_command
+def preferred(cluster: Cluster, partitions: tuple[NameAndPartitions, ...], output_format: str) -> None:
+    """Give leadership back to the preferred leaders, the first replicas of partitions: of these, or of all.
+
+    After a broker was away others lead what it has led; this evens it out again. Nothing is copied and nothing lost.
+    """
+    _elect(cluster, "preferred", partitions, output_format)
+
+
+@elect.command(short_help="Have somebody lead, at the price of records.")
+@click.argument(
+    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
+)
+@click.option("--all", "everything", is_flag=True, help="All partitions that nobody leads.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked anyway.")
+@format_option
+@cluster_command
+def unclean(
+    cluster: Cluster, partitions: tuple[NameAndPartitions, ...], everything: bool, yes: bool, output_format: str
+) -> None:
+    """Have a replica lead that is alive, though it may lack records that were acknowledged: they are lost then.
+
+    Only for partitions that nobody leads, when those that have all records will not come back:
+    `penstock topics describe --unavailable` shows them, and who is missing.
+    """
+    if bool(partitions) == everything:
+        raise CommandError("Which partitions are meant?", "Name them, as TOPIC or TOPIC:0,2, or give --all.")
+    if not yes and sys.stdin.isatty():
+        click.confirm("Acknowledged records may be lost for ever. Elect?", abort=True, err=True)
+    _elect(cluster, "unclean", partitions, output_format)
+
+
+def _elect(
+    cluster: Cluster,
+    kind: Literal["preferred", "unclean"],
+    named: Iterable[NameAndPartitions],
+    output_format: str,
+) -> None:
+    from penstock.cli.partitions import all_partitions, named_partitions
+    from penstock.wire.error_codes import ErrorCode
+
+    with cluster.admin() as admin:
+        before = named_partitions(admin, named) if named else all_partitions(admin)
+        outcomes = admin.elect_leaders(kind, before if named else None)
+        elected = [key for key, error in sorted(outcomes.items()) if error is None]
+        after = _leaders_after(admin, elected, before)
+    failed = {
+        key: error
+        for key, error in sorted(outcomes.items())
+        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    rows = [(key.topic, key.partition, _leader(before.get(key)), after.get(key)) for key in elected]
+    _show(output_format, rows, failed, len(outcomes) - len(elected) - len(failed))
+    if failed:
+        raise _refused(failed)
+
+
+def _leaders_after(
+    admin: Admin, elected: list[TopicPartition], before: Mapping[TopicPartition, PartitionDescription]
+) -> dict[TopicPartition, int | None]:
+    """Who leads now: the broker that is asked may hear of it a moment after the controller has decided it."""
+    from penstock.client.admin import TopicDescription
+    from penstock.client.consumer.types import TopicPartition
+
+    deadline = time.monotonic() + _NEWS_S
+    while elected:
+        topics = admin.describe_topics({key.topic for key in elected}).values()
+        now = {
+            TopicPartition(topic.name, part.index): _leader(part)
+            for topic in topics
+            if isinstance(topic, TopicDescription)
+            for part in topic.partitions
+        }
+        old = [key for key in elected if now.get(key) in (None, _leader(before.get(key)))]
+        if not old or time.monotonic() > deadline:
+            return {key: now.get(key) for key in elected}
+        time.sleep(_NEWS_POLL_S)
+    return {}
+
+
+def _leader(part: PartitionDescription | None) -> int | None:
+    return None if part is None or part.leader is None else part.leader.id
+
+
+def _show(
+    output_format: str,
+    rows: list[tuple[str, int, int | None, int | None]],
+    failed: Mapping[TopicPartition, PenstockError],
+    not_needed: int,
+) -> None:
+    output = Output()
+    if output_format == JSON:
+        names = ("topic", "partition", "before", "leader")
+        document = {
+            "elected": [dict(zip(names, row, strict=True)) for row in rows],
+            "notNeeded": not_needed,
+            "failed": [
+                {"topic": key.topic, "partition": key.partition, "error": error.message}
+                for key, error in failed.items()
+            ],
+        }
+        output.json(document, indent=2)
+    elif rows:
+        shown = [(topic, index, "none" if old is None else old, new) for topic, index, old, new in rows]
+        show_table(output, ("TOPIC", "PARTITION", "LED BEFORE", "LEADER"), shown)
+    elif not failed:
+        output.line("Nothing to elect: every partition has the leader it should have.")
+    output.flush()
+
+
+def _refused(failed: Mapping[TopicPartition, PenstockError]) -> Refused:
+    from penstock.wire.error_codes import ErrorCode
+
+    codes = {error.code for error in failed.values()}
+    some = "; ".join(error.message for error in list(failed.values())[:_SHOWN_MAX])
+    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
+    if ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE in codes:
+        advice = (
+            "Start the brokers that are away and wait until they are in sync: `penstock topics describe --troubled`."
+        )
+    elif ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE in codes:
+        advice = "None of its replicas is alive: start one of their brokers; `penstock topics describe` shows which."
+    else:
+        advice = "`penstock topics describe` shows the partitions and their replicas."
+    return Refused(f"{counted(len(failed), 'partition')} without the leader: {some}{more}.", advice)

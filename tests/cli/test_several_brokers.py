@@ -1,0 +1,90 @@
+"""`penstock topics` and `penstock brokers` where there are several brokers, and some of them are not well.
+
+The cluster only answers; real ones are asked in tests/peers and by `penstock up --brokers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cli.commands import Shell
+from tests.cli.scripted_cluster import Part, ScriptedCluster
+from tests.cli.test_completion import completed
+
+_BROKER = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    topics = {"views": [Part([0]), Part([0]), Part([0])], "other": [Part([1, 2])]}
+    with ScriptedCluster(topics) as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def shell(cluster: ScriptedCluster) -> Shell:
+    return Shell(cluster.address)
+
+
+def test_partitions_are_filtered_by_what_is_wrong_with_them(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.topics = {
+        "ill": [
+            Part([0, 1, 2]),
+            Part([0, 1, 2], isr=[0, 1]),
+            Part([0, 1, 2], isr=[0], elr=[2]),
+            Part([2, 1], isr=[2], leader=-1),
+            Part([0, 1, 2], isr=[0, 1], adding=[2]),
+        ]
+    }
+
+    def shown(*options: str) -> list[int]:
+        return [
+            part["partition"]
+            for topic in shell.json("topics", "describe", *options)["topics"]
+            for part in topic["partitions"]
+        ]
+
+    assert shown("--under-replicated") == [1, 2, 3], "what is being added does not count"
+    assert shown("--unavailable") == [3]
+    assert shown("--under-min-isr") == [2, 3]
+    assert shown("--unavailable", "--under-min-isr", "--under-replicated") == [1, 2, 3]
+    assert shown() == [0, 1, 2, 3, 4]
+    lines = shell.lines("topics", "describe", "ill", "--under-min-isr")
+    assert lines[1].split() == ["PARTITION", "LEADER", "REPLICAS", "ISR", "ELR", "BEGIN", "END", "SIZE"]
+    assert lines[2].split()[:5] == ["2", "0", "0,1,2", "0", "2"]
+    assert "ADDING" in shell.done("topics", "describe", "ill")
+
+
+def test_a_broker_that_is_away_is_listed_as_long_as_it_is_missed(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.away = {2}
+    cluster.topics["other"] = [Part([1, 2], isr=[1])]
+    listed = shell.json("brokers")["brokers"]
+    assert [(each["id"], each["online"], each["rack"], each["outOfSync"]) for each in listed] == [
+        (0, True, "rack-0", 0), (1, True, "rack-1", 0), (2, False, None, 1),
+    ]  # fmt: skip
+    assert shell.lines("brokers")[-1].split()[:3] == ["2", "(away)", "-"]
+    described = shell("brokers", "describe", 2)
+    assert described.exit_code == 1
+    assert "not in sync: other-0" in described.stdout
+    cluster.topics = {"views": [Part([0])]}
+    assert [each["id"] for each in shell.json("brokers")["brokers"]] == [0, 1]
+
+
+def test_a_broker_is_described_with_what_was_altered(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.configs = {(_BROKER, "1"): {"log.retention.ms": "5"}}
+    text = shell.done("brokers", "describe", 1)
+    assert text.startswith("broker 1: 127.0.0.1:")
+    assert "rack rack-1, leads 1 partition (preferred leader of 1), holds 1 replica" in text
+    assert "log.retention.ms" in text
+    (document,) = shell.json("brokers", "describe", 1)["brokers"]
+    assert document["settings"] == {"log.retention.ms": "5"}
+    assert document["folders"][0]["path"] == "/data/1"
+    refused = shell("brokers", "describe", 9)
+    assert (refused.exit_code, "There is 0, 1, 2." in refused.stderr) == (4, True)
+
+
+def test_numbers_of_brokers_are_completed(shell: Shell) -> None:
+    assert completed(shell, "brokers", "describe", "") == ["0", "1", "2"]
+    assert completed(shell, "reassign", "plan", "--without", "1,") == ["1,0", "1,2"]
+    assert completed(shell, "elect", "preferred", "vi") == ["views"]
