@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from benchmarks.peers.servers import Server, ServerFailed
+from benchmarks.peers.servers import Loaded, ServerFailed
 
 _CHUNK_BYTES = 1_000_000
 _IN_FLIGHT_BYTES = 64_000_000
@@ -20,7 +20,6 @@ _PATIENCE_S = 60.0
 _POLL_S = 0.001
 _MOST_AT_ONCE = 10_000
 _PRODUCER: dict[str, Any] = {
-    "acks": 1,
     "linger.ms": 20,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 2_000_000,
@@ -41,18 +40,18 @@ class Transfer(NamedTuple):
     cpu_s_per_gb: float
 
 
-def _client(server: Server) -> dict[str, Any]:
+def _client(server: Loaded) -> dict[str, Any]:
     return {"bootstrap.servers": server.address, "log_level": 0, **server.dialect.client}
 
 
-def produce(server: Server, topic: str, value_bytes: int, count: int) -> Transfer:
+def produce(server: Loaded, topic: str, value_bytes: int, count: int, acks: int = 1) -> Transfer:
     failures: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             failures.append(error)
 
-    producer = Producer({**_client(server), **_PRODUCER, "on_delivery": on_delivery})
+    producer = Producer({**_client(server), **_PRODUCER, "acks": acks, "on_delivery": on_delivery})
     producer.list_topics(topic, _PATIENCE_S)
     chunk = max(1, _CHUNK_BYTES // value_bytes)
     most = _IN_FLIGHT_BYTES // value_bytes
@@ -75,7 +74,7 @@ def produce(server: Server, topic: str, value_bytes: int, count: int) -> Transfe
     return Transfer(volume / took_s / 1e6, cpu_s / volume * 1e9)
 
 
-def consume(server: Server, topic: str, value_bytes: int, count: int) -> Transfer:
+def consume(server: Loaded, topic: str, value_bytes: int, count: int) -> Transfer:
     consumer = Consumer({**_client(server), **_CONSUMER})
     # consume() waits until it has as many as asked for: always fewer than the client's queue can hold.
     most = min(_MOST_AT_ONCE, _CHUNK_BYTES * 4 // value_bytes)
@@ -93,7 +92,7 @@ def consume(server: Server, topic: str, value_bytes: int, count: int) -> Transfe
     return Transfer((count - first) * value_bytes / took_s / 1e6, cpu_s / (count * value_bytes) * 1e9)
 
 
-def _next(server: Server, consumer: Consumer, most: int) -> int:
+def _next(server: Loaded, consumer: Consumer, most: int) -> int:
     deadline = time.perf_counter() + _PATIENCE_S
     while time.perf_counter() < deadline:
         messages = consumer.consume(most, 0.1)

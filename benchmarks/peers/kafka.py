@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.peers.installing import Budget, NotToBeHad
@@ -65,7 +66,12 @@ class Kafka:
         java, jars = JAVA.find(), _JARS.find()
         if java is None or jars is None:
             raise NotToBeHad("its installation said that it succeeded, yet it is not there")
-        self._run = [str(java), *_FLAGS, "-cp", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))]
+        self._java = str(java)
+        self._class_path = os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))
+
+    def command(self, flags: Sequence[str] = ()) -> list[str]:
+        """What runs a class of Kafka, which is to follow; by default with the flags of Kafka's own script."""
+        return [self._java, *(flags or _FLAGS), "-cp", self._class_path]
 
     def start(self, folder: Path) -> Server:
         """In a folder that is new, or that it has run in before."""
@@ -77,12 +83,12 @@ class Kafka:
         )
         if not (folder / "data").exists():
             self._format(settings)
-        return JavaServer(NAME, [*self._run, "kafka.Kafka", str(settings)], port, folder, FLUSHING)
+        return JavaServer(NAME, [*self.command(), "kafka.Kafka", str(settings)], port, folder, FLUSHING)
 
     def _format(self, settings: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
         formatted = subprocess.run(
-            [*self._run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+            [*self.command(), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
             capture_output=True,
             text=True,
             timeout=_FORMAT_S,

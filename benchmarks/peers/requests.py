@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from benchmarks.peers.servers import HOST, Server, ServerFailed, request_frame
+from benchmarks.peers.servers import HOST, Loaded, ServerFailed, request_frame
 from penstock.records import encode_batch
 from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.wire.api_keys import ApiKey
@@ -51,7 +51,7 @@ def _one_record(version: int) -> bytes:
 class RawProducer:
     """A connection to a broker and the one frame that is sent over it."""
 
-    def __init__(self, server: Server, topic: str, acks: int) -> None:
+    def __init__(self, server: Loaded, topic: str, acks: int) -> None:
         self._server = server
         self._version = server.dialect.produce_version
         data = [PartitionProduceData(0, _one_record(self._version))]
@@ -88,14 +88,14 @@ class RawProducer:
         times_s.sort()
         return RoundTrips(times_s[count // 2] * 1e6, times_s[count * 99 // 100] * 1e6, cpu_s / count * 1e6)
 
-    def pipelined(self, count: int) -> Pipelined:
+    def pipelined(self, count: int, window: int = WINDOW) -> Pipelined:
         """As many as the window holds are always under way: for each answer, the next request."""
-        frames = [self._frame * number for number in range(WINDOW + 1)]
+        frames = [self._frame * number for number in range(window + 1)]
         answers = bytearray()
         sent = 0
         cpu_s, began = self._server.cpu_s(), time.perf_counter()
         while len(answers) < count * self._answer_bytes:
-            room = min(WINDOW - (sent - len(answers) // self._answer_bytes), count - sent)
+            room = min(window - (sent - len(answers) // self._answer_bytes), count - sent)
             if room > 0:
                 self._socket.sendall(frames[room])
                 sent += room

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.peers.topics import AdminTopics, Topics
 from penstock.wire.api_keys import ApiKey
@@ -60,6 +60,24 @@ class Flushing:
 
     synced_topic: Mapping[str, str]
     unsynced_topic: Mapping[str, str]
+
+
+class Loaded(Protocol):
+    """What the loads need of a broker, or of a cluster of which one broker leads the partition that they write to."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def cpu_s(self) -> float: ...
 
 
 class Server:

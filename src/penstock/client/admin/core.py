@@ -8,6 +8,7 @@ each of them: a result, or the error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl as tls
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Self, TypeVar
@@ -93,8 +94,7 @@ class AdminCore:
                             raise
                         failure = error
                     await asyncio.sleep(backoff.failed(self._now_ms()) / 1000)
-                    if isinstance(failure, BrokerError):
-                        await self.cluster.refresh()
+                    await self._look_around(failure)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
                 raise
@@ -103,6 +103,14 @@ class AdminCore:
             raise TimedOut(
                 f"{what} did not finish within {limit_ms} ms", hint="See whether the brokers are up"
             ) from None
+
+    async def _look_around(self, failure: PenstockError) -> None:
+        """Ask again who is there: the controller may be another one by now."""
+        if isinstance(failure, BrokerError):
+            await self.cluster.refresh()
+        elif isinstance(failure, NotConnected):
+            with contextlib.suppress(NotConnected, BootstrapError):  # the next try says what is the matter
+                await self.cluster.refresh()
 
     async def _by_leader(
         self,

@@ -1,0 +1,139 @@
+"""Three brokers of ours under an ensemble of three real ZooKeepers.
+
+Rule: brokers are started as their users do it, `penstock server start`, with settings as shipped but for addresses,
+folders, and what is said with the cluster. Each server stands at a place of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from benchmarks.faults.asking import NoAnswer
+from benchmarks.faults.clusters import BROKERS, Cluster, until
+from benchmarks.faults.nodes import Node, process_cpu_s
+from benchmarks.faults.places import Network, Place
+from benchmarks.peers.servers import ServerFailed
+from penstock.cluster.zookeeper_diagnosis import Condition
+from penstock.cluster.zookeeper_server import ZooKeeperProcess
+from penstock.cluster.zookeeper_settings import Member, ServerSettings
+
+_KEEPERS: Final = 3
+_TICK_MS: Final = 500  # allows sessions of one second
+_HEALTH_S: Final = 0.5
+_PATIENCE_S: Final = 60.0
+AS_SHIPPED: Final[Mapping[str, str]] = MappingProxyType({})
+PROMPT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "zookeeper.session.timeout.ms": "1500",
+        "replica.lag.time.max.ms": "2000",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "3",
+    }
+)
+
+
+class ZooKeeper:
+    """One server of the ensemble, at its place."""
+
+    def __init__(self, place: Place, settings: ServerSettings) -> None:
+        self.place = place
+        self.name = f"ZooKeeper {settings.server_id}"
+        self._server = ZooKeeperProcess(settings)
+        self._folder = Path(settings.data_dir)
+
+    @property
+    def connect(self) -> str:
+        return str(self._server.address)
+
+    def launch(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self.place.enter(), (self._folder / "zookeeper.log").open("ab") as output:
+            self._server.start(output=output)
+
+    def is_serving(self) -> bool:
+        return self._server.is_running and self._server.health(_HEALTH_S).condition is Condition.SERVING
+
+    def is_leading(self) -> bool:
+        return self._server.is_running and self._server.health(_HEALTH_S).mode == "leader"
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def pause(self) -> None:
+        self._server.pause()
+
+    def resume(self) -> None:
+        self._server.resume()
+
+    def cpu_s(self) -> float:
+        if self._server.pid is None:
+            raise ServerFailed(f"{self.name} does not run")
+        return process_cpu_s(self._server.pid)
+
+
+class PenstockCluster(Cluster):
+    kind = "penstock"
+
+    def __init__(self, network: Network, folder: Path, settings: Mapping[str, str] = PROMPT) -> None:
+        super().__init__(network, folder)
+        self._zookeepers = _ensemble(network, folder)
+        connect = ",".join(server.connect for server in self._zookeepers)
+        for number in range(1, BROKERS + 1):
+            self.nodes[number] = _broker(number, network, folder, connect, settings)
+
+    @property
+    def keepers(self) -> Sequence[ZooKeeper]:
+        return self._zookeepers
+
+    def launch(self) -> None:
+        for keeper in self._zookeepers:
+            keeper.launch()
+        until(lambda: all(each.is_serving() for each in self._zookeepers), "ZooKeeper serves", _PATIENCE_S)
+        for node in self.nodes.values():
+            node.launch()
+
+    def controller(self) -> int:
+        known = self.view([]).controller
+        if known not in self.nodes:
+            raise NoAnswer("nobody is the controller")
+        return known
+
+    def leading_keeper(self) -> ZooKeeper:
+        for keeper in self._zookeepers:
+            if keeper.is_leading():
+                return keeper
+        raise NoAnswer("no ZooKeeper leads")
+
+
+def _ensemble(network: Network, folder: Path) -> list[ZooKeeper]:
+    places = [network.place(f"zookeeper-{number + 1}") for number in range(_KEEPERS)]
+    ports = [place.ports(3) for place in places]
+    members = tuple(Member(at + 1, place.address, ports[at][1], ports[at][2]) for at, place in enumerate(places))
+    return [
+        ZooKeeper(
+            place,
+            ServerSettings(
+                str(folder / f"zookeeper-{at + 1}"), ports[at][0], host=place.address, server_id=at + 1,
+                members=members, tick_ms=_TICK_MS,
+            ),
+        )
+        for at, place in enumerate(places)
+    ]  # fmt: skip
+
+
+def _broker(number: int, network: Network, folder: Path, connect: str, settings: Mapping[str, str]) -> Node:
+    place = network.place(f"penstock-{number}")
+    port, http_port = place.ports(2)
+    own = folder / f"penstock-{number}"
+    own.mkdir(parents=True)
+    told = {"zookeeper.connect": connect, "broker.id": str(number), **settings}
+    command = [
+        sys.executable, "-m", "penstock", "server", "start", "--data-dir", str(own / "data"),
+        "--listen", f"{place.address}:{port}", "--http-port", str(http_port), "--log-level", "info",
+        *(part for name, value in told.items() for part in ("--set", f"{name}={value}")),
+    ]  # fmt: skip
+    return Node(number, command, place, port, own)

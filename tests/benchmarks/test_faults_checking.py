@@ -1,0 +1,172 @@
+"""The judge of the fault runs: what must not be is found when it is planted, what may be is held against nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from benchmarks.faults.checking import Stored, check_client, check_contents
+from benchmarks.faults.journal import (
+    VALUE_BYTES,
+    Acked,
+    Assigned,
+    Event,
+    Failed,
+    Journal,
+    Read,
+    Tail,
+    Told,
+    identity_of,
+    parse,
+    value_of,
+)
+
+# --- the log by itself
+
+
+def _contents(*records: tuple[str, int]) -> dict[int, list[Stored]]:
+    return {0: [Stored(offset, sender, number) for offset, (sender, number) in enumerate(records)]}
+
+
+def test_records_of_two_senders_each_in_order_are_good() -> None:
+    assert check_contents(_contents(("a.0", 0), ("b.0", 0), ("a.0", 1), ("b.0", 1))).is_good
+
+
+def test_a_number_that_is_missing_is_not_the_logs_fault() -> None:
+    assert check_contents(_contents(("a.0", 0), ("a.0", 2))).is_good
+
+
+def test_a_record_that_is_there_twice_is_a_duplicate() -> None:
+    assert check_contents(_contents(("a.0", 0), ("a.0", 1), ("a.0", 1))).wrong == {"duplicate": 1}
+
+
+def test_a_record_after_its_successor_is_out_of_order() -> None:
+    found = check_contents(_contents(("a.0", 0), ("a.0", 2), ("a.0", 1)))
+    assert found.wrong == {"out of order": 1}
+    assert found.examples["out of order"] == ["a.0 1 at 0/2, after 2"]
+
+
+def test_a_hole_in_the_offsets_is_found() -> None:
+    assert check_contents({0: [Stored(0, "a.0", 0), Stored(2, "a.0", 1)]}).wrong == {"offset out of line": 1}
+
+
+# --- what a producer was told
+
+
+def _acked(number: int, offset: int, acked_s: float = 1.0, partition: int = 0) -> Acked:
+    return Acked(partition, number, "a.0", offset, acked_s, acked_s)
+
+
+def _reads(*offsets: int, member: int = 0) -> list[Event]:
+    return [Read(member, 0, offset, "a.0", offset, 1.0) for offset in offsets]
+
+
+_TWO = _contents(("a.0", 0), ("a.0", 1))
+
+
+def test_an_acknowledged_record_that_is_gone_is_lost() -> None:
+    found = check_client([_acked(0, 0), _acked(1, 1), _acked(2, 2), *_reads(0, 1)], _TWO)
+    assert found.wrong == {"acknowledged, then lost": 1}
+    assert (found.acked, found.failed) == (3, 0)
+
+
+def test_an_acknowledged_record_at_another_place_is_found_unless_the_broker_did_not_say_where() -> None:
+    assert check_client([_acked(0, 1), *_reads(0, 1)], _TWO).wrong == {"acknowledged at another offset": 1}
+    assert check_client([_acked(0, -1), *_reads(0, 1)], _TWO).is_good
+
+
+def test_a_record_that_failed_may_be_there_or_not() -> None:
+    events: list[Event] = [Failed(0, number, "a.0", 1.0, 2.0, "timed out") for number in (1, 2)]
+    found = check_client([*events, *_reads(0, 1)], _TWO)
+    assert found.is_good
+    assert found.failures == Counter({"timed out": 2})
+
+
+# --- what a group was given
+
+
+def test_a_record_that_nobody_of_the_group_read_is_found() -> None:
+    assert check_client(_reads(0), _TWO).wrong == {"never read by the group": 1}
+
+
+def test_a_record_that_was_read_and_is_gone_is_found() -> None:
+    assert check_client(_reads(0, 1, 2), _TWO).wrong == {"read, then gone": 1}
+
+
+def test_a_record_that_was_read_where_another_one_is_now_is_found() -> None:
+    found = check_client([Read(0, 0, 0, "b.0", 7, 1.0), *_reads(1)], _TWO)
+    assert found.wrong == {"read, then another one is there": 1}
+
+
+def test_what_is_read_again_after_a_rebalance_is_counted_and_not_wrong() -> None:
+    found = check_client([*_reads(0, 1), Assigned(0, 2.0, (0,)), *_reads(0, 1)], _TWO)
+    assert found.is_good
+    assert found.read_again == 2
+
+
+def test_going_back_and_skipping_without_a_rebalance_are_wrong() -> None:
+    three = _contents(("a.0", 0), ("a.0", 1), ("a.0", 2))
+    assert check_client(_reads(0, 1, 0, 1, 2), three).wrong == {"read again without a rebalance": 1}
+    assert check_client([*_reads(0, 2), *_reads(1, member=1)], three).wrong == {"skipped in reading": 1}
+
+
+def test_errors_told_to_readers_are_counted_by_their_text() -> None:
+    found = check_client([*_reads(0, 1), Told(0, 1.0, "no"), Told(1, 2.0, "no")], _TWO)
+    assert found.told == Counter({"no": 2})
+
+
+# --- the journal
+
+
+def test_every_event_comes_back_from_the_journal_as_it_was_written(tmp_path: Path) -> None:
+    journal, tail = Journal(tmp_path / "j"), Tail(tmp_path / "j")
+    assert tail.more() == [], "nothing is written yet"
+    acked, failed = Acked(1, 2, "a.0", 3, 4.5, 5.5), Failed(1, 3, "a.0", 4.5, 6.0, "two lines")
+    journal.acked(acked)
+    journal.failed(failed._replace(text="two\nlines"))
+    journal.read(1, 0, 9, value_of("b.0", 0, 4))
+    journal.assigned(1, [2, 0])
+    journal.assigned(1, [])
+    journal.told(0, "")
+    journal.close()
+    first, second, read, some, none, told = tail.more()
+    assert (first, second) == (acked, failed)
+    assert isinstance(read, Read)
+    assert read[:5] == (1, 0, 9, "b.0", 4)
+    assert isinstance(some, Assigned)
+    assert isinstance(none, Assigned)
+    assert (some.partitions, none.partitions) == ((0, 2), ())
+    assert isinstance(told, Told)
+    assert told.text == "(no text)"
+
+
+def test_a_line_counts_when_its_end_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    tail = Tail(path)
+    path.write_text("e 0 1.0 first\ne 0 2.0 sec")
+    assert tail.more() == [Told(0, 1.0, "first")]
+    with path.open("a") as file:
+        file.write("ond\n")
+    assert tail.more() == [Told(0, 2.0, "second")]
+    assert len(tail.events) == 2
+
+
+def test_a_record_in_another_partition_than_its_own_is_told(tmp_path: Path) -> None:
+    journal, tail = Journal(tmp_path / "j"), Tail(tmp_path / "j")
+    journal.read(0, 1, 5, value_of("a.0", 0, 4))
+    journal.close()
+    told = tail.more()[0]
+    assert isinstance(told, Told)
+    assert told.text == "a record for partition 0 stands in 1 at 5"
+
+
+def test_a_line_that_is_no_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no event"):
+        parse("x 0 1.0 what")
+
+
+def test_a_value_says_who_sent_it_and_has_its_size() -> None:
+    value = value_of("penstock.0", 3, 12_345)
+    assert len(value) == VALUE_BYTES
+    assert identity_of(value) == ("penstock.0", 3, 12_345)

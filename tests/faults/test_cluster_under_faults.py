@@ -1,0 +1,44 @@
+"""Three brokers of ours under three real ZooKeepers, with clients by other people and ours, are killed and restarted.
+
+A short run of what `make bench ARGS=faults` does at length: nothing acknowledged is lost, nothing is there twice or out
+of order, every group reads everything, and the replicas' files are the same in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.faults.clusters import Cluster
+from benchmarks.faults.penstock_cluster import PenstockCluster
+from benchmarks.faults.places import Loopback
+from benchmarks.faults.reporting import verdict
+from benchmarks.faults.running import Plan, run
+from benchmarks.faults.schedule import Kind
+
+_CLIENTS = ("confluent-kafka", "penstock")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with PenstockCluster(Loopback(), tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def test_leaders_and_the_controller_die_and_freeze_under_load_and_nothing_is_lost(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    plan = Plan(faults=4, seed=25, partitions=3, rate=90, clients=_CLIENTS, topic="hit")
+    outcome = run(cluster, plan, tmp_path, lambda _: None)
+    assert outcome.is_good, verdict(outcome)
+    assert len(outcome.happened) == 4
+    killed = [gap for gap in outcome.gaps if gap.happened.fault.kind is Kind.KILL and gap.happened.led]
+    assert min(gap.gap_s - gap.happened.fault.hold_s for gap in killed) < 0, "others lead before the dead one is back"
+
+
+def test_a_rolling_restart_fails_no_send_and_tells_no_reader_of_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    plan = Plan(partitions=3, rate=90, clients=_CLIENTS, rolling_rounds=1, topic="rolled")
+    outcome = run(cluster, plan, tmp_path, lambda _: None)
+    assert outcome.is_good, verdict(outcome)
+    assert [each.victim for each in outcome.happened] == ["broker 1", "broker 2", "broker 3"]
