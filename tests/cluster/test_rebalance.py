@@ -52,6 +52,13 @@ def test_a_broker_is_drained_and_only_its_replicas_are_copied() -> None:
     assert max(differences(after(before, plan), list(racks))) <= 1
 
 
+def test_a_broker_is_drained_while_there_are_to_be_fewer_replicas() -> None:
+    before = {("t", index): (0, 1, 2) for index in range(4)}
+    plan = plan_rebalance(before, {0: None, 1: None}, 2)
+    assert {key: set(replicas) for key, replicas in after(before, plan).items()} == {key: {0, 1} for key in before}
+    assert plan.copies == 0
+
+
 def test_leaders_are_evened_by_the_order_alone_even_over_a_third_broker() -> None:
     pairs = [(1, 2), (1, 2), (1, 4), (2, 3), (2, 3), (4, 3), (4, 1), (3, 4)]
     before: Assignment = {("t", index): pair for index, pair in enumerate(pairs)}

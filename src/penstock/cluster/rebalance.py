@@ -48,7 +48,7 @@ def plan_rebalance(
     if not 1 <= wanted <= len(racks):
         raise ValueError(f"{wanted} replicas need as many brokers, and there are {len(racks)}")
     planner = _Planner(assignments, racks)
-    planner.drain()
+    planner.drain(replication_factor)
     planner.resize(replication_factor)
     planner.mend()
     planner.level()
@@ -77,10 +77,16 @@ class _Planner:
 
     # Steps.
 
-    def drain(self) -> None:
+    def drain(self, replication_factor: int | None) -> None:
         for broker in sorted(set(self._held) - set(self._brokers)):
             for key in list(self._held[broker]):
-                self._move(key, broker, self._taker(key, leaving=broker))
+                replicas = self.replicas[key]
+                if replication_factor is not None and len(replicas) > replication_factor:
+                    # There are to be fewer anyway: nobody need take its place.
+                    replicas.remove(broker)
+                    self._remove(key, broker)
+                else:
+                    self._move(key, broker, self._taker(key, leaving=broker))
 
     def resize(self, replication_factor: int | None) -> None:
         if replication_factor is None:
