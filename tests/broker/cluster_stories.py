@@ -81,6 +81,9 @@ class BrokerCluster:
         assert found is not None
         return found
 
+    def until_known(self, number: int, topics: set[str]) -> None:
+        until(lambda: topics <= self.image(number).topics.keys(), f"broker {number} knows {sorted(topics)}")
+
     def until_in_sync(self, topic: str, count: int = 3) -> None:
         def is_in_sync() -> bool:
             found = self.image().topic(topic)

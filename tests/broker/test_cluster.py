@@ -14,9 +14,10 @@ from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.cluster.errors import BrokerIdInUse
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[BrokerCluster]:
-    with running(str(tmp_path)) as brokers:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    """Three brokers for all tests here: each leaves them running, and has topics of its own."""
+    with running(str(tmp_path_factory.mktemp("cluster"))) as brokers:
         yield brokers
 
 
@@ -36,23 +37,23 @@ def _make(cluster: BrokerCluster, name: str, partitions: int = 1) -> None:
 
 
 def test_what_is_acknowledged_is_on_every_replica(cluster: BrokerCluster) -> None:
-    _make(cluster, "views", 3)
+    _make(cluster, "views-0", 3)
     with Producer(cluster.bootstrap) as producer:
-        deliveries = [producer.send("views", b"%d" % number) for number in range(300)]
+        deliveries = [producer.send("views-0", b"%d" % number) for number in range(300)]
         for delivery in deliveries:
             delivery.result(20)
     ends = {
         tuple(
             partition.log.log_end_offset
             for index in range(3)
-            for partition in (broker.broker.replicas.get("views", index),)
+            for partition in (broker.broker.replicas.get("views-0", index),)
             if partition is not None
         )
         for broker in cluster.brokers.values()
     }
     assert len(ends) == 1
     assert sum(ends.pop()) == 300
-    assert sorted(_values(cluster, "views", 300)) == sorted(b"%d" % number for number in range(300))
+    assert sorted(_values(cluster, "views-0", 300)) == sorted(b"%d" % number for number in range(300))
 
 
 def test_a_topic_is_made_whoever_is_asked(cluster: BrokerCluster) -> None:
@@ -60,11 +61,11 @@ def test_a_topic_is_made_whoever_is_asked(cluster: BrokerCluster) -> None:
         with Admin(broker.address) as admin:
             admin.create_topic(TopicSpec(f"topic-{number}", 2, replication_factor=3))
     for number in cluster.brokers:
-        until(lambda: {f"topic-{each}" for each in range(3)} <= cluster.image(number).topics.keys(), "all are known")
+        cluster.until_known(number, {f"topic-{each}" for each in range(3)})
 
 
 def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: BrokerCluster) -> None:
-    _make(cluster, "views", 4)
+    _make(cluster, "views-2", 4)
     stop = threading.Event()
     sent: list[bytes] = []
     failures: list[BaseException] = []
@@ -75,7 +76,7 @@ def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: 
             while not stop.is_set():
                 value = b"%d" % number
                 try:
-                    producer.send("views", value).result(20)
+                    producer.send("views-2", value).result(20)
                 except BaseException as error:  # noqa: BLE001 - told below
                     failures.append(error)
                     return
@@ -86,32 +87,35 @@ def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: 
     sender.start()
     try:
         for number in range(3):
-            before = len(sent)
-            until(lambda: len(sent) > before + 20, "records are sent")
+            _until_longer(sent, failures)
             cluster.stop(number)
-            after = len(sent)
-            until(lambda: len(sent) > after + 20 or bool(failures), "records are sent with one broker less")
+            _until_longer(sent, failures)
             cluster.start(number)
-            cluster.until_in_sync("views")
+            cluster.until_in_sync("views-2")
     finally:
         stop.set()
         sender.join()
     assert failures == []
-    assert _values(cluster, "views", len(sent)) and set(_values(cluster, "views", len(sent))) == set(sent)
+    assert sorted(_values(cluster, "views-2", len(sent))) == sorted(sent)
+
+
+def _until_longer(sent: list[bytes], failures: list[BaseException]) -> None:
+    before = len(sent)
+    until(lambda: len(sent) > before + 20 or bool(failures), "records are sent")
 
 
 def test_the_coordinator_of_a_group_moves_with_its_partition(cluster: BrokerCluster) -> None:
-    _make(cluster, "views")
+    _make(cluster, "views-3")
     with Producer(cluster.bootstrap) as producer:
         for number in range(10):
-            producer.send("views", b"%d" % number).result(20)
-    assert len(_values(cluster, "views", 10, group="readers")) == 10
+            producer.send("views-3", b"%d" % number).result(20)
+    assert len(_values(cluster, "views-3", 10, group="readers-3")) == 10
     cluster.until_in_sync("__consumer_offsets")
     for number in (0, 1):
         cluster.stop(number)
         with Admin(cluster.bootstrap) as admin:
-            offsets = admin.group_offsets("readers")
-        assert [entry.offset for entry in offsets.values() if entry is not None] == [10]
+            offsets = admin.group_offsets("readers-3")
+        assert [entry.offset for entry in offsets.values()] == [10]
         cluster.start(number)
         cluster.until_in_sync("__consumer_offsets")
 
@@ -123,11 +127,11 @@ def test_a_number_that_is_taken_is_refused_with_who_has_it(cluster: BrokerCluste
 
 
 def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> None:
-    _make(cluster, "views")
+    _make(cluster, "views-5")
     epochs = {number: broker.broker.membership.broker_epoch for number, broker in cluster.brokers.items()}
     cluster.zookeeper.pause()
     with Producer(cluster.bootstrap) as producer:
-        producer.send("views", b"while nobody answers for the tree").result(20)
+        producer.send("views-5", b"while nobody answers for the tree").result(20)
     cluster.zookeeper.kill()
     cluster.zookeeper.start()
     until(
@@ -139,19 +143,19 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
         within_s=60,
     )
     with Producer(cluster.bootstrap) as producer:
-        producer.send("views", b"afterwards").result(20)
-    assert len(_values(cluster, "views", 2)) == 2
+        producer.send("views-5", b"afterwards").result(20)
+    assert len(_values(cluster, "views-5", 2)) == 2
 
 
 def test_a_topic_that_was_deleted_while_a_broker_was_away_is_gone_from_it_too(cluster: BrokerCluster) -> None:
-    _make(cluster, "views")
+    _make(cluster, "views-6")
     cluster.stop(2)
     with Admin(cluster.bootstrap) as admin:
-        admin.delete_topics(["views"])
-    assert "views" not in _names(cluster)
+        admin.delete_topics(["views-6"])
+    assert "views-6" not in _names(cluster)
     cluster.start(2)
-    until(lambda: "views" not in cluster.image().topics, "nothing of it is left")
-    assert not cluster.brokers[2].broker.replicas.logs.holds("views", 0)
+    until(lambda: "views-6" not in cluster.image().topics, "nothing of it is left")
+    assert not cluster.brokers[2].broker.replicas.logs.holds("views-6", 0)
 
 
 def _names(cluster: BrokerCluster) -> list[str]:
