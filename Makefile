@@ -12,7 +12,7 @@ help:
 	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
 	@echo "make check       ruff, mypy, import-linter"
 	@echo "make bench       benchmarks beside the peers"
-	@echo "make simulate    simulated runs of a broker and its clients under faults [SEEDS=100] [SEED=7]"
+	@echo "make simulate    simulated clusters and their clients under faults [SEEDS=100] [SEED=7] [BROKERS=1]"
 	@echo 'ARGS="..." is passed on, e.g. make test ARGS="-k recovery"'
 
 setup:
@@ -37,7 +37,7 @@ run: setup
 	@$(BIN)/penstock activity run $(ARGS)
 
 simulate: setup
-	@$(BIN)/python -m penstock.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(ARGS)
+	@$(BIN)/python -m penstock.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(BROKERS),--brokers $(BROKERS)) $(ARGS)
 
 clean:
 	rm -rf .venv build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -53,7 +53,7 @@ def test_a_broker_is_drained_and_only_its_replicas_are_copied() -> None:
 
 
 def test_a_broker_is_drained_while_there_are_to_be_fewer_replicas() -> None:
-    before = {("t", index): (0, 1, 2) for index in range(4)}
+    before: Assignment = {("t", index): (0, 1, 2) for index in range(4)}
     plan = plan_rebalance(before, {0: None, 1: None}, 2)
     assert {key: set(replicas) for key, replicas in after(before, plan).items()} == {key: {0, 1} for key in before}
     assert plan.copies == 0

@@ -33,6 +33,7 @@ from penstock.broker.timed_workers import TimedWorkers
 from penstock.broker.topic_figures import TopicFigures
 from penstock.broker.upkeep import Timer, Upkeep
 from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
+from penstock.cluster.errors import ClusterError
 from penstock.cluster.image import ClusterImage, diff
 from penstock.cluster.layout import BrokerRegistration, Endpoint
 from penstock.cluster.service import ClusterMetadata
@@ -68,6 +69,16 @@ _FLUSH_TICK_MS = 1_000
 _STOP_TIMEOUT_MS = 5_000
 # A stop waits for the disk, which takes many syncs together.
 _STOP_THREADS = 8
+
+
+class TooFewBrokers(ClusterError):
+    """A topic of the brokers' own cannot be made yet."""
+
+    def __init__(self, topic: str, factor: int, brokers: int) -> None:
+        super().__init__(
+            f"{topic} is to have {factor} replicas and {brokers} brokers are there: groups wait for the others; a "
+            "smaller cluster needs offsets.topic.replication.factor set"
+        )
 
 
 class Node(NamedTuple):
@@ -438,7 +449,12 @@ class Broker:
             "compression.type": "producer",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         }
-        factor = min(settings.offsets_topic_replication_factor, len(self.cluster.image.brokers))
+        factor = settings.offsets_topic_replication_factor
+        if self._clustering is None:
+            factor = 1
+        elif factor > len(self.cluster.image.brokers):
+            # Made with fewer it would have fewer for good, because brokers start one after the other.
+            raise TooFewBrokers(OFFSETS_TOPIC, factor, len(self.cluster.image.brokers))
         topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
         if self._clustering is not None:
             await self._clustering.membership.let_create([topic])

@@ -5,9 +5,10 @@ next sync succeeds without them. A process that is started again on the same mac
 
 Noun: an empty file `.sync-failed` in the folder.
 
-Rule: it is made where the error shows and not synced, for it need not outlast the page cache: a machine that loses power
-loses the bytes that nobody should believe, too. Whoever finds it writes all that it cannot vouch for to new files, and
-removes it then. Not in place: among that may be bytes that are durable, and power lost in the middle would spoil them.
+Rule: it is made where the error shows and not synced, for it need not outlast the page cache: a machine that loses
+power loses the bytes that nobody should believe, too. Whoever finds it writes all that it cannot vouch for to new
+files, and removes it then. Not in place: among that may be bytes that are durable, and power lost in the middle would
+spoil them.
 """
 
 from __future__ import annotations

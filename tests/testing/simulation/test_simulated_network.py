@@ -138,3 +138,29 @@ def test_a_reset_ends_both_sides() -> None:
     stage.pass_time(1)
     assert len(caller.lost) == 1
     assert stage.network.open_sockets == 0
+
+
+def test_a_host_whose_connections_are_doubled_has_one_more_of_which_nobody_knows() -> None:
+    stage = Stage()
+    accepted: list[Caller] = []
+
+    def protocol() -> Caller:
+        accepted.append(Caller())
+        return accepted[-1]
+
+    async def listen() -> None:
+        await stage.right.loop.create_server(protocol, "10.0.0.2", 9)
+
+    async def speak() -> None:
+        transport, _ = await stage.left.loop.create_connection(Caller, "10.0.0.2", 9)
+        transport.write(b"hello")
+
+    stage.right.spawn(listen())
+    stage.network.double_connections("10.0.0.2")
+    stage.left.spawn(speak())
+    stage.pass_time(1)
+    assert sorted(bytes(each.received) for each in accepted) == [b"", b"hello"]
+    stage.network.single_connections("10.0.0.2")
+    stage.left.spawn(speak())
+    stage.pass_time(1)
+    assert len(accepted) == 3

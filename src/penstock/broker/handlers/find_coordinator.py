@@ -5,16 +5,21 @@ That topic is made when the first one asks.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.request import Answer, Request
+from penstock.cluster.errors import ClusterError
 from penstock.coordination.placement import partition_for_group
 from penstock.coordination.service import OFFSETS_TOPIC
+from penstock.replication.links import LinkLost
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
 
 _GROUP: Final = 0
 _SEVERAL: Final = 4
@@ -41,7 +46,10 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         return
 
     async def create() -> None:
-        await broker.create_offsets_topic()
+        try:
+            await broker.create_offsets_topic()
+        except (ClusterError, LinkLost) as error:
+            logger.info("a group finds no coordinator yet: %s", error)
         answer(_response(broker, request))
 
     broker.spawn(create(), lambda _: answer(_response(broker, request)))

@@ -2,7 +2,8 @@
 
 Rule: each seed stands for itself, so it does not matter which process runs it; what a run may not depend on, the order
 of sets of strings, is fixed for all of them. A failing seed is printed with its schedule and the last lines of its
-trace, and the command that runs it again. Today it is one broker with a tree of its own.
+trace, and the command that runs it again. One broker has a tree of its own; several share one, and a spare broker
+may join them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
 from penstock.testing.simulation.mutations import MUTATIONS, mutated
 from penstock.testing.simulation.run import Plan, Report, simulate
 
+_BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _TOLD_EVERY_S: Final = 2.0
 _FAILURES_TOLD: Final = 5
@@ -34,13 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The order of sets is fixed when the interpreter starts.
         command = [sys.executable, "-m", "penstock.testing.simulation", *(arguments or sys.argv[1:])]
         return subprocess.run(command, env={**os.environ, _HASH_SEED: "0"}, check=False).returncode
+    mutation = MUTATIONS.get(options.mutation)
+    written = options.schedule if mutation is None else options.schedule or mutation.schedule
     try:
-        schedule = None if options.schedule is None else tuple(parse_schedule(options.schedule))
+        schedule = None if written is None else tuple(parse_schedule(written))
     except InvalidSchedule as error:
         return _complain(str(error))
-    plan = Plan(schedule=schedule)
+    brokers = options.brokers or (_BROKERS if mutation is None else mutation.brokers)
+    plan = Plan(brokers=brokers, schedule=schedule)
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    return _Told(options.mutation, is_scheduled=schedule is not None).tell(_run_all(seeds, plan, options), len(seeds))
+    return _Told(options, plan).tell(_run_all(seeds, plan, options), len(seeds))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_positive, default=100, help="how many seeds to run (100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--seed", type=int, help="run only this one")
+    parser.add_argument(
+        "--brokers", type=_brokers, help=f"1, or at least 3 ({_BROKERS}, or as many as the mutation needs)"
+    )
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--lines", type=_positive, default=60, help="lines of a failing seed's trace (60)")
     parser.add_argument(
@@ -61,6 +69,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _brokers(text: str) -> int:
+    number = _positive(text)
+    if number == 2:
+        raise argparse.ArgumentTypeError("partitions of a cluster have three replicas: 2 brokers cannot hold them")
     return number
 
 
@@ -82,13 +97,14 @@ def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Repor
 class _Told:
     """What is printed."""
 
-    def __init__(self, mutation: str | None, *, is_scheduled: bool) -> None:
-        self._mutation = mutation
-        self._is_scheduled = is_scheduled
+    def __init__(self, options: argparse.Namespace, plan: Plan) -> None:
+        self._mutation: str | None = options.mutation
+        self._plan = plan
         self._failures: list[int] = []
         self._faults: Counter[str] = Counter()
+        self._changes: Counter[str] = Counter()
         self._virtual_s = 0.0
-        self._checked = 0
+        self._figures: Counter[str] = Counter()
         self._runs = 0
 
     def tell(self, reports: Iterable[Report], total: int) -> int:
@@ -99,13 +115,14 @@ class _Told:
                 told_s = time.monotonic()
                 _say(f"{self._runs} of {total} seeds, {len(self._failures)} failed, {told_s - began_s:.0f} s")
         took_s = max(time.monotonic() - began_s, 1e-9)
-        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self._faults.items())) or "none"
         _say(
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
-            f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast), {self._checked} acknowledged records "
-            "checked"
+            f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast)"
         )
-        _say(f"faults: {faults}")
+        _say(f"checked: {_listed(self._figures)}")
+        _say(f"faults, {self._faults.total()}: {_listed(self._faults)}")
+        if self._changes:
+            _say(f"changes: {_listed(self._changes)}")
         if self._mutation is not None:
             _say(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
             return 0 if self._failures else 1
@@ -115,7 +132,15 @@ class _Told:
         self._runs += 1
         self._faults += report.faults
         self._virtual_s += report.virtual_s
-        self._checked += report.acknowledged
+        self._changes += report.changes
+        self._figures += Counter(
+            {
+                "acknowledged records": report.acknowledged,
+                "reads": report.read,
+                "committed offsets": report.commits,
+                "looks at invariants": report.checks,
+            }
+        )
         if report.problem:
             self._failures.append(report.seed)
             if len(self._failures) <= _FAILURES_TOLD:
@@ -123,12 +148,17 @@ class _Told:
 
     def _tell_failure(self, report: Report) -> None:
         again = f"--mutation {self._mutation} " if self._mutation else ""
-        if self._is_scheduled:
+        again += f"--brokers {self._plan.brokers} "
+        if self._plan.schedule is not None:
             again += f"--schedule '{report.schedule}' "
         _say("\n".join(report.last_lines))
         _say(f"seed {report.seed} FAILED: {report.problem}")
         _say(f"  trace {report.trace_hash}; its faults: {report.schedule or 'none'}")
         _say(f"  again: python -m penstock.testing.simulation {again}--seed {report.seed}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
 def _say(text: str) -> None:

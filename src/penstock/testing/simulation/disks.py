@@ -44,8 +44,6 @@ class DiskTiming:
         self.after_write: Callable[[], None] | None = None
         """Called once, at the next write to a log: who wants to come at the worst moment waits for it."""
         self.syncs = 0
-        self.has_failed = False
-        """Whether a sync failed since this was last set back: the cache may hold what the disk never will."""
         self._random = PythonRandom(f"{seed}/disk")
         self._errors = 0
         self._spent_s = 0.0
@@ -70,7 +68,6 @@ class DiskTiming:
             self.loop.busy_for(took_s)
         if self._errors and operation.kind == "sync":
             self._errors -= 1
-            self.has_failed = True
             return Fault(OSError(errno.EIO, os.strerror(errno.EIO), operation.path), loss=RANDOM_LOSS)
         return None
 

@@ -6,7 +6,7 @@ them, drawn from a seed or written down:
     4.0 power broker-0 for 1.5 | 9.2 cut broker-0 > client-0 for 3 | 12 slow-disk broker-0 for 5 x 40
 
 Rule: a schedule says all that is done: the same one brings about the same run. Every fault ends by itself, and all are
-over when the run's healing begins.
+over when the run's healing begins. Of all disks in a run one at most is lost: what is acknowledged is on two.
 """
 
 from __future__ import annotations
@@ -20,18 +20,33 @@ from penstock.runtime.randomness import Random
 
 CRASH: Final = "crash"  # the process is killed, and started again
 POWER: Final = "power"  # the machine loses power; what was not synced is lost, torn or kept
+BLACKOUT: Final = "blackout"  # all brokers' machines lose power at once
 STOP: Final = "stop"  # a clean stop, and a start
 PAUSE: Final = "pause"  # as by SIGSTOP
 CUT: Final = "cut"  # one way, from the first host to the second; from all to it and back without a second
+SPLIT: Final = "split"  # both ways between two hosts
 RESET: Final = "reset"  # every connection of the host breaks
+TWICE: Final = "twice"  # whoever connects to the host is accepted twice, once by mistake
 SLOW_LINK: Final = "slow-link"  # delays both ways are `amount` times as long
 SLOW_DISK: Final = "slow-disk"  # syncs take `amount` times as long
 SYNC_ERROR: Final = "sync-error"  # a sync fails (EIO); after a while the machine is started again
 ROTTEN_CACHE: Final = "rotten-cache"  # the same, but only the process is: it finds pages that are on no disk
+BIT_FLIP: Final = "bit-flip"  # the machine loses power, and a bit of its records is another one when it is back
+HEADER_FLIP: Final = "header-flip"  # the same in the header of a batch, which a start believes if it was durable once
+EMPTY: Final = "empty"  # the machine is replaced by one of the same name with an empty disk
 CLOCK: Final = "clock"  # the wall clock jumps by `amount` seconds, and back
+SESSION: Final = "session"  # the metadata tree ends the host's sessions
+TREE_DOWN: Final = "tree-down"  # the metadata tree answers nobody
+ADD: Final = "add"  # a broker that was not there before is started
 
-KINDS: Final = (CRASH, POWER, STOP, PAUSE, CUT, RESET, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, CLOCK)
-WITH_PEER: Final = frozenset({CUT, SLOW_LINK})
+ALONE: Final = (CRASH, POWER, STOP, PAUSE, CUT, RESET, TWICE, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, CLOCK)
+KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, EMPTY, SESSION, TREE_DOWN, ADD)
+NEVER_DRAWN: Final = (HEADER_FLIP,)
+"""For who wants to see what comes of it: not all of that is good."""
+WITH_PEER: Final = frozenset({CUT, SPLIT, SLOW_LINK})
+OF_ALL: Final = frozenset({BLACKOUT, TREE_DOWN})
+DISK_LOST: Final = frozenset({EMPTY, BIT_FLIP, HEADER_FLIP})
+EVERYBODY: Final = "all"
 _TEXT: Final = re.compile(
     r"(?P<at>[\d.]+) (?P<kind>[a-z-]+) (?P<host>[\w-]+)(?: > (?P<peer>[\w-]+))?(?: for (?P<for>[\d.]+))?"
     r"(?: x (?P<amount>-?[\d.]+))?"
@@ -40,7 +55,7 @@ _TEXT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`host` and `peer` are names: "broker-0", "client-1"."""
+    """`host` and `peer` are names: "broker-0", "client-1"; "all" where the kind is of all."""
 
     at_s: float
     kind: str
@@ -61,7 +76,8 @@ class InvalidSchedule(ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(
-            f"{text!r} is no fault: write '4.0 power broker-0 for 1.5', with a kind of {', '.join(KINDS)}; "
+            f"{text!r} is no fault: write '4.0 power broker-0 for 1.5', with a kind of "
+            f"{', '.join((*KINDS, *NEVER_DRAWN))}; "
             "several are separated by |"
         )
 
@@ -71,7 +87,7 @@ def parse_schedule(text: str) -> list[Fault]:
     faults = []
     for part in filter(None, (part.strip() for part in text.split("|"))):
         match = _TEXT.fullmatch(part)
-        if match is None or match["kind"] not in KINDS:
+        if match is None or match["kind"] not in (*KINDS, *NEVER_DRAWN):
             raise InvalidSchedule(part)
         fault = Fault(
             float(match["at"]),
@@ -89,40 +105,66 @@ def format_schedule(faults: Sequence[Fault]) -> str:
     return " | ".join(map(str, faults))
 
 
-# Not ROTTEN_CACHE: the log trusts what it reads after a restart, which is more than Linux promises there.
-_WEIGHTS: Final = (
-    (POWER, 5), (CRASH, 4), (STOP, 1), (PAUSE, 2), (CUT, 3), (RESET, 2), (SLOW_LINK, 1), (SLOW_DISK, 2),
-    (SYNC_ERROR, 2), (CLOCK, 1),
+def _deck(**weights: int) -> tuple[str, ...]:
+    return tuple(kind.replace("_", "-") for kind, weight in weights.items() for _ in range(weight))
+
+
+_DECK_ALONE: Final = _deck(
+    power=5, crash=4, stop=1, pause=2, cut=3, reset=2, twice=1, slow_link=1, slow_disk=2, sync_error=2, rotten_cache=2,
+    clock=1,
 )  # fmt: skip
-_DECK: Final = tuple(kind for kind, weight in _WEIGHTS for _ in range(weight))
+_DECK_TOGETHER: Final = _deck(
+    power=5, crash=5, stop=2, pause=4, cut=5, split=2, reset=2, twice=1, slow_link=2, slow_disk=2, sync_error=2,
+    rotten_cache=1, clock=1, session=2, tree_down=1, blackout=2, empty=1, bit_flip=1, add=1,
+)  # fmt: skip
+_LONGEST_S: Final = {
+    CRASH: 1.0, POWER: 2.0, BLACKOUT: 2.0, STOP: 1.0, RESET: 0.0, SESSION: 0.0, ADD: 0.0, SLOW_DISK: 5.0,
+    SYNC_ERROR: 2.0, ROTTEN_CACHE: 2.0, EMPTY: 2.0, BIT_FLIP: 2.0, TREE_DOWN: 4.0,
+}  # fmt: skip
 
 
 def random_schedule(
-    random: Random, brokers: Sequence[str], clients: Sequence[str], *, start_s: float, end_s: float, mean_gap_s: float
+    random: Random,
+    brokers: Sequence[str],
+    clients: Sequence[str],
+    *,
+    start_s: float,
+    end_s: float,
+    mean_gap_s: float,
+    spares: Sequence[str] = (),
 ) -> list[Fault]:
-    """Faults one after the other or at once, all over by `end_s`."""
+    """Faults one after the other or at once, all over by `end_s`. `spares` are brokers that may be added."""
+    deck = _DECK_ALONE if len(brokers) == 1 else _DECK_TOGETHER
     faults: list[Fault] = []
+    left = list(spares)
     at_s = start_s
     while True:
         at_s = round(at_s + random.uniform(0.0, 2 * mean_gap_s), 3)
         if at_s >= end_s:
             return faults
-        kind = _DECK[random.below(len(_DECK))]
-        host = brokers[random.below(len(brokers))]
+        kind = deck[random.below(len(deck))]
+        host, peer = brokers[random.below(len(brokers))], ""
         for_s = round(min(_lasting_s(kind, random), end_s - at_s), 3)
-        peer = ""
-        if kind in WITH_PEER and random.below(3):
-            others = [name for name in (*brokers, *clients) if name != host]
+        if kind in WITH_PEER and (random.below(3) or kind == SPLIT):
+            # Brokers among themselves more often than not: what clients do not see is what tears a cluster apart.
+            others = [name for name in (*brokers, *brokers, *clients) if name != host]
             peer = others[random.below(len(others))]
             if random.below(2):
                 host, peer = peer, host
+        if kind in OF_ALL:
+            host = EVERYBODY
+        if kind == ADD:
+            if not left:
+                continue
+            host = left.pop(0)
+        if kind in DISK_LOST and any(fault.kind in DISK_LOST for fault in faults):
+            continue
         faults.append(Fault(at_s, kind, host, peer, for_s, _amount(kind, random)))
 
 
 def _lasting_s(kind: str, random: Random) -> float:
-    longest_s = {CRASH: 1.0, POWER: 2.0, STOP: 1.0, RESET: 0.0, SLOW_DISK: 5.0, SYNC_ERROR: 2.0}.get(kind, 6.0)
     # Mostly short, rarely as long as it may be: long ones hide what a fast return would show.
-    return longest_s * random.uniform(0.0, 1.0) ** 2
+    return _LONGEST_S.get(kind, 6.0) * random.uniform(0.0, 1.0) ** 2
 
 
 def _amount(kind: str, random: Random) -> float:

@@ -2,24 +2,28 @@
 
 Noun: a `Mutation`, a broker with one safeguard less.
 
-Rule: each takes away one thing that this project promises, by replacing one function, and for each a test shows that
-some seeds fail. A mutation that no seed catches is a hole in the simulator, not a safe broker.
+Rule: each takes away one thing that this project promises, by replacing a function or two, and for each a test shows
+that some seeds fail that do not fail with it. A mutation that no seed catches is a hole in the simulator, not a safe
+broker. Those of a single broker are here, those of a cluster in `cluster_mutations`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from penstock.cluster.journal import Journal
-from penstock.log import segment_recovery
+from penstock.log import opening, segment_recovery
 from penstock.log.flush import Flush, GroupCommit
 from penstock.log.producers.state import NEW, ProducerStates
 from penstock.log.walk import walk
+from penstock.replication.partition import Partition
 from penstock.testing.simulated_files import SimulatedFile
+from penstock.testing.simulation.cluster_mutations import CLUSTER_MUTATIONS
+from penstock.testing.simulation.mutation import Mutation
 
 
 class UnknownMutation(ValueError):
@@ -27,16 +31,8 @@ class UnknownMutation(ValueError):
         super().__init__(f"there is no mutation {name!r}: there are {', '.join(MUTATIONS)}")
 
 
-class Mutation(NamedTuple):
-    """`target.attribute` becomes `replacement`."""
-
-    what: str
-    target: Any
-    attribute: str
-    replacement: Any
-
-
-def _durable_at_once(self: GroupCommit, log: Any, offset: int, done: Callable[[None], None]) -> None:
+def _durable_at_once(self: GroupCommit, log: Any, offset: int, done: Callable[[None], None], **given: Any) -> None:
+    log.flushed_offset = max(log.flushed_offset, offset)
     done(None)
 
 
@@ -63,28 +59,52 @@ def _no_sync(self: SimulatedFile) -> None:
     """The disk is not asked."""
 
 
+def _advance_over_unsynced(self: Partition) -> None:
+    log = self.log
+    synced, log.flushed_offset = log.flushed_offset, log.log_end_offset
+    try:
+        _REAL_ADVANCE(self)
+    finally:
+        log.flushed_offset = synced
+
+
 _REAL_RUN = Flush.run
 _REAL_APPEND = Journal.append
+_REAL_ADVANCE = Partition._advance
+
+_ROT = "2 rotten-cache broker-0 for 0.3 | 2.6 power broker-0 for 0.2 | 6 rotten-cache broker-0 for 0.3 | "
+_ROT += "6.6 power broker-0 for 0.2 | 9 rotten-cache broker-0 for 0.3 | 9.5 power broker-0 for 0.2"
 
 MUTATIONS: dict[str, Mutation] = {
     "acknowledge-without-sync": Mutation(
-        "acks=all is answered before the disk has the records", GroupCommit, "when_durable", _durable_at_once
+        "acks=all is answered before the disk has the records", ((GroupCommit, "when_durable", _durable_at_once),)
     ),
     "recovery-without-checksum": Mutation(
-        "recovery believes every batch whose header looks sound", segment_recovery, "walk", partial(walk, verify=False)
+        "recovery believes every batch whose header looks sound",
+        ((segment_recovery, "walk", partial(walk, verify=False)),),
     ),
     "retries-are-appended": Mutation(
-        "a batch that was stored before is stored again when it is sent again", ProducerStates, "check", _always_new
+        "a batch that was stored before is stored again when it is sent again",
+        ((ProducerStates, "check", _always_new),),
     ),
     "failed-syncs-count": Mutation(
-        "a sync that failed is taken for one that did not", Flush, "run", _run_whatever_happens
+        "a sync that failed is taken for one that did not", ((Flush, "run", _run_whatever_happens),)
+    ),
+    "rotten-cache-believed": Mutation(
+        "after a sync that failed, a restart believes what it finds in the page cache",
+        ((opening, "has_failed_sync", lambda files, folder: False),),
+        schedule=_ROT,
     ),
     "segments-without-names": Mutation(
-        "new segments are synced, their names in the folder are not", Flush, "run", _run_without_names
+        "new segments are synced, their names in the folder are not", ((Flush, "run", _run_without_names),)
     ),
     "tree-without-sync": Mutation(
-        "changes of the metadata are answered before the disk has them", Journal, "append", _append_without_sync
+        "changes of the metadata are answered before the disk has them", ((Journal, "append", _append_without_sync),)
     ),
+    "watermark-over-unsynced": Mutation(
+        "consumers are given what a power loss can take back", ((Partition, "_advance", _advance_over_unsynced),)
+    ),
+    **CLUSTER_MUTATIONS,
 }
 
 
@@ -94,5 +114,7 @@ def mutated(name: str) -> Iterator[None]:
     mutation = MUTATIONS.get(name)
     if mutation is None:
         raise UnknownMutation(name)
-    with mock.patch.object(mutation.target, mutation.attribute, mutation.replacement):
+    with ExitStack() as stack:
+        for target, attribute, replacement in mutation.replaced:
+            stack.enter_context(mock.patch.object(target, attribute, replacement))
         yield

@@ -47,6 +47,7 @@ class SimulatedNetwork:
         self._cuts: dict[tuple[str, str], int] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._off: set[str] = set()
+        self._doubled: dict[str, int] = {}
         self._last_port: dict[str, int] = {}
         self._last_descriptor = 2
 
@@ -102,6 +103,13 @@ class SimulatedNetwork:
     def slow_down(self, source: str, target: str, factor: float) -> None:
         """Delays on a path are so many times as long; 1 is as ever."""
         self._slow[source, target] = factor
+
+    def double_connections(self, host: str) -> None:
+        """Whoever connects to it is accepted twice, of which he knows nothing, until as many `single_connections`."""
+        self._doubled[host] = self._doubled.get(host, 0) + 1
+
+    def single_connections(self, host: str) -> None:
+        self._doubled[host] -= 1
 
     def _resume(self) -> None:
         for pipe in list(self.stalled):
@@ -220,13 +228,21 @@ class SimulatedNetwork:
             self.kernel.call_at(back_s, self._refused, loop, remote.host, future)
             return
         self.trace.note(remote.host, f"accepted {local}")
-        theirs = SimulatedSocket(self, listener.loop, remote, local)
-        ours = SimulatedSocket(self, loop, local, remote)
+        ours = self._accept(listener, loop, local)
+        if self._doubled.get(remote.host):
+            # As when the first answer is late: the other side has a connection that nobody will ever use.
+            self._accept(listener, loop, Address(local.host, self._new_port(local.host))).vanish()
+        self.kernel.call_at(back_s, self._accepted, loop, ours, future)
+
+    def _accept(self, listener: SimulatedListener, loop: SimulatedLoop, local: Address) -> SimulatedSocket:
+        """The end of a new connection that is at `local`; the other waits at the listener."""
+        theirs = SimulatedSocket(self, listener.loop, listener.address, local)
+        ours = SimulatedSocket(self, loop, local, listener.address)
         ours.outgoing = theirs.incoming = Pipe(self, ours, theirs)
         ours.incoming = theirs.outgoing = Pipe(self, theirs, ours)
         self._sockets[ours] = self._sockets[theirs] = None
         listener.came(theirs)
-        self.kernel.call_at(back_s, self._accepted, loop, ours, future)
+        return ours
 
     def _refused(self, loop: SimulatedLoop, source: str, future: asyncio.Future[SimulatedSocket]) -> None:
         if self.reaches(source, loop.host):

@@ -10,11 +10,11 @@ written stays, unless the machine lost power too: then what was not synced is lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from penstock.broker.broker import Broker
-from penstock.broker.settings import settings_from
+from penstock.broker.settings import BrokerSettings, settings_from
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import Handler, Limits, Server
 from penstock.runtime.randomness import Random, SeededRandom
@@ -34,6 +34,8 @@ from penstock.testing.simulation.disks import DiskTiming, SimulatedWorkers
 from penstock.testing.simulation.loop import SimulatedLoop, process_loop
 from penstock.testing.simulation.network import SimulatedNetwork
 from penstock.testing.simulation.scheduler import Scheduler
+from penstock.testing.simulation.tree_service import TreeService
+from penstock.testing.simulation.trees import SimulatedTree, open_simulated_tree
 
 T = TypeVar("T")
 
@@ -175,23 +177,37 @@ class SimulatedNode(SimulatedHost):
         broker_id: int,
         seed: int | str,
         settings: Mapping[str, str],
+        tree: TreeService | None = None,
     ) -> None:
+        """With a `tree` it is one of several that share it, without one it has its own on its disk."""
         super().__init__(scheduler, network, f"broker-{broker_id}", f"10.0.0.{broker_id + 1}", seed)
         self.broker_id = broker_id
-        self.files = SimulatedFiles(self.random.branch("files"))
+        self.data_folder = "/data"
+        self.tree = tree
         self.timing = DiskTiming(f"{seed}/{self.name}")
-        self.files.operations.hook = self.timing
+        self.on_start: Callable[[SimulatedNode], None] | None = None
+        """Called when a start has succeeded, or has not."""
+        self.disks = 0
+        self.replace_disk()
         self.broker: Broker | None = None
         self._settings = {
             "socket.busy.poll.us": "0",
             "num.recovery.threads.per.data.dir": "1",
             **settings,
             "broker.id": str(broker_id),
-            "log.dirs": "/data",
+            "log.dirs": self.data_folder,
             "listeners": f"PLAINTEXT://{self.address}:{BROKER_PORT}",
             "advertised.listeners": f"PLAINTEXT://{self.address}:{BROKER_PORT}",
         }
+        if tree is not None:
+            self._settings["zookeeper.connect"] = f"{tree.address}:2181"
         self._starting: asyncio.Task[None] | None = None
+
+    def replace_disk(self) -> None:
+        """An empty one; the process that used the old one must be dead."""
+        self.disks += 1
+        self.files = SimulatedFiles(self.random.branch(f"disk {self.disks}"))
+        self.files.operations.hook = self.timing
 
     @property
     def bootstrap(self) -> str:
@@ -211,8 +227,19 @@ class SimulatedNode(SimulatedHost):
         """Begin to start the broker, in a new process if the last one is dead."""
         self.boot()
         self.timing.loop = self.loop
-        self.broker = Broker(settings_from(self._settings), world=SimulatedWorld(self, self.files, self.timing))
+        world = SimulatedWorld(self, self.files, self.timing)
+        settings = settings_from(self._settings)
+        tree = self.tree
+        if tree is None:
+            self.broker = Broker(settings, world=world)
+        else:
+            self.broker = Broker(settings, world=world, tree_opener=lambda: _session_with(tree, settings))
         self._starting = self.spawn(self.broker.start())
+        self._starting.add_done_callback(self._has_started)
+
+    def _has_started(self, task: asyncio.Task[None]) -> None:
+        if self.on_start is not None and task is self._starting:
+            self.on_start(self)
 
     async def stop(self) -> bool:
         """Stop the broker cleanly, from within its own process; whether it could."""
@@ -228,3 +255,7 @@ class SimulatedNode(SimulatedHost):
         """The machine loses power; what is left of the disk shows after `start`."""
         self.lose_power()
         self.files.crash(loss)
+
+
+async def _session_with(tree: TreeService, settings: BrokerSettings) -> SimulatedTree:
+    return await open_simulated_tree(tree, settings.zookeeper_session_timeout_ms / 1000)

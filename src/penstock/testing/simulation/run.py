@@ -3,8 +3,9 @@
 Noun: a `Report`: what was done, what was found, and the hash of the trace.
 
 Rule: brokers start, clients work while faults happen, then the faults are over and everything must come right within a
-bound: brokers serve, what was sent is settled, who follows has caught up. Then all is read once more and compared with
-what clients were told. Nothing but the seed and the `Plan` decides what happens: two runs of one seed are the same.
+bound: brokers serve, every replica is in sync, writes are acknowledged, what was sent is settled, who follows has
+caught up. Then all is read once more and compared with what clients were told, and the replicas with one another.
+Nothing but the seed and the `Plan` decides what happens: two runs of one seed are the same.
 """
 
 from __future__ import annotations
@@ -17,24 +18,53 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from penstock.runtime.randomness import SeededRandom
-from penstock.testing.simulation.checks import findings
-from penstock.testing.simulation.cluster import LONGEST_WAIT_S, SimulatedCluster
+from penstock.testing.simulation.checks import commit_findings, findings
+from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.faults import Fault, format_schedule, random_schedule
+from penstock.testing.simulation.hand import LONGEST_WAIT_S, Hand
+from penstock.testing.simulation.healing import Unhealed, differences, unhealed
+from penstock.testing.simulation.history import History, Place
+from penstock.testing.simulation.observing import Observer, observed
+from penstock.testing.simulation.operator import Operator
 from penstock.testing.simulation.outside import simulated_outside
 from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed
 from penstock.testing.simulation.trace import Trace
-from penstock.testing.simulation.workload import PARTITIONS, History, Reader, Writer, read_everything
+from penstock.testing.simulation.tree_audit import TreeAudit
+from penstock.testing.simulation.workload import (
+    JOURNAL,
+    PARTITIONS,
+    Reader,
+    Writer,
+    places_of,
+    read_commits,
+    read_everything,
+)
 
-SETTINGS = {
+QUICK: Final = "quick"
+ARCHIVE: Final = "archive"
+SETTINGS: Final = {
     "num.partitions": str(PARTITIONS),
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "log.segment.bytes": "262144",
     "log.index.interval.bytes": "4096",
 }
+REPLICATED: Final = {
+    **SETTINGS,
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "auto.create.topics.enable": "false",
+    "zookeeper.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "200",
+    "replica.fetch.backoff.ms": "100",
+}
+TOPICS: Final = {JOURNAL: {}, QUICK: {"flush.messages": "1000000"}, ARCHIVE: {}}
+"""The second one does not sync before it acknowledges, the third is at rest most of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +75,21 @@ class Plan:
     writers: int = 2
     faults_s: float = 12.0
     mean_gap_s: float = 1.2
-    heal_s: float = 120.0
+    heal_s: float = 60.0
     schedule: tuple[Fault, ...] | None = None
     """Instead of one that is drawn."""
+
+    @property
+    def is_alone(self) -> bool:
+        return self.brokers == 1
+
+    @property
+    def readers(self) -> int:
+        return 1 if self.is_alone else 2
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (JOURNAL,) if self.is_alone else tuple(TOPICS)
 
 
 @dataclass(slots=True)
@@ -61,19 +103,20 @@ class Report:
     callbacks: int = 0
     schedule: str = ""
     faults: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    """What whoever runs the cluster did, and what became of it."""
     sent: int = 0
     acknowledged: int = 0
     given_up: int = 0
-    reread: int = 0
+    read: int = 0
+    commits: int = 0
+    checks: int = 0
+    """How often an invariant was looked at."""
     last_lines: list[str] = field(default_factory=list)
 
 
-class Unhealed(SimulationFailed):
-    """The faults were over, and something did not come right in time."""
-
-
 class Violation(SimulationFailed):
-    """Clients were told something that is not so."""
+    """Clients were told something that is not so, or the replicas differ."""
 
 
 def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
@@ -81,10 +124,11 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
     chosen = plan or Plan()
     report = Report(seed)
     trace = Trace()
-    with _determined(trace) as collect:
+    with determined(trace) as collect:
         run = _Run(seed, chosen, trace)
         try:
-            run.live()
+            with observed(run.observer):
+                run.live()
             collect()
             if run.scheduler.failure is not None:
                 raise run.scheduler.failure
@@ -92,7 +136,7 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
             report.problem = _told(failure)
         finally:
             run.fill(report)
-            run.bury()
+            run.cluster.bury()
             del run
     report.trace_hash = trace.hash
     if report.problem:
@@ -104,69 +148,155 @@ class _Run:
     def __init__(self, seed: int, plan: Plan, trace: Trace) -> None:
         self.plan = plan
         self.scheduler = Scheduler(seed, trace)
+        clients = plan.writers + plan.readers + 1 + (not plan.is_alone)
         self.cluster = SimulatedCluster(
-            self.scheduler, seed, brokers=plan.brokers, clients=plan.writers + 2, settings=SETTINGS
+            self.scheduler,
+            seed,
+            brokers=plan.brokers,
+            spares=0 if plan.is_alone else 1,
+            clients=clients,
+            settings=SETTINGS if plan.is_alone else REPLICATED,
         )
         self.history = History()
-        writers = [host.name for host in self.cluster.clients[: plan.writers]]
+        self.hand = Hand(self.cluster, seed)
+        self.observer = Observer(self.cluster)
+        self.operator: Operator | None = None
+        self.audit = TreeAudit(self.cluster.tree.state, self.observer.complain)
+        if not plan.is_alone:
+            self.cluster.tree.audit = self.audit
+        self.history.on_acknowledged = self.observer.acknowledged
+        self.history.on_read = self.observer.read
+        self.hand.on_forgetful = self._forgot
         self.schedule = plan.schedule if plan.schedule is not None else tuple(
             random_schedule(
                 SeededRandom(f"{seed}/schedule"),
                 [node.name for node in self.cluster.nodes],
-                writers,
+                [host.name for host in self.cluster.clients[: plan.writers]],
                 start_s=0.0,
                 end_s=plan.faults_s,
                 mean_gap_s=plan.mean_gap_s,
+                spares=[node.name for node in self.cluster.spares],
             )
         )  # fmt: skip
 
+    def _forgot(self) -> None:
+        """What does not sync is safe from one bad end: others have it, and who may have lost it is not believed."""
+        if len(self.hand.forgetful) > 1:
+            self.observer.forgetting()
+
+    @property
+    def excused(self) -> list[Place]:
+        return places_of([QUICK]) if len(self.hand.forgetful) > 1 else []
+
     def live(self) -> None:
         cluster, plan, history = self.cluster, self.plan, self.history
+        hosts = iter(cluster.clients)
         cluster.start()
-        cluster.schedule(self.schedule)
-        writers = [Writer(host, cluster.bootstrap, history) for host in cluster.clients[: plan.writers]]
-        reader = Reader(cluster.clients[plan.writers], cluster.bootstrap, history)
+        self.hand.schedule(self.schedule)
+        self.observer.tick()
+        writers = [
+            Writer(next(hosts), cluster.bootstrap, history, plan.topics, still=(ARCHIVE,)) for _ in range(plan.writers)
+        ]
+        readers = [Reader(next(hosts), cluster.bootstrap, history, plan.topics) for _ in range(plan.readers)]
+        if not plan.is_alone:
+            self.operator = Operator(next(hosts), cluster.bootstrap, history, TOPICS, self._broker_ids, replicas=3)
         last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=0.0)
         self.scheduler.run_until(limit_s=max(plan.faults_s, last_s) + LONGEST_WAIT_S + 0.1)
-        limit_s = self.scheduler.now_s + plan.heal_s
-        self._await("brokers serve", cluster.is_whole_or_fails, limit_s)
-        for writer in writers:
-            writer.is_ending = True
-        self._await("what was sent is settled", lambda: all(writer.task.done() for writer in writers), limit_s)
-        for writer in writers:
-            writer.task.result()
-        self._await("who follows has caught up", self._is_caught_up, limit_s)
-        reader.is_ending = True
-        self._await("the reader ends", reader.task.done, limit_s)
-        reader.task.result()
-        reading = cluster.clients[-1].spawn(read_everything(cluster.bootstrap, "auditor"))
-        self._await("all is read", reading.done, limit_s)
-        found = findings(history, reading.result())
+        self._heal(writers, readers)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Compare what is there with what clients were told, and the replicas with one another."""
+        cluster, history = self.cluster, self.history
+        places, auditor = places_of(self.plan.topics), cluster.clients[-1]
+        reading = auditor.spawn(read_everything(cluster.bootstrap, "auditor", places))
+        self._await("all is read", reading.done)
+        asking = auditor.spawn(read_commits(cluster.bootstrap, "auditor", places))
+        self._await("committed offsets are told", asking.done)
+        found = findings(history, reading.result(), self.excused)
+        found += commit_findings(history, reading.result(), asking.result(), self.excused)
+        if not self.plan.is_alone:
+            self._await("all replicas are as long", lambda: not differences(cluster, only_lengths=True))
+            found += differences(cluster)
+        found += [told for each in self.observer.leaders() if (told := each[0].sequences(each[1])) is not None]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
             raise Violation("; ".join(found[:5]) + more)
 
-    def _is_caught_up(self) -> bool:
-        read = self.history.read
-        return all(place in read for place in self.history.acknowledged)
+    def _broker_ids(self) -> list[int]:
+        return [node.broker_id for node in self.cluster.nodes]
 
-    def _await(self, what: str, done: Callable[[], object], limit_s: float) -> None:
-        if not self.scheduler.run_until(done, limit_s=limit_s):
-            raise Unhealed(f"{what}: not within {self.plan.heal_s:g} s after the last fault")
+    def _heal(self, writers: list[Writer], readers: list[Reader]) -> None:
+        cluster, plan = self.cluster, self.plan
+        self._limit_s = self.scheduler.now_s + plan.heal_s
+        began_s = self.scheduler.now_s
+        self.hand.replace_rotten()
+        for writer in writers:
+            writer.is_calm = True
+        self._await("brokers serve", cluster.is_whole_or_fails)
+        operator = self.operator
+        if operator is not None:
+            operator.is_ending = True
+            operator.lost = self.excused
+            self._await("every replica is in sync", lambda: not unhealed(cluster))
+            places = [(writer, place) for writer in writers for place in places_of(plan.topics)]
+            self._await(
+                "every partition acknowledges",
+                lambda: all(writer.at_work().last.get(place, 0.0) > began_s for writer, place in places),
+            )
+            operator.is_released = True
+            self._await("who runs the cluster is done", operator.task.done)
+            operator.task.result()
+        for writer in writers:
+            writer.is_ending = True
+        self._await("what was sent is settled", lambda: all(writer.task.done() for writer in writers))
+        for writer in writers:
+            writer.task.result()
+        self._await("who follows has caught up", self._is_caught_up)
+        for reader in readers:
+            reader.is_ending = True
+        self._await("the readers end", lambda: all(reader.task.done() for reader in readers))
+        for reader in readers:
+            reader.task.result()
+
+    def _is_caught_up(self) -> bool:
+        read, excused = self.history.read, self.excused
+        return all(
+            offset in read.get(place, ())
+            for place, told in self.history.acknowledged.items()
+            if place not in excused
+            for offset in told
+        )
+
+    def _await(self, what: str, done: Callable[[], object]) -> None:
+        if not self.scheduler.run_until(_now_and_then(self.scheduler, done), limit_s=self._limit_s):
+            state = "" if self.plan.is_alone else f" ({self.cluster.state_of_brokers()}; {unhealed(self.cluster)})"
+            raise Unhealed(f"{what}: not within {self.plan.heal_s:g} s after the last fault{state}")
 
     def fill(self, report: Report) -> None:
         history = self.history
         report.virtual_s, report.callbacks = self.scheduler.now_s, self.scheduler.callbacks
         report.schedule = format_schedule(self.schedule)
-        report.faults = Counter(self.cluster.done)
-        report.sent, report.acknowledged = len(history.sent), len(history.acknowledged)
-        report.given_up, report.reread = len(history.given_up), history.reread
+        report.faults = Counter(self.hand.done)
+        report.changes = Counter() if self.operator is None else Counter(self.operator.done)
+        report.sent, report.acknowledged = len(history.sent), history.acknowledgements
+        report.given_up, report.read, report.commits = len(history.given_up), history.reads, history.commits
+        report.checks = self.observer.checks + self.audit.states
 
-    def bury(self) -> None:
-        """Nothing of it may do anything any more, not even while it is forgotten."""
-        for host in self.cluster.hosts.values():
-            host.loop.kill()
-        self.cluster.network.kernel.kill()
+
+def _now_and_then(scheduler: Scheduler, done: Callable[[], object]) -> Callable[[], bool]:
+    """As `done`, looked at once an instant: most of what is waited for is too much to look at after each callback."""
+    looked_s = -1.0
+    result = False
+
+    def look() -> bool:
+        nonlocal looked_s, result
+        if scheduler.now_s != looked_s:
+            looked_s = scheduler.now_s
+            result = bool(done())
+        return result
+
+    return look
 
 
 def _told(failure: BaseException) -> str:
@@ -195,7 +325,7 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def _determined(trace: Trace) -> Iterator[Callable[[], Any]]:
+def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
     """Nothing happens by the whim of the collector, nothing is printed; yields what collects now."""
     logger = logging.getLogger("penstock")
     listener, propagates, level = _Listener(trace), logger.propagate, logger.level

@@ -21,6 +21,9 @@ from penstock.testing.simulation.network import SimulatedNetwork
 TREE_ADDRESS: Final = "10.0.9.1"
 _FIRST_SESSION: Final = 0x1000
 
+Audit = Callable[[Sequence[Operation], int], None]
+"""Of what is going to be changed, all at once, and by which session."""
+
 
 class Wire:
     """One connection between a session's host and the service. `told` takes the events that its watches bring."""
@@ -75,6 +78,8 @@ class TreeService:
         self.network = network
         self.address = address
         self.is_down = False
+        self.audit: Audit | None = None
+        """Is shown every change before it is made."""
         self.state = TreeState()
         self.changes = 0
         self._changed: dict[str, tuple[int, EventKind]] = {}
@@ -183,6 +188,8 @@ class TreeService:
 
     def _commit(self, operations: Sequence[Operation], owner: int) -> dict[str, Any]:
         change = self.state.prepare(operations, owner)
+        if self.audit is not None:
+            self.audit(operations, owner)
         self.state.commit(change)
         self.changes += 1
         for event in change.events:

@@ -1,100 +1,82 @@
-"""What clients do during a run, and what they remember of it.
+"""What clients do during a run.
 
-Nouns: a `History`, what was sent, acknowledged, and read; a `Writer` and a `Reader`, each a process on a host of its
-own with the real client in it.
+Nouns: a `Writer` and a `Reader`, each a process on a host of its own with the real client in it.
 
-Rule: a value is sent once and names its writer, partition and number, so that whatever is read tells where it came
-from. A writer gives no partition a record before the one before it was handed over. What was not acknowledged may be in
-the log or not.
+Rule: a writer gives no partition a record before the one before it was handed over. A reader is a member of the one
+group of the run, and remembers in the `History` all that it is given, with what it could expect.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
+from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError
 from penstock.client.producer.async_producer import AsyncProducer
 from penstock.client.producer.delivery import Delivery
 from penstock.runtime.randomness import Random, SeededRandom
+from penstock.testing.simulation.history import FILLING, History, Place, Sent
 from penstock.testing.simulation.nodes import SimulatedHost
 
-TOPIC: Final = "journal"
+JOURNAL: Final = "journal"
 PARTITIONS: Final = 2
-_FILLING: Final = b"." * 16384
-_REQUEST_TIMEOUT_MS: Final = 3_000
-_CONNECT_TIMEOUT_MS: Final = 2_000
+GROUP: Final = "followers"
+STILL_FROM_S: Final = 2.5
+REQUEST_TIMEOUT_MS: Final = 3_000
+CONNECT_TIMEOUT_MS: Final = 2_000
+PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
-_PATIENCE_MS: Final = 120_000
 
 
-class Sent(NamedTuple):
-    """A value's name: "writer:partition:number"."""
-
-    writer: str
-    partition: int
-    number: int
-
-    def value(self, size: int) -> bytes:
-        return f"{self.writer}:{self.partition}:{self.number}:".encode() + _FILLING[:size]
-
-    @classmethod
-    def of(cls, value: bytes) -> Sent:
-        """ValueError if it was never sent by a writer."""
-        writer, partition, number, _ = value.split(b":", 3)
-        return cls(writer.decode(), int(partition), int(number))
+def places_of(topics: Iterable[str]) -> list[Place]:
+    return [Place(topic, partition) for topic in topics for partition in range(PARTITIONS)]
 
 
-class History:
-    """By partition and offset, what is known."""
-
-    def __init__(self) -> None:
-        self.sent: set[Sent] = set()
-        self.acknowledged: dict[tuple[int, int], Sent] = {}
-        self.twice: list[str] = []
-        self.given_up: dict[Sent, str] = {}
-        self.read: dict[tuple[int, int], Sent] = {}
-        self.reread = 0
-        """Records read again, and other ones than before: what was there was not durable, and is gone."""
-
-    def acknowledge(self, what: Sent, offset: int) -> None:
-        before = self.acknowledged.get((what.partition, offset))
-        if before is not None:
-            self.twice.append(f"offset {offset} of partition {what.partition} was given to {before} and to {what}")
-        self.acknowledged[what.partition, offset] = what
-
-    def saw(self, partition: int, offset: int, what: Sent) -> None:
-        before = self.read.get((partition, offset))
-        if before not in (None, what):
-            self.reread += 1
-        self.read[partition, offset] = what
+def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
+    """Idempotent, for all in-sync replicas: those are the defaults."""
+    return AsyncProducer(
+        bootstrap,
+        client_id=name,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        max_block_ms=PATIENCE_MS,
+        retry_backoff_ms=50,
+        start_timeout_ms=PATIENCE_MS,
+    )
 
 
 class Writer:
-    """Sends until it is told to end."""
+    """Sends to some topics until it is told to end. `last` is when each of its partitions last acknowledged."""
 
-    def __init__(self, host: SimulatedHost, bootstrap: str, history: History) -> None:
+    def __init__(
+        self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str], still: Sequence[str] = ()
+    ) -> None:
+        """To the topics in `still` nothing is written for a long time between the beginning and the end."""
         self.host = host
+        self.last: dict[Place, float] = {}
         self._bootstrap = bootstrap
         self._history = history
         self._random: Random = SeededRandom(f"{host.random.seed}/writer")
-        self._numbers = [0] * PARTITIONS
+        self._places = places_of(topics)
+        self._still = set(still)
+        self._numbers = dict.fromkeys(self._places, 0)
+        self.is_calm = False
+        """Whether a record now and then is enough."""
         self.is_ending = False
         self.task = host.spawn(self._run())
 
+    def at_work(self) -> Writer:
+        """Itself; raises what ended it."""
+        if self.task.done():
+            self.task.result()
+        return self
+
     async def _run(self) -> None:
-        producer: AsyncProducer[bytes, bytes] = AsyncProducer(
-            self._bootstrap,
-            client_id=self.host.name,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            connect_timeout_ms=_CONNECT_TIMEOUT_MS,
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            max_block_ms=_PATIENCE_MS,
-            retry_backoff_ms=50,
-            start_timeout_ms=_PATIENCE_MS,
-        )
+        producer = new_producer(self._bootstrap, self.host.name)
         await producer.start()
         random = self._random
         settling: list[asyncio.Task[None]] = []
@@ -105,19 +87,21 @@ class Writer:
                     await self._settle(what, delivery)
             else:
                 settling += [self.host.spawn(self._settle(what, delivery)) for what, delivery in deliveries]
-            await asyncio.sleep(random.uniform(0.0, 0.15))
-        await producer.flush(_PATIENCE_MS / 1000)
+            await asyncio.sleep(random.uniform(0.0, 1.0 if self.is_calm else 0.15))
+        await producer.flush(PATIENCE_MS / 1000)
         await asyncio.gather(*settling)
         await producer.close()
 
     async def _hand_over(self, producer: AsyncProducer[bytes, bytes]) -> tuple[Sent, Delivery]:
         random = self._random
-        partition = random.below(PARTITIONS)
-        what = Sent(self.host.name, partition, self._numbers[partition])
-        self._numbers[partition] += 1
+        place = self._places[random.below(len(self._places))]
+        while place.topic in self._still and not self.is_calm and self.host.scheduler.now_s > STILL_FROM_S:
+            place = self._places[random.below(len(self._places))]
+        what = Sent(self.host.name, place, self._numbers[place])
+        self._numbers[place] += 1
         self._history.sent.add(what)
-        size = random.below(100) if random.below(2) else random.below(len(_FILLING))
-        return what, await producer.enqueue(TOPIC, what.value(size), partition=partition)
+        size = random.below(100) if random.below(2) else random.below(len(FILLING))
+        return what, await producer.enqueue(place.topic, what.value(size), partition=place.partition)
 
     async def _settle(self, what: Sent, delivery: Delivery) -> None:
         try:
@@ -127,46 +111,81 @@ class Writer:
         else:
             self.host.scheduler.trace.note(self.host.name, f"{what} acknowledged at {stored.offset}")
             self._history.acknowledge(what, stored.offset)
+            self.last[what.place] = self.host.scheduler.now_s
 
 
 class Reader:
-    """Follows the topic in a group, until it is told to end."""
+    """Follows some topics in the group, until it is told to end; commits by itself and now and then on purpose."""
 
-    def __init__(self, host: SimulatedHost, bootstrap: str, history: History) -> None:
+    def __init__(self, host: SimulatedHost, bootstrap: str, history: History, topics: Sequence[str]) -> None:
         self.host = host
         self._bootstrap = bootstrap
         self._history = history
+        self._topics = tuple(topics)
+        self._random: Random = SeededRandom(f"{host.random.seed}/reader")
+        self._next: dict[Place, int] = {}
         self.is_ending = False
         self.task = host.spawn(self._run())
 
     async def _run(self) -> None:
-        consumer = await _started(lambda: _consumer(self._bootstrap, self.host.name, group_id="followers"))
+        consumer = await started(lambda: self._consumer())
         while not self.is_ending:
             for partition, records in (await consumer.poll(500)).items():
+                place = Place(*partition)
                 for record in records:
-                    self._history.saw(partition.partition, record.offset, Sent.of(record.value))
+                    expected = self._next.get(place)
+                    self._history.saw(self.host.name, place, record.offset, record.value, expected)
+                    self._next[place] = record.offset + 1
+            if not self._random.below(8):
+                await self._commit(consumer)
         await consumer.close()
 
+    def _consumer(self) -> AsyncConsumer[bytes, bytes]:
+        consumer = new_consumer(self._bootstrap, self.host.name, self._topics, group_id=GROUP)
 
-def _consumer(bootstrap: str, name: str, group_id: str | None = None) -> AsyncConsumer[bytes, bytes]:
-    topics = (TOPIC,) if group_id is not None else ()
+        @consumer.on_assign
+        def assigned(partitions: Iterable[TopicPartition]) -> None:
+            for partition in partitions:
+                self._history.assigned(self.host.name, consumer.generation, Place(*partition))
+
+        @consumer.on_revoke
+        def revoked(partitions: Iterable[TopicPartition]) -> None:
+            for partition in partitions:
+                self._next.pop(Place(*partition), None)
+
+        consumer.on_lost(revoked)
+        return consumer
+
+    async def _commit(self, consumer: AsyncConsumer[bytes, bytes]) -> None:
+        try:
+            await consumer.commit(timeout_ms=REQUEST_TIMEOUT_MS)
+        except PenstockError:
+            return
+        self._history.commits += 1
+
+
+def new_consumer(
+    bootstrap: str, name: str, topics: Sequence[str] = (), group_id: str | None = None
+) -> AsyncConsumer[bytes, bytes]:
     return AsyncConsumer(
         *topics,
         bootstrap_servers=bootstrap,
         client_id=name,
         group_id=group_id,
         auto_offset_reset="earliest",
-        request_timeout_ms=_REQUEST_TIMEOUT_MS,
-        connect_timeout_ms=_CONNECT_TIMEOUT_MS,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
         session_timeout_ms=10_000,
         # A member whose coordinator loses power while it joins waits so long for the answer that never comes.
         max_poll_interval_ms=10_000,
         retry_backoff_ms=50,
         auto_commit_interval_ms=1_000,
+        # Who subscribes to a topic that is not there yet looks for it so often.
+        metadata_max_age_ms=5_000,
     )
 
 
-async def _started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncConsumer[bytes, bytes]:
+async def started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncConsumer[bytes, bytes]:
     """A consumer that has found its cluster, however often it has to look."""
     while True:
         consumer = make()
@@ -178,18 +197,26 @@ async def _started(make: Callable[[], AsyncConsumer[bytes, bytes]]) -> AsyncCons
             return consumer
 
 
-async def read_everything(bootstrap: str, name: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Offset and value of all records of the topic, by partition, as a new consumer finds them."""
-    consumer = await _started(lambda: _consumer(bootstrap, name))
-    found: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(PARTITIONS)}
-    places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+async def read_everything(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, list[tuple[int, bytes]]]:
+    """Offset and value of all records there, as a new consumer finds them."""
+    consumer = await started(lambda: new_consumer(bootstrap, name))
+    found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
     await consumer.assign(places)
     ends = await consumer.end_offsets(places)
-    left = {partition.partition: end for partition, end in ends.items() if end > 0}
+    left = {Place(*partition): end for partition, end in ends.items() if end > 0}
     while left:
-        for place, records in (await consumer.poll(1_000)).items():
-            found[place.partition] += [(record.offset, record.value) for record in records]
-            if records[-1].offset + 1 >= left.get(place.partition, 0):
-                left.pop(place.partition, None)
+        for partition, records in (await consumer.poll(1_000)).items():
+            place = Place(*partition)
+            found[place] += [(record.offset, record.value) for record in records]
+            if records[-1].offset + 1 >= left.get(place, 0):
+                left.pop(place, None)
     await consumer.close()
     return found
+
+
+async def read_commits(bootstrap: str, name: str, places: Sequence[Place]) -> dict[Place, int]:
+    """What the group of the run has committed."""
+    consumer = await started(lambda: new_consumer(bootstrap, name, group_id=GROUP))
+    found = await consumer.committed(*places, timeout_ms=PATIENCE_MS)
+    await consumer.close(autocommit=False)
+    return {Place(*partition): committed.offset for partition, committed in found.items()}

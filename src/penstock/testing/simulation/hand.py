@@ -1,0 +1,304 @@
+"""The hand that does the faults of a schedule to a cluster.
+
+Noun: a `Hand`, which knows for each fault what undoes it.
+
+Rule: faults to one host do not wait for one another: a machine may lose power while it is paused, a process be killed
+while it starts. Who is down is started again when the last of the faults that keep it down is over. Where a process is
+to die it mostly dies at the worst moment: right after a write to a log, before its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from penstock.log.checkpoints import RECOVERY_POINT_FILE, CheckpointError, read_offsets
+from penstock.log.segment import LOG_SUFFIX
+from penstock.records import HEADER_SIZE, scan
+from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulated_disk import LOSE_UNSYNCED
+from penstock.testing.simulation import faults as kinds
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.faults import Fault
+from penstock.testing.simulation.nodes import LOSSES, SimulatedHost, SimulatedNode
+
+LONGEST_WAIT_S: Final = 0.5
+_WORST_MOMENT_S: Final = 0.001
+_DEADLY: Final = frozenset({kinds.POWER, kinds.CRASH, kinds.BLACKOUT, *kinds.DISK_LOST})
+
+Undo = Callable[[], None]
+
+
+class NoSuchHost(ValueError):
+    """A schedule names a host that this cluster does not have."""
+
+    def __init__(self, name: str, names: Sequence[str]) -> None:
+        super().__init__(f"there is no host {name!r}: there are {', '.join(names)}")
+
+
+class Hand:
+    """For one run. `done` counts the faults by their kind."""
+
+    def __init__(self, cluster: SimulatedCluster, seed: int | str) -> None:
+        self.done: Counter[str] = Counter()
+        self.forgetful: set[str] = set()
+        """Brokers that did not end in good order at any time: nobody can know what of the unsynced they still have."""
+        self.on_forgetful: Callable[[], None] = _nothing
+        self.stops: list[asyncio.Task[bool]] = []
+        self._cluster = cluster
+        self._network = cluster.network
+        self._random = SeededRandom(f"{seed}/faults")
+        self._down: Counter[str] = Counter()
+        self._failing: Counter[str] = Counter()
+        self._rotten: list[SimulatedNode] = []
+        cluster.on_killed = self._forget
+
+    def schedule(self, faults: Sequence[Fault]) -> None:
+        """Have them happen; NoSuchHost."""
+        hosts = self._cluster.hosts
+        for fault in faults:
+            for name in filter(None, (fault.host, fault.peer)):
+                if name not in hosts and fault.kind not in kinds.OF_ALL:
+                    raise NoSuchHost(name, list(hosts))
+        for fault in faults:
+            begin = self._lie_in_wait if fault.kind in _DEADLY else self._begin
+            self._network.kernel.call_at(fault.at_s, begin, fault)
+
+    def _lie_in_wait(self, fault: Fault) -> None:
+        """Sometimes come at once, mostly right after the next write to a log: between it and its answer."""
+        nodes = self._cluster.nodes
+        chosen = nodes[self._random.below(len(nodes))].name if fault.kind in kinds.OF_ALL else fault.host
+        host, kernel = self._cluster.hosts[chosen], self._network.kernel
+        if not isinstance(host, SimulatedNode) or not self._random.below(4):
+            self._begin(fault)
+            return
+        delay_s = self._random.uniform(0.0, _WORST_MOMENT_S)
+        late = kernel.call_later(LONGEST_WAIT_S, self._begin, fault)
+
+        def written() -> None:
+            if not late.cancelled() and kernel.time() < late.when():
+                late.cancel()
+                kernel.call_later(delay_s, self._begin, fault)
+
+        host.timing.after_write = written
+
+    def _begin(self, fault: Fault) -> None:
+        undo = (
+            self._of_all(fault) if fault.kind in kinds.OF_ALL else self._apply(fault, self._cluster.hosts[fault.host])
+        )
+        trace = self._cluster.trace
+        if undo is None:
+            trace.note(fault.host, f"(spared) {fault}")
+            return
+        self.done[fault.kind] += 1
+        trace.note(fault.host, f"FAULT {fault}")
+        self._network.kernel.call_later(fault.for_s, self._finish, fault, undo)
+
+    def _finish(self, fault: Fault, undo: Undo) -> None:
+        self._cluster.trace.note(fault.host, f"over: {fault}")
+        undo()
+
+    # --- which does what
+
+    def _of_all(self, fault: Fault) -> Undo:
+        if fault.kind == kinds.TREE_DOWN:
+            tree = self._cluster.tree
+            tree.go_down()
+            return tree.come_up
+        undos = [self._kill_with(fault, node) for node in self._cluster.nodes]
+
+        def up() -> None:
+            for undo in undos:
+                undo()
+
+        return up
+
+    def _apply(self, fault: Fault, host: SimulatedHost) -> Undo | None:
+        """Do it; what undoes it, or None if it makes no sense now."""
+        network, kind = self._network, fault.kind
+        if kind == kinds.PAUSE:
+            loop = host.loop
+            loop.pause()
+            return loop.resume
+        if kind in kinds.WITH_PEER:
+            return self._disturb_paths(fault, host)
+        if kind == kinds.RESET:
+            network.reset_connections(host.address)
+            return _nothing
+        if kind == kinds.TWICE:
+            network.double_connections(host.address)
+            return lambda: network.single_connections(host.address)
+        if kind == kinds.CLOCK:
+            return self._jump(host, int(fault.amount * 1000))
+        if kind == kinds.SESSION:
+            return self._end_sessions(host)
+        return self._disturb_broker(fault, host) if isinstance(host, SimulatedNode) else None
+
+    def _disturb_broker(self, fault: Fault, node: SimulatedNode) -> Undo | None:
+        if fault.kind == kinds.ADD:
+            if node not in self._cluster.spares:
+                return None
+            self._cluster.add(node)
+            return _nothing
+        if node in self._cluster.spares:
+            return None
+        if fault.kind == kinds.SLOW_DISK:
+            return self._slow_down(node, fault.amount)
+        if fault.kind in (kinds.SYNC_ERROR, kinds.ROTTEN_CACHE):
+            return self._fail_a_sync(node, keep_cache=fault.kind == kinds.ROTTEN_CACHE)
+        if fault.kind == kinds.STOP:
+            return self._stop(node) if node.is_ready and node.loop.is_running_now else None
+        return self._kill_with(fault, node)
+
+    # --- machines
+
+    def _kill_with(self, fault: Fault, node: SimulatedNode) -> Undo:
+        self._down[node.name] += 1
+        self._forget(node)
+        if fault.kind == kinds.CRASH:
+            if node.is_alive:
+                node.crash()
+        else:
+            if node.is_on:
+                node.lose_power_with(LOSSES[self._random.below(len(LOSSES))])
+            if fault.kind == kinds.EMPTY:
+                node.replace_disk()
+            elif fault.kind in kinds.DISK_LOST:
+                self._flip_a_bit(node, in_header=fault.kind == kinds.HEADER_FLIP)
+        return lambda: self._up(node)
+
+    def _forget(self, node: SimulatedNode) -> None:
+        if node.name not in self.forgetful:
+            self.forgetful.add(node.name)
+            self.on_forgetful()
+
+    def _flip_a_bit(self, node: SimulatedNode, *, in_header: bool) -> None:
+        """Of a batch that was known to be durable, on the disk of a machine that is off."""
+        places = list(_durable_batches(node))
+        if places:
+            path, position, size = places[self._random.below(len(places))]
+            position += (
+                self._random.below(HEADER_SIZE) if in_header else HEADER_SIZE + self._random.below(size - HEADER_SIZE)
+            )
+            self._cluster.trace.note(node.name, f"a bit of {path} at byte {position} flips")
+            node.files.corrupt(path, position, mask=1 << self._random.below(8))
+            self._rotten.append(node)
+
+    def replace_rotten(self) -> None:
+        """What an operator does with a disk on which a bit has flipped, when it is known and all is quiet."""
+        for node in self._rotten:
+            self._cluster.trace.note(node.name, "its disk is replaced")
+            node.crash()
+            node.replace_disk()
+            node.start()
+        self._rotten.clear()
+
+    def _fail_a_sync(self, node: SimulatedNode, *, keep_cache: bool) -> Undo:
+        def replace_process() -> None:
+            """What an operator does about a data folder that is offline."""
+            self._failing[node.name] -= 1
+            if not self._failing[node.name]:
+                self._cluster.failing.discard(node.name)
+            node.timing.fail_syncs(0)
+            if node.is_alive and keep_cache:
+                node.crash()
+            elif node.is_alive:
+                node.lose_power_with(LOSE_UNSYNCED)
+            if not self._down[node.name]:
+                node.start()
+
+        self._failing[node.name] += 1
+        self._cluster.failing.add(node.name)
+        self._forget(node)
+        node.timing.fail_syncs(1)
+        return replace_process
+
+    def _stop(self, node: SimulatedNode) -> Undo:
+        self._down[node.name] += 1
+        life = node.loop
+
+        def up() -> None:
+            # A stop that takes longer than anybody waits ends as they do everywhere.
+            if node.loop is life and node.is_alive:
+                self._forget(node)
+                node.crash()
+            self._up(node)
+
+        self.stops.append(node.spawn(node.stop()))
+        return up
+
+    def _up(self, node: SimulatedNode) -> None:
+        self._down[node.name] -= 1
+        if not self._down[node.name] and not node.is_alive:
+            node.start()
+
+    # --- the rest
+
+    def _disturb_paths(self, fault: Fault, host: SimulatedHost) -> Undo:
+        network, hosts = self._network, self._cluster.hosts
+        one = [host.address]
+        everyone = [*(each.address for each in hosts.values()), self._cluster.tree.address]
+        other = [hosts[fault.peer].address] if fault.peer else everyone
+        back = fault.kind != kinds.CUT or not fault.peer
+
+        def slow_down(factor: float) -> None:
+            for address in other:
+                network.slow_down(host.address, address, factor)
+                network.slow_down(address, host.address, factor)
+
+        def heal() -> None:
+            network.heal(one, other)
+            if back:
+                network.heal(other, one)
+
+        if fault.kind == kinds.SLOW_LINK:
+            slow_down(fault.amount)
+            return lambda: slow_down(1.0)
+        network.cut(one, other)
+        if back:
+            network.cut(other, one)
+        return heal
+
+    def _jump(self, host: SimulatedHost, ms: int) -> Undo:
+        def back() -> None:
+            host.clock.skew_ms -= ms
+
+        host.clock.skew_ms += ms
+        return back
+
+    def _slow_down(self, node: SimulatedNode, factor: float) -> Undo:
+        def back() -> None:
+            node.timing.slowness /= factor
+
+        node.timing.slowness *= factor
+        return back
+
+    def _end_sessions(self, host: SimulatedHost) -> Undo | None:
+        tree = self._cluster.tree
+        sessions = [] if tree.is_down else tree.sessions_of(host.address)
+        for session in sessions:
+            tree.expire(session)
+        return _nothing if sessions else None
+
+
+def _durable_batches(node: SimulatedNode) -> Iterator[tuple[str, int, int]]:
+    """File, position and size of the batches that the node's checkpoint tells to be durable."""
+    files = node.files
+    try:
+        known = read_offsets(files, f"{node.data_folder}/{RECOVERY_POINT_FILE}")
+    except (FileNotFoundError, CheckpointError):
+        return
+    for (topic, index), recovery_point in sorted(known.items()):
+        folder = f"{node.data_folder}/{topic}-{index}"
+        names = sorted(files.list_folder(folder)) if files.exists(folder) else []
+        for path in (f"{folder}/{name}" for name in names if name.endswith(LOG_SUFFIX)):
+            file = files.open(path, writable=False)
+            headers = scan(file.read_at(0, file.size()), verify=False).headers
+            file.close()
+            yield from ((path, each.position, each.size) for each in headers if each.next_offset <= recovery_point)
+
+
+def _nothing() -> None:
+    """A fault that is over at once."""

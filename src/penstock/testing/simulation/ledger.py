@@ -1,0 +1,183 @@
+"""What is known of one partition across all brokers: a book that only grows, and what contradicts it. Pure.
+
+Nouns: a `Replica`, the batches of one broker's log as they were written; a `Ledger`, of one partition of one topic: its
+replicas, who led in which epoch, and what was committed.
+
+Rule (invariants 1 to 6 of a run): an epoch has one leader. An offset and epoch have the same bytes on whatever disk.
+What a leader's watermark has passed is committed: it is as durable as the topic demands on as many brokers as it
+demands, it is in the log of every later leader, and no other bytes are ever committed in its place. Nothing is shown to
+a consumer, nor acknowledged, that is not committed. Nothing is compacted within a run. Every method returns a sentence
+if something is wrong, else None.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Batch(NamedTuple):
+    """One batch as it stands in a log."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+    producer: tuple[int, int, int] | None
+    """Id, epoch and first sequence of an idempotent producer."""
+
+    def __str__(self) -> str:
+        return f"{self.base_offset}..{self.next_offset - 1} of epoch {self.epoch} ({self.crc & 0xFFFFFFFF:08x})"
+
+
+class Replica:
+    """The log of one broker, in one life of its process."""
+
+    def __init__(self, broker: str, life: int, batches: Iterable[Batch] = ()) -> None:
+        self.broker = broker
+        self.life = life
+        self.batches: dict[int, Batch] = {}
+        self.offsets: list[int] = []
+        self.durable_end = 0
+        self.watermark = -1
+        self.led_epoch = -1
+        self.agrees_to = 0
+        """Up to where it was compared with what is committed."""
+        for batch in batches:
+            self.append(batch)
+
+    @property
+    def end(self) -> int:
+        return self.batches[self.offsets[-1]].next_offset if self.offsets else 0
+
+    def append(self, batch: Batch) -> None:
+        self.offsets.append(batch.base_offset)
+        self.batches[batch.base_offset] = batch
+
+    def cut(self, offset: int) -> None:
+        """Everything from `offset` on is gone; a batch that holds it goes whole."""
+        while self.offsets and self.batches[self.offsets[-1]].next_offset > offset:
+            del self.batches[self.offsets.pop()]
+        self.durable_end = min(self.durable_end, offset)
+        self.agrees_to = min(self.agrees_to, self.end)
+
+    def between(self, start: int, end: int) -> Iterable[Batch]:
+        """The batches that begin in [start, end)."""
+        first = bisect_left(self.offsets, start)
+        for offset in self.offsets[first:]:
+            if offset >= end:
+                return
+            yield self.batches[offset]
+
+
+class Ledger:
+    """Of one partition of one topic."""
+
+    def __init__(self, name: str, *, syncs: bool) -> None:
+        self.name = name
+        self.syncs = syncs
+        self.committed: dict[int, Batch] = {}
+        self.committed_end = 0
+        self.durable: dict[str, int] = {}
+        self.leaders: dict[int, tuple[str, int]] = {}
+        self.may_forget = False
+        """Too many brokers lost what they had not synced: of a topic that does not sync, anything may be gone."""
+        self._written: dict[tuple[int, int], int] = {}
+        self._offsets: list[int] = []
+        self._committed_in: dict[int, int] = {}
+
+    def appended(self, replica: Replica, batch: Batch) -> str | None:
+        replica.append(batch)
+        known = self._written.setdefault((batch.base_offset, batch.epoch), batch.crc)
+        if known != batch.crc:
+            return f"{self.name}: {replica.broker} stores {batch}, which others have as {known & 0xFFFFFFFF:08x}"
+        return None
+
+    def flushed(self, replica: Replica, offset: int) -> None:
+        replica.durable_end = offset
+        self.durable[replica.broker] = offset
+
+    def cut(self, replica: Replica, offset: int, *, is_in_sync: bool) -> str | None:
+        """A replica's log ends at `offset` now. Who is in sync may give up what it has alone, not what is committed."""
+        gone = [
+            batch for batch in replica.between(offset, replica.end) if self.committed.get(batch.base_offset) == batch
+        ]
+        replica.cut(offset)
+        if gone and is_in_sync and not (self.may_forget and not self.syncs):
+            return f"{self.name}: {replica.broker} is in sync and cuts off {gone[0]}, which is committed"
+        return None
+
+    def led(self, replica: Replica, epoch: int) -> str | None:
+        """A broker leads in an epoch: nobody else does, and it has all that is committed."""
+        if replica.led_epoch == epoch:
+            return None
+        if epoch < replica.led_epoch:
+            return f"{self.name}: {replica.broker} leads in epoch {epoch} after {replica.led_epoch}"
+        replica.led_epoch = epoch
+        replica.watermark = -1
+        leader = self.leaders.setdefault(epoch, (replica.broker, replica.life))
+        if leader != (replica.broker, replica.life):
+            return f"{self.name}: epoch {epoch} is led by {leader[0]} and by {replica.broker}"
+        # Who learns late that it led has not what a later leader has committed meanwhile, and can commit nothing.
+        later = next((offset for offset in self._offsets if self._committed_in[offset] >= epoch), self.committed_end)
+        return self.lacking(replica, later, f"leads in epoch {epoch}")
+
+    def lacking(self, replica: Replica, end: int, why: str) -> str | None:
+        """What a replica that must have all that is committed below `end` has not, or has otherwise."""
+        if self.may_forget and not self.syncs:
+            return None
+        for offset in self._offsets[bisect_left(self._offsets, replica.agrees_to) :]:
+            if offset >= end:
+                break
+            batch, found = self.committed[offset], replica.batches.get(offset)
+            if found != batch:
+                return f"{self.name}: {replica.broker} {why} and has {found} where {batch} is committed"
+        replica.agrees_to = max(replica.agrees_to, min(end, self.committed_end))
+        return None
+
+    def advanced(self, replica: Replica, watermark: int, insync_demanded: int) -> str | None:
+        """A leader's watermark is at `watermark`."""
+        if watermark < replica.watermark:
+            return f"{self.name}: the watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
+        start = max(0, replica.watermark)
+        replica.watermark = watermark
+        if self.syncs and watermark > self.committed_end:
+            holders = [broker for broker, end in self.durable.items() if end >= watermark]
+            if replica.broker not in holders or len(holders) < insync_demanded:
+                return (
+                    f"{self.name}: the watermark of {replica.broker} is {watermark}, durable on "
+                    f"{', '.join(holders) or 'nobody'}, where {insync_demanded} are demanded: {self.durable}"
+                )
+        return self._commit(replica, start, watermark)
+
+    def _commit(self, replica: Replica, start: int, end: int) -> str | None:
+        for batch in replica.between(start, end):
+            before = self.committed.get(batch.base_offset)
+            if before is None:
+                insort(self._offsets, batch.base_offset)
+            elif before != batch and not (self.may_forget and not self.syncs):
+                return f"{self.name}: {replica.broker} commits {batch}, where {before} is committed"
+            self.committed[batch.base_offset] = batch
+            self._committed_in.setdefault(batch.base_offset, replica.led_epoch)
+        self.committed_end = max(self.committed_end, end)
+        return None
+
+    def shown(self, offset: int, to: str) -> str | None:
+        """A client was given, or told of, the record at `offset`."""
+        if offset >= self.committed_end:
+            return f"{self.name}: {to} offset {offset}, and no more than {self.committed_end} is committed"
+        return None
+
+    def sequences(self, replica: Replica) -> str | None:
+        """Each producer's batches stand in the log once, in order (invariant 6)."""
+        last: dict[tuple[int, int], int] = {}
+        for offset in replica.offsets:
+            batch = replica.batches[offset]
+            if batch.producer is None:
+                continue
+            producer, epoch, sequence = batch.producer
+            if sequence <= last.get((producer, epoch), -1):
+                return f"{self.name}: {replica.broker} has sequence {sequence} of producer {producer} again at {batch}"
+            last[producer, epoch] = sequence
+        return None

@@ -1,0 +1,232 @@
+"""Watching the real objects of all brokers of a run.
+
+Noun: an `Observer`. It is told of every write, flush, cut and watermark of every partition's log where it happens, and
+looks at the roles of all partitions on a virtual tick.
+
+Rule: it changes nothing, and draws nothing from the seed: a run is the same with it and without. What it finds ends the
+run. A log that a process opens is read from the disk once; from then on what is written is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from penstock.broker.membership import Membership
+from penstock.cluster import paths
+from penstock.cluster.layout import decode_partition_state
+from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id
+from penstock.log.partition_log import PartitionLog
+from penstock.records import BatchHeader, scan
+from penstock.replication.partition import Partition
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.history import Place
+from penstock.testing.simulation.ledger import Batch, Ledger, Replica
+from penstock.testing.simulation.nodes import SimulatedNode
+from penstock.testing.simulation.scheduler import SimulationFailed
+
+TICK_S: Final = 0.02
+
+
+class InvariantBroken(SimulationFailed):
+    """Something that must hold at every moment does not."""
+
+
+class Observer:
+    """Of one cluster, for one run."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.ledgers: dict[tuple[str, int, bytes], Ledger] = {}
+        self.newest: dict[Place, Ledger] = {}
+        self.checks = 0
+        self._cluster = cluster
+        self._replicas: dict[int, tuple[PartitionLog, Ledger, Replica]] = {}
+        self._may_forget = False
+
+    # --- what it is told
+
+    def complain(self, sentence: str | None) -> None:
+        self.checks += 1
+        if sentence is not None:
+            self._cluster.trace.tell("invariant", sentence)
+            self._cluster.scheduler.fail(InvariantBroken(sentence))
+
+    def forgetting(self) -> None:
+        """From now on, what topics that do not sync have acknowledged may be lost."""
+        self._may_forget = True
+        for ledger in self.ledgers.values():
+            ledger.may_forget = True
+
+    def acknowledged(self, place: Place, offset: int) -> None:
+        ledger = self.newest.get(place)
+        if ledger is not None:
+            self.complain(ledger.shown(offset, "a producer is told of"))
+
+    def read(self, place: Place, offset: int) -> None:
+        ledger = self.newest.get(place)
+        if ledger is not None:
+            self.complain(ledger.shown(offset, "a consumer is given"))
+
+    def written(self, log: PartitionLog, headers: Sequence[BatchHeader]) -> None:
+        found = self._find(log, before=headers[0].base_offset)
+        if found is not None:
+            for header in headers:
+                self.complain(found[1].appended(found[2], _batch(header)))
+
+    def flushed(self, log: PartitionLog) -> None:
+        found = self._find(log)
+        if found is not None:
+            found[1].flushed(found[2], log.flushed_offset)
+
+    def cut(self, log: PartitionLog) -> None:
+        found = self._find(log)
+        if found is not None:
+            self.complain(found[1].cut(found[2], log.log_end_offset, is_in_sync=self._is_in_sync(log)))
+            found[1].flushed(found[2], log.flushed_offset)
+
+    def advanced(self, partition: Partition) -> None:
+        found = self._find(partition.log)
+        if found is None or partition.leadership is None:
+            return
+        self._judge_leader(partition, found[1], found[2])
+
+    # --- what it looks at
+
+    def tick(self) -> None:
+        for node in self._cluster.nodes:
+            broker = node.broker
+            if not node.is_ready or broker is None:
+                continue
+            for partition in broker.replicas:
+                found = self._find(partition.log)
+                if found is not None:
+                    self._look_at(partition, found[1], found[2], broker.replicas.brokers)
+        self._cluster.network.kernel.call_later(TICK_S, self.tick)
+
+    def _look_at(self, partition: Partition, ledger: Ledger, replica: Replica, known: Mapping[int, int]) -> None:
+        log = partition.log
+        if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
+            self.complain(
+                f"{ledger.name}: {replica.broker} has log start {log.log_start_offset}, last stable offset "
+                f"{log.last_stable_offset}, watermark {log.high_watermark}, log end {log.log_end_offset}"
+            )
+        if partition.leadership is None or log.failure is not None:
+            return
+        self._judge_leader(partition, ledger, replica)
+        for node in self._cluster.nodes:
+            if node.name != replica.broker:
+                self._judge_follower(partition, ledger, known, node)
+
+    def _judge_leader(self, partition: Partition, ledger: Ledger, replica: Replica) -> None:
+        leadership = partition.leadership
+        if leadership is None:
+            return
+        demanded = min(partition.min_insync_replicas, len(leadership.replicas))
+        self.complain(ledger.led(replica, leadership.epoch))
+        self.complain(ledger.advanced(replica, partition.log.high_watermark, demanded))
+
+    def _judge_follower(
+        self, partition: Partition, ledger: Ledger, known: Mapping[int, int], node: SimulatedNode
+    ) -> None:
+        """Who is in sync has all that is below the watermark, as far as the leader knows of this life of it."""
+        leadership, broker = partition.leadership, node.broker
+        if leadership is None or broker is None or node.broker_id not in leadership.isr or not node.is_ready:
+            return
+        cluster = broker.cluster
+        if not ledger.syncs or not isinstance(cluster, Membership) or known.get(node.broker_id) != cluster.broker_epoch:
+            return
+        theirs = broker.replicas.get(partition.topic, partition.index)
+        found = None if theirs is None or theirs.log.failure is not None else self._find(theirs.log)
+        if found is not None and found[1] is ledger:
+            self.complain(ledger.lacking(found[2], partition.log.high_watermark, "is in sync"))
+
+    def leaders(self) -> Iterator[tuple[Ledger, Replica]]:
+        """Whoever leads now."""
+        for node in self._cluster.nodes:
+            for partition in () if node.broker is None or not node.is_ready else node.broker.replicas:
+                found = self._find(partition.log) if partition.leadership is not None else None
+                if found is not None:
+                    yield found[1], found[2]
+
+    def _is_in_sync(self, log: PartitionLog) -> bool:
+        """Whether the tree counts the log's broker among those in sync."""
+        node = next((each for each in self._cluster.nodes if each.files is log.files), None)
+        topic, _, index = log.folder.rpartition("/")[2].rpartition("-")
+        path = paths.partition_state(topic, int(index))
+        stored = self._cluster.tree.state.node(path)
+        if node is None or stored is None:
+            return False
+        return node.broker_id in decode_partition_state(path, stored.data).isr
+
+    # --- logs
+
+    def _find(self, log: PartitionLog, before: int | None = None) -> tuple[PartitionLog, Ledger, Replica] | None:
+        found = self._replicas.get(id(log))
+        if found is None:
+            node = next((each for each in self._cluster.nodes if each.files is log.files), None)
+            if node is None:
+                return None
+            replica = Replica(node.name, node.lives, _stored(log, before))
+            ledger = self._ledger(log)
+            ledger.flushed(replica, min(log.flushed_offset, replica.end))
+            # The log is kept: another one might get its id.
+            found = self._replicas[id(log)] = log, ledger, replica
+        return found
+
+    def _ledger(self, log: PartitionLog) -> Ledger:
+        name = log.folder.rpartition("/")[2]
+        topic, _, index = name.rpartition("-")
+        try:
+            topic_id = read_topic_id(log.files, log.folder) or b""
+        except MetadataFileError:
+            topic_id = b""
+        key = topic, int(index), topic_id
+        ledger = self.ledgers.get(key)
+        if ledger is None:
+            ledger = Ledger(name, syncs=log.settings.sync_before_ack)
+            ledger.may_forget = self._may_forget
+            self.ledgers[key] = self.newest[Place(topic, int(index))] = ledger
+        return ledger
+
+
+def _batch(header: BatchHeader) -> Batch:
+    producer = None
+    if header.producer_id >= 0 and not header.is_control:
+        producer = header.producer_id, header.producer_epoch, header.base_sequence
+    return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, producer)
+
+
+def _stored(log: PartitionLog, before: int | None) -> Iterator[Batch]:
+    """The batches of a log as its files have them, those below `before`."""
+    for index in range(log.segment_count):
+        segment = log.segment_at(index)
+        data = segment.file.read_at(0, segment.size)
+        for header in scan(data, verify=False).headers:
+            if before is None or header.base_offset < before:
+                yield _batch(header)
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """The real classes tell the observer what happens, for the time of a run."""
+    told: list[tuple[type, str, Callable[[Any, tuple[Any, ...]], None]]] = [
+        (PartitionLog, "_write", lambda log, given: observer.written(log, given[1])),
+        (PartitionLog, "complete_flush", lambda log, given: observer.flushed(log)),
+        (PartitionLog, "after_truncation", lambda log, given: observer.cut(log)),
+        (Partition, "_advance", lambda partition, given: observer.advanced(partition)),
+    ]
+    with ExitStack() as stack:
+        for owner, name, tell in told:
+            stack.enter_context(mock.patch.object(owner, name, _telling(getattr(owner, name), tell)))
+        yield
+
+
+def _telling(real: Callable[..., Any], tell: Callable[[Any, tuple[Any, ...]], None]) -> Callable[..., Any]:
+    def call(owner: Any, *given: Any, **named: Any) -> Any:
+        result = real(owner, *given, **named)
+        tell(owner, given)
+        return result
+
+    return call

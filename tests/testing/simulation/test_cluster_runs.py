@@ -1,0 +1,69 @@
+"""Whole runs of a cluster: real brokers, controllers, coordinators, clients under faults, and with safeguards off."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.simulation.faults import KINDS, OF_ALL, WITH_PEER, parse_schedule
+from penstock.testing.simulation.mutations import MUTATIONS, mutated
+from penstock.testing.simulation.run import Plan, Report, simulate
+
+CLUSTER = Plan(brokers=3)
+_SEEDS_TO_CATCH_A_MUTATION = 4
+
+
+def scheduled(text: str) -> Plan:
+    return Plan(brokers=3, schedule=tuple(parse_schedule(text)))
+
+
+def require_sound(report: Report) -> None:
+    assert not report.problem, "\n".join([*report.last_lines, report.schedule, report.problem])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cluster_loses_nothing_acknowledged_and_heals(seed: int) -> None:
+    report = simulate(seed, CLUSTER)
+    require_sound(report)
+    assert report.acknowledged > 100
+    assert report.faults.total() > 3
+    assert report.checks > 5_000
+
+
+def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
+    assert simulate(4, CLUSTER) == simulate(4, CLUSTER)
+
+
+def test_every_kind_of_fault_by_itself_is_survived_by_a_cluster() -> None:
+    parts = []
+    for number, kind in enumerate(KINDS):
+        host = "all" if kind in OF_ALL else "broker-3" if kind == "add" else f"broker-{number % 3}"
+        peer = f" > broker-{(number + 1) % 3}" if kind in WITH_PEER else ""
+        parts.append(f"{2 + 2 * number} {kind} {host}{peer} for 0.5 x 20")
+    report = simulate(1, scheduled(" | ".join(parts)))
+    require_sound(report)
+    assert sorted(report.faults) == sorted(KINDS)
+
+
+def test_all_brokers_lose_power_at_once_again_and_again() -> None:
+    report = simulate(2, scheduled("3 blackout all for 0.3 | 6 blackout all for 0.1 | 9 blackout all for 1"))
+    require_sound(report)
+    assert report.faults["blackout"] == 3
+
+
+def test_a_rolling_restart_fails_no_send() -> None:
+    report = simulate(3, scheduled("4 stop broker-0 for 2 | 9 stop broker-1 for 2 | 14 stop broker-2 for 2"))
+    require_sound(report)
+    assert report.faults["stop"] == 3
+    assert report.given_up == 0
+
+
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.brokers > 1])
+def test_without_a_safeguard_of_a_cluster_some_seed_fails_that_does_not_with_it(name: str) -> None:
+    written = MUTATIONS[name].schedule
+    plan = CLUSTER if written is None else scheduled(written)
+    for seed in range(_SEEDS_TO_CATCH_A_MUTATION):
+        with mutated(name):
+            problem = simulate(seed, plan).problem
+        if problem and not simulate(seed, plan).problem:
+            return
+    pytest.fail(f"no seed fails without it: {MUTATIONS[name].what}")

@@ -1,0 +1,148 @@
+"""What must hold of a partition's replicas at every moment, as a table of what contradicts it."""
+
+from __future__ import annotations
+
+from penstock.testing.simulation.ledger import Batch, Ledger, Replica
+
+
+def batch(base: int, epoch: int = 0, crc: int = 0, producer: tuple[int, int, int] | None = None) -> Batch:
+    """Ten records."""
+    return Batch(base, base + 10, epoch, crc or base + 1, producer)
+
+
+class Story:
+    """A partition with replicas on three brokers."""
+
+    def __init__(self, *, syncs: bool = True) -> None:
+        self.ledger = Ledger("t-0", syncs=syncs)
+        self.replicas = [Replica(f"broker-{number}", 1) for number in range(3)]
+
+    def write(self, *brokers: int, base: int, epoch: int = 0, crc: int = 0, synced: bool = True) -> str | None:
+        problem = None
+        for broker in brokers:
+            problem = problem or self.ledger.appended(self.replicas[broker], batch(base, epoch, crc))
+            if synced:
+                self.ledger.flushed(self.replicas[broker], base + 10)
+        return problem
+
+    def commit(self, leader: int, watermark: int) -> str | None:
+        return self.ledger.advanced(self.replicas[leader], watermark, 2)
+
+
+def committed() -> Story:
+    """Ten records on brokers 0 and 1, led by 0 in epoch 0, and committed."""
+    story = Story()
+    assert story.ledger.led(story.replicas[0], 0) is None
+    assert story.write(0, 1, base=0) is None
+    assert story.commit(0, 10) is None
+    return story
+
+
+def test_what_is_on_two_disks_may_be_committed_shown_and_led_on_with() -> None:
+    story = committed()
+    assert story.ledger.shown(9, "a producer is told of") is None
+    assert story.ledger.led(story.replicas[1], 1) is None
+
+
+def test_what_only_one_disk_has_is_not_committed() -> None:
+    story = Story()
+    story.ledger.led(story.replicas[0], 0)
+    story.write(0, base=0)
+    story.write(1, base=0, synced=False)
+    assert "durable on broker-0, where 2 are demanded" in (story.commit(0, 10) or "")
+
+
+def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
+    story = Story()
+    story.ledger.led(story.replicas[0], 0)
+    story.write(0, base=0, synced=False)
+    story.write(1, 2, base=0)
+    assert "where 2 are demanded" in (story.commit(0, 10) or "")
+
+
+def test_a_topic_that_does_not_sync_need_not_be_durable() -> None:
+    story = Story(syncs=False)
+    story.write(0, 1, base=0, synced=False)
+    assert story.commit(0, 10) is None
+
+
+def test_an_epoch_has_one_leader_and_one_life_of_it() -> None:
+    story = committed()
+    assert "epoch 0 is led by broker-0 and by broker-1" in (story.ledger.led(story.replicas[1], 0) or "")
+    again = Replica("broker-0", 2, story.replicas[0].batches.values())
+    assert "epoch 0 is led by" in (story.ledger.led(again, 0) or "")
+
+
+def test_who_leads_later_has_all_that_is_committed() -> None:
+    story = committed()
+    told = story.ledger.led(story.replicas[2], 1) or ""
+    assert "broker-2 leads in epoch 1 and has None where 0..9" in told
+
+
+def test_who_learns_late_that_it_led_need_not_have_what_a_later_leader_has_committed() -> None:
+    story = committed()
+    assert story.write(1, 2, base=10) is None
+    assert story.ledger.led(story.replicas[1], 2) is None
+    assert story.commit(1, 20) is None
+    assert story.ledger.led(story.replicas[0], 1) is None
+    story.replicas[0].cut(0)
+    assert "broker-0 leads in epoch 3 and has None" in (story.ledger.led(story.replicas[0], 3) or "")
+
+
+def test_who_is_in_sync_has_the_same_bytes_even_after_a_cut() -> None:
+    story = committed()
+    follower = story.replicas[1]
+    assert story.ledger.lacking(follower, 10, "is in sync") is None
+    follower.cut(5)
+    assert "broker-1 is in sync and has None" in (story.ledger.lacking(follower, 10, "is in sync") or "")
+
+
+def test_who_is_in_sync_cuts_off_nothing_that_is_committed() -> None:
+    story = committed()
+    ledger, follower = story.ledger, story.replicas[1]
+    ledger.appended(follower, batch(10))
+    assert ledger.cut(follower, 10, is_in_sync=True) is None
+    assert "is in sync and cuts off 0..9 of epoch 0" in (ledger.cut(follower, 0, is_in_sync=True) or "")
+    assert committed().ledger.cut(story.replicas[0], 0, is_in_sync=False) is None
+
+
+def test_an_offset_of_an_epoch_has_the_same_bytes_everywhere() -> None:
+    story = committed()
+    assert "which others have as" in (story.write(2, base=0, crc=77) or "")
+    assert story.write(2, base=10, epoch=1, crc=77) is None
+
+
+def test_nothing_else_is_committed_in_the_place_of_what_is() -> None:
+    story = committed()
+    other = story.replicas[2]
+    other.led_epoch = 1
+    story.ledger.appended(other, batch(0, epoch=1, crc=5))
+    story.ledger.flushed(other, 10)
+    assert "commits 0..9 of epoch 1" in (story.commit(2, 10) or "")
+
+
+def test_a_watermark_never_falls_within_an_epoch_and_nothing_above_it_is_shown() -> None:
+    story = committed()
+    assert "falls from 10 to 5" in (story.commit(0, 5) or "")
+    assert "offset 10, and no more than 10 is committed" in (story.ledger.shown(10, "a consumer is given") or "")
+
+
+def test_topics_that_do_not_sync_may_lose_records_once_too_many_lost_their_memory() -> None:
+    story = Story(syncs=False)
+    story.write(0, 1, base=0, synced=False)
+    story.commit(0, 10)
+    assert story.ledger.led(story.replicas[2], 1) is not None
+    story = Story(syncs=False)
+    story.write(0, 1, base=0, synced=False)
+    story.commit(0, 10)
+    story.ledger.may_forget = True
+    assert story.ledger.led(story.replicas[2], 1) is None
+
+
+def test_a_producers_sequence_stands_in_a_log_once() -> None:
+    ledger, replica = Ledger("t-0", syncs=True), Replica("broker-0", 1)
+    for number, sequence in enumerate((0, 10, 20)):
+        replica.append(batch(number * 10, producer=(7, 0, sequence)))
+    assert ledger.sequences(replica) is None
+    replica.append(batch(30, producer=(7, 0, 20)))
+    assert "sequence 20 of producer 7 again" in (ledger.sequences(replica) or "")
