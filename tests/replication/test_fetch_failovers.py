@@ -22,12 +22,14 @@ QUICK = FetcherSettings(max_wait_ms=100, backoff_ms=5.0, backoff_max_ms=50.0, ti
 
 
 def common(one: bytes, other: bytes) -> int:
-    """How many bytes are the same."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
+    """How many batches at the beginning are the same: the first bytes of two batches at one offset always are."""
+    count = 0
+    for header in scan(one).headers:
+        place = slice(header.position, header.position + header.size)
+        if one[place] != other[place]:
+            break
+        count += 1
+    return count
 
 
 class Watched(Copy):
