@@ -72,12 +72,12 @@ def penstock(*words: str) -> list[str]:
     return [sys.executable, "-m", "penstock", *words]
 
 
-def until_read(warehouse: str, process: subprocess.Popen[str]) -> None:
+def until_read(warehouse: str, pipelines: Daemon) -> None:
     """Until every query has read all there is, and reports were computed from all of it."""
     deadline_s = time.monotonic() + PATIENCE_S
     rounds: int | None = None
     while True:
-        assert process.poll() is None
+        assert pipelines.process.poll() is None, pipelines.said()
         found = status.read_all(warehouse)
         assert time.monotonic() < deadline_s, found
         queries = {query.name: query for one in found for query in one.queries}
@@ -110,7 +110,7 @@ def test_pipelines_on_a_spark_cluster_with_kafka_have_the_tables_that_plain_pyth
     settings = {**SETTINGS, "spark.executor.cores": "2", "spark.cores.max": "4"}
     pipelines = Daemon(command, {**os.environ, "PYSPARK_SUBMIT_ARGS": submit_variable(settings, {})})
     try:
-        until_read(warehouse, pipelines.process)
+        until_read(warehouse, pipelines)
         executors = standalone.executors("")
         pipelines.process.terminate()
         assert pipelines.process.wait(PATIENCE_S) == 0

@@ -66,6 +66,11 @@ class Daemon:
             self._ended = True
             self._changed.notify_all()
 
+    def said(self) -> str:
+        """The last of what it said."""
+        with self._changed:
+            return "".join(self._said[-60:])
+
     def hears(self, pattern: str) -> re.Match[str]:
         """What it says, as soon as it says it."""
         wanted, found = re.compile(pattern), None
