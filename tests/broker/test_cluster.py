@@ -12,6 +12,7 @@ from tests.broker.wire_client import until
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.cluster.errors import BrokerIdInUse
+from penstock.testing import Broker
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,17 @@ def test_a_number_that_is_taken_is_refused_with_who_has_it(cluster: BrokerCluste
     other = BrokerCluster(cluster.zookeeper, str(tmp_path / "other"))
     with pytest.raises(BrokerIdInUse, match=str(cluster.brokers[1].port)):
         other.start(1)
+
+
+def test_a_broker_without_a_number_is_given_one_and_keeps_it(cluster: BrokerCluster, tmp_path: Path) -> None:
+    settings = {"zookeeper.connect": cluster.zookeeper.connect}
+    numbers = []
+    for _ in range(2):
+        with Broker(str(tmp_path), settings=settings) as broker:
+            numbers.append(broker.broker.node_id)
+            assert broker.broker.node_id in broker.broker.cluster.image.brokers
+    assert numbers[0] > 1000
+    assert numbers[0] == numbers[1]
 
 
 def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> None:

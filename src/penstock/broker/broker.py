@@ -187,9 +187,14 @@ class Broker:
         self.is_ready = True
 
     async def _start_clustered(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
-        from penstock.broker.clustering import Clustering, clustered, opener_of  # only here: it takes time to import
+        # Only here: it takes time to import.
+        from penstock.broker.clustering import Clustering, clustered, number_of_broker, opener_of
 
-        clustering = Clustering(self, self._tree_opener or opener_of(self.settings))
+        open_tree = self._tree_opener or opener_of(self.settings)
+        if self._given.broker_id < 0:
+            self.node_id = await number_of_broker(self, open_tree)
+            self.settings = self.settings.with_broker_id(self.node_id)
+        clustering = Clustering(self, open_tree)
         self._closers.append(clustering.close)
         image = await clustering.open()
         self._clustering = clustering

@@ -35,7 +35,7 @@ from penstock.cluster.errors import ClusterError
 from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.layout import BrokerRegistration, Endpoint
 from penstock.cluster.topics import TopicDefaults
-from penstock.cluster.tree import Tree
+from penstock.cluster.tree import Tree, ensure_path
 from penstock.log.folders.metadata_files import MetadataFileError, read_meta
 from penstock.replication.fetch_request import FetcherSettings
 from penstock.replication.fetchers import Fetchers
@@ -151,7 +151,7 @@ class Clustering:
             broker.replicas,
             broker.node_id,
             lambda: self.membership.broker_epoch,
-            self.membership.epochs,
+            lambda: broker.replicas.brokers,
             self.membership.ask_isrs,
             lambda: broker.settings.replica_lag_time_max_ms,
             broker.clock.monotonic_ms,
@@ -272,8 +272,8 @@ class Clustering:
         write_life(self._broker.files, self._broker.settings.log_dirs, self._last_epoch, clean=True)
 
 
-async def number_of_broker(broker: Broker, tree: Tree) -> int:
-    """For a broker without a number: the one that its data folders name, or a new one from the tree."""
+async def number_of_broker(broker: Broker, open_tree: TreeOpener) -> int:
+    """For a broker without a number: the one that its data folders name, or a new one from the tree. ClusterError."""
     for folder in broker.settings.log_dirs:
         try:
             meta = read_meta(broker.files, folder)
@@ -281,7 +281,12 @@ async def number_of_broker(broker: Broker, tree: Tree) -> int:
             continue  # whoever opens the folder says what is wrong with it
         if meta is not None and meta.node_id is not None:
             return meta.node_id
-    return broker.settings.reserved_broker_max_id + await tree.set(paths.SEQUENCE_IDS, b"")
+    tree = await open_tree()
+    try:
+        await ensure_path(tree, paths.SEQUENCE_IDS)
+        return broker.settings.reserved_broker_max_id + await tree.set(paths.SEQUENCE_IDS, b"")
+    finally:
+        await tree.close()
 
 
 def opener_of(settings: BrokerSettings) -> TreeOpener:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -453,10 +453,6 @@ class Membership:
     async def _reach_all(self, nothing_changed: bool = False) -> None:
         if not nothing_changed and self._office is not None:
             await self._office.reach_all(_REACH_S)
-
-    def epochs(self) -> Mapping[int, int]:
-        """Of the live brokers, by id."""
-        return {broker.broker_id: broker.epoch for broker in self.image.brokers.values()}
 
 
 def _creation(wanted: Sequence[NewTopic]) -> CreateTopicsRequest:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from penstock.cluster.configs import ConfigRules, ResourceKind
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_claim import ControllerClaim
-from penstock.cluster.errors import ClusterError
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.image_updates import ImageAck, ImageUpdate, ack_of, request_of
 from penstock.cluster.outcomes import ConfigChange
@@ -118,6 +117,3 @@ class Office:
         if not isinstance(answer, PushImageResponse):
             raise LinkLost(f"broker {broker_id} answered something else")
         return ack_of(answer)
-
-
-__all__ = ["ClusterError", "Equipment", "Office"]
