@@ -3,11 +3,12 @@
     python -m benchmarks.activity_sustained [--minutes 15] [--rate 2000] [--folder FOLDER] [--without-report]
 
 Rule: what runs is `penstock activity run`, as anybody runs it, at a flat rate; this looks at it from outside, by the
-status files of the pipelines and by /proc. The first third, at most five minutes, is warm-up. A rate is sustained if
-the generator kept to it, no lag and no memory has grown since then, nothing was started again, and the run's own report
-finds every event in the tables, once.
+status files of the pipelines, by /proc, and by what Java writes of its collections. The first third, at most five
+minutes, is warm-up. A rate is sustained if the generator kept to it, no lag, no memory and no heap has grown since
+then, nothing was started again, and the run's own report finds every event in the tables, once.
 
     watching.py    a sample every five seconds: lag, batches, memory and processor time of each process
+    heap.py        what full collections leave in the heap of Spark's Java
     figures.py     what grew and what did not, pure
     chart.py       the whole run as a picture
 """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from benchmarks.activity_sustained.figures import batch_ms, lag_seconds, memory_mb, warm_up_s
+from benchmarks.activity_sustained.figures import HEAP, Points, batch_ms, lag_seconds, memory_mb, warm_up_s
 from benchmarks.activity_sustained.watching import Sample
 from penstock.activity.live.charts import PALETTE_LIGHT, WIDTH, Line, Mark, over_time, palette
 
@@ -21,13 +21,14 @@ _STYLE: Final = (
 )
 
 
-def svg(samples: Sequence[Sample], title: str) -> str:
+def svg(samples: Sequence[Sample], title: str, held: Points = ()) -> str:
     queries = sorted({name for one in samples for name in one.queries})
     kinds = sorted({kind for one in samples for kind in one.usages})
+    heap = [(HEAP, held)] if held else []
     panels = [
         _panel("seconds of events that wait", samples, [(name, lag_seconds(samples, name)) for name in queries]),
         _panel("time of a batch, ms", samples, [(name, batch_ms(samples, name)) for name in queries]),
-        _panel("memory, MB", samples, [(kind, memory_mb(samples, kind)) for kind in kinds]),
+        _panel("memory, MB", samples, [*((kind, memory_mb(samples, kind)) for kind in kinds), *heap]),
         _panel("cores", samples, [(kind, _cores(samples, kind)) for kind in kinds]),
     ]
     placed, height = _placed([panel for panel in panels if panel])

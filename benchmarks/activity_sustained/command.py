@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.activity_sustained import figures
+from benchmarks.activity_sustained import figures, heap
 from benchmarks.activity_sustained.chart import svg
-from benchmarks.activity_sustained.figures import Course, Verdict
+from benchmarks.activity_sustained.figures import Course, Points, Verdict
 from benchmarks.activity_sustained.watching import GENERATOR, Family, Sample, queries_of
 from benchmarks.report import machine, table
 
@@ -53,17 +53,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="sustained-") as scratch:
         folder = Path(scratch) / "run"
         try:
-            samples = _run(folder, options.minutes, options.rate, not options.without_report)
+            samples, began_ms = _run(folder, options.minutes, options.rate, not options.without_report)
         except RunEnded as error:
             sys.exit(f"{error}\n{_last_lines(folder)}")
+        held = [one for one in heap.held_mb(_collections(folder), began_ms) if 0 <= one[0] <= samples[-1].at_s]
         summary = _json(folder / "generated.json")
         report = None if options.without_report else _json(folder / "report" / "report.json")
     failures = None if report is None else list(report.get("failures", ["there is no report"]))
-    verdicts = figures.verdicts(samples, options.rate, summary, failures)
-    _print(samples, verdicts)
+    verdicts = figures.verdicts(samples, options.rate, summary, failures, held)
+    _print(samples, verdicts, held)
     if load > _QUIET_LOAD:
         print(f"CAUTION: the machine was busy before the run began (load {load:.1f})")
-    _keep(samples, verdicts, options, summary, report, load)
+    _keep(samples, verdicts, held, options, summary, report, load)
     if not all(one.is_good for one in verdicts):
         sys.exit(1)
 
@@ -71,8 +72,12 @@ def main(arguments: Sequence[str] = ()) -> None:
 # ---------------------------------------------------------------------------------------------- running
 
 
-def _run(folder: Path, minutes: float, rate: float, has_report: bool) -> list[Sample]:
-    """Samples from the first event to the last. Raises RunEnded."""
+def _collections(folder: Path) -> Path:
+    return folder.with_suffix(".gc")
+
+
+def _run(folder: Path, minutes: float, rate: float, has_report: bool) -> tuple[list[Sample], int]:
+    """Samples from the first event to the last, and when that was. Raises RunEnded."""
     output = folder.with_suffix(".out")
     command = [
         sys.executable, "-m", "penstock", "activity", "run", "--data-dir", str(folder), "--port", "0", "--http-port",
@@ -80,9 +85,18 @@ def _run(folder: Path, minutes: float, rate: float, has_report: bool) -> list[Sa
         *(["--report"] if has_report else []),
     ]  # fmt: skip
     with output.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            env=heap.environment(_collections(folder), os.environ),
+        )  # fmt: skip
     with _ended(process):
-        samples = list(_samples(process, folder, minutes))
+        samples: list[Sample] = []
+        began_ms = 0
+        for sample in _samples(process, folder, minutes):
+            began_ms = began_ms or time.time_ns() // 1_000_000 - int(1000 * sample.at_s)
+            samples.append(sample)
+        if not samples:
+            raise RunEnded("no events were seen")
         _say("no more events; waiting for the end")
         try:
             code = process.wait(_END_S)
@@ -90,7 +104,7 @@ def _run(folder: Path, minutes: float, rate: float, has_report: bool) -> list[Sa
             raise RunEnded(f"the run did not end within {_END_S:.0f} s") from None
     if code and not (folder / "report" / "report.json").exists():
         raise RunEnded(f"the run ended with code {code}")
-    return samples
+    return samples, began_ms
 
 
 def _samples(process: subprocess.Popen[bytes], folder: Path, minutes: float) -> Iterator[Sample]:
@@ -160,10 +174,10 @@ def _say(text: str) -> None:
 # ---------------------------------------------------------------------------------------------- telling
 
 
-def _print(samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> None:
+def _print(samples: Sequence[Sample], verdicts: Sequence[Verdict], held: Points) -> None:
     table("Seconds of events that wait, after the warm-up", _rows(figures.lags(samples), 1))
     table("Times of batches, ms", _rows(figures.batches(samples), 0))
-    table("Memory, MB", _rows(figures.memories(samples), 0))
+    table("Memory, MB", _rows({**figures.memories(samples), **figures.heap(samples, held)}, 0))
     used = figures.cores(samples)
     table("Cores in the mean", [{"process": name, "cores": f"{each:.2f}"} for name, each in used.items()])
     print(f"  all: {sum(used.values()):.2f} of {os.cpu_count()}\n")
@@ -186,8 +200,8 @@ def _rows(courses: dict[str, Course], digits: int) -> list[dict[str, Any]]:
 
 
 def _keep(
-    samples: Sequence[Sample], verdicts: Sequence[Verdict], options: argparse.Namespace, summary: dict[str, Any],
-    report: dict[str, Any] | None, load: float,
+    samples: Sequence[Sample], verdicts: Sequence[Verdict], held: Points, options: argparse.Namespace,
+    summary: dict[str, Any], report: dict[str, Any] | None, load: float,
 ) -> None:  # fmt: skip
     is_long = options.minutes >= _LONG_MIN
     name = "activity_sustained" if is_long else "activity_sustained_short"
@@ -205,10 +219,11 @@ def _keep(
         "verdicts": [one._asdict() for one in verdicts],
         "lag_s": _plain(figures.lags(samples)),
         "batch_ms": _plain(figures.batches(samples)),
-        "memory_mb": _plain(figures.memories(samples)),
+        "memory_mb": _plain({**figures.memories(samples), **figures.heap(samples, held)}),
         "cores": figures.cores(samples),
         "generated": summary,
         "report": None if report is None else {key: report.get(key) for key in ("goals", "failures", "latencies")},
+        "held_mb": held,
         "samples": [
             {
                 "at_s": one.at_s,
@@ -220,7 +235,7 @@ def _keep(
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False))
-    (RESULTS / f"{name}.svg").write_text(svg(samples, f"{title} ({machine()})"))
+    (RESULTS / f"{name}.svg").write_text(svg(samples, f"{title} ({machine()})", held))
     short = "" if is_long else "; short, not to be quoted"
     print(f"\nkept in {RESULTS.parent.name}/{RESULTS.name}/ ({name}.json, {name}.svg{short})")
 

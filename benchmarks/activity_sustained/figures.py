@@ -25,6 +25,8 @@ RATE_SHARE: Final = 0.99
 _WARM_UP_S: Final = 300.0
 _MOST_PAIRED: Final = 200
 
+HEAP: Final = "Spark's Java after collections"
+
 Points = Sequence[tuple[float, float]]
 
 
@@ -108,6 +110,12 @@ def memories(samples: Sequence[Sample]) -> dict[str, Course]:
     )
 
 
+def heap(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
+    """What full collections have left, at the seconds of `held`, as far as they are judged."""
+    since_s = warm_up_s(samples[-1].at_s) if samples else 0.0
+    return _courses([(HEAP, [one for one in held if one[0] >= since_s], MEMORY_MB, MEMORY_SHARE)])
+
+
 def batches(samples: Sequence[Sample]) -> dict[str, Course]:
     """Times of batches, each once; they are shown and not judged."""
     return _courses(
@@ -136,12 +144,14 @@ def cores(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def verdicts(
-    samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None
-) -> list[Verdict]:
+    samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None,
+    held: Points = (),
+) -> list[Verdict]:  # fmt: skip
     """What was to be so, and whether it is. `failures` are the report's, None if there was none to be."""
     reached = float(summary.get("events_per_second", 0.0))
     found = [Verdict(reached >= RATE_SHARE * rate, f"the generator kept to {rate:,.0f} events/s: {reached:,.0f}")]
-    by_name = (("lag of", lags(samples), "s"), ("memory of", memories(samples), "MB"))
+    memory = {**memories(samples), **heap(samples, held)}
+    by_name = (("lag of", lags(samples), "s"), ("memory of", memory, "MB"))
     for what, courses, unit in by_name:
         if not courses:
             found.append(Verdict(False, f"no {what.partition(' ')[0]} was seen"))

@@ -1,7 +1,7 @@
 """A run as a picture: acknowledgements a second, a panel a client, over the faults that were going on.
 
 Rule: one axis of time for all; a fault is a band from its beginning to its end, paler until the cluster was whole
-again, in the colour of its kind.
+again, in the colour of its kind, with a letter for who was hit. The picture says itself how it is to be read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from benchmarks.faults.injecting import Happened
-from benchmarks.faults.schedule import Kind
+from benchmarks.faults.schedule import Kind, Target
 
-_LEFT, _RIGHT, _TOP, _PANEL, _SPACE = 70, 20, 64, 110, 38
+_LEFT, _RIGHT, _TOP, _PANEL, _SPACE = 70, 20, 100, 110, 38
 _S_PIXELS: Final = 4.0
 _NARROWEST, _WIDEST = 800.0, 1500.0
 # What is caught up after a fault comes at once: the axis ends at so many times the usual rate, and peaks are cut there.
 _HIGHEST: Final = 3
-_INK, _GREY, _LINE = "#222", "#999", "#1b5582"
+_INK, _GREY, _LINE = "#222", "#767676", "#1b5582"
+_LETTERS: Final = {
+    Target.LEADER: "L",
+    Target.FOLLOWER: "F",
+    Target.CONTROLLER: "C",
+    Target.KEEPER: "Z",
+    Target.ALL: "A",
+}
+_LETTER_PIXELS: Final = 8.0
 _COLOURS: Final = {
     Kind.KILL: "#b5483a",
     Kind.PAUSE: "#d9a441",
@@ -61,12 +69,37 @@ def svg(title: str, clients: Mapping[str, Sequence[float]], happened: Sequence[H
         f'<rect width="{axis.width:.0f}" height="{height}" fill="#fff"/>',
         f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
         *_legend({each.fault.kind for each in happened}),
+        *_reading(happened),
     ]
     for number, (client, acked_s) in enumerate(clients.items()):
         top = _TOP + number * (_PANEL + _SPACE)
         lines += _bands(axis, happened, top)
         lines += _panel(axis, client, per_second(acked_s, began_s, ended_s), top)
+    lines += _letters(axis, happened)
     return "\n".join([*lines, "</svg>", ""])
+
+
+def _reading(happened: Sequence[Happened]) -> list[str]:
+    """How to read it."""
+    targets = {each.fault.target for each in happened}
+    letters = ", ".join(f"{letter} {target.value}" for target, letter in _LETTERS.items() if target in targets)
+    texts = [
+        f"dark: while a fault lasts; pale: until all replicas are in sync again; who was hit: {letters}",
+        f"dashed: the usual rate; what waited during a fault comes at once after it, cut at {_HIGHEST} times that",
+    ]
+    return [f'<text x="10" y="{60 + 16 * at}" fill="{_GREY}">{escape(text)}</text>' for at, text in enumerate(texts)]
+
+
+def _letters(axis: _Axis, happened: Sequence[Happened]) -> list[str]:
+    """In the first panel, where there is room for one."""
+    lines = []
+    for each in happened:
+        begin, whole = (axis.x(moment - axis.began_s) for moment in (each.began_s, each.whole_s))
+        if whole - begin >= _LETTER_PIXELS:
+            lines.append(
+                f'<text x="{begin + 2:.1f}" y="{_TOP + 10}" font-size="10">{_LETTERS[each.fault.target]}</text>'
+            )
+    return lines
 
 
 def _legend(kinds: set[Kind]) -> list[str]:
@@ -99,7 +132,11 @@ def _panel(axis: _Axis, client: str, counts: Sequence[int], top: int) -> list[st
     points = " ".join(
         f"{axis.x(second + 0.5)},{bottom - _PANEL * min(count, most) / most:.1f}" for second, count in enumerate(counts)
     )
+    level = bottom - _PANEL * min(usual, most) / most
     lines = [
+        f'<line x1="{_LEFT}" x2="{axis.width - _RIGHT:.0f}" y1="{level:.1f}" y2="{level:.1f}" stroke="{_GREY}" '
+        f'stroke-dasharray="2 4"/>',
+        f'<text x="{_LEFT - 8}" y="{level + 4:.1f}" text-anchor="end" fill="{_GREY}">{usual:.0f}/s</text>',
         f'<text x="{_LEFT - 8}" y="{top + 10}" text-anchor="end" fill="{_GREY}">{most}/s</text>',
         f'<text x="{_LEFT - 8}" y="{bottom}" text-anchor="end" fill="{_GREY}">0</text>',
         f'<line x1="{_LEFT}" x2="{axis.width - _RIGHT:.0f}" y1="{bottom}" y2="{bottom}" stroke="{_GREY}"/>',

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from benchmarks.activity_sustained import figures
+from benchmarks.activity_sustained import figures, heap
 from benchmarks.activity_sustained.chart import svg
 from benchmarks.activity_sustained.watching import GENERATOR, Family, Query, Sample, Usage, queries_of
 
@@ -81,6 +81,31 @@ def test_a_lag_that_nobody_knew_is_left_out() -> None:
     run = [one._replace(queries={"search/rows": one.queries["search/rows"]._replace(lag=-1)}) for one in samples()]
     assert figures.lags(run) == {}
     assert "no lag was seen" in complaints(run)
+
+
+def test_what_collections_leave_is_read_from_javas_log(tmp_path: Path) -> None:
+    asked = heap.environment(tmp_path / "gc", {"JDK_JAVA_OPTIONS": "-Xint", "HOME": "/"})
+    assert asked["HOME"] == "/"
+    assert asked["JDK_JAVA_OPTIONS"] == f"-Xint -Xlog:gc:file={tmp_path}/gc/gc-%p.log:time"
+    assert heap.held_mb(tmp_path / "gc", 0) == []
+    (tmp_path / "gc" / "gc-7.log").write_text(
+        "[2026-11-15T23:30:01.500+0000] Using Serial\n"
+        "[2026-11-15T23:30:02.500+0000] GC(0) Pause Young (Allocation Failure) 100M->20M(378M) 21.2ms\n"
+        "[2026-11-15T23:30:11.250+0000] GC(1) Pause Full (Metadata GC Threshold) 301M->188M(506M) 230.1ms\n"
+    )
+    began_ms = 1_794_785_400_000  # 2026-11-15T23:30:00Z
+    assert heap.held_mb(tmp_path / "gc", began_ms) == [(11.25, 188.0)]
+
+
+def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw_is_not() -> None:
+    run = samples()
+    saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(15)]
+    more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(15)]
+    assert [one.said for one in figures.verdicts(run, RATE, KEPT, None, saw) if not one.is_good] == []
+    told = [one.said for one in figures.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
+    assert len(told) == 1
+    assert told[0].startswith("memory of Spark's Java after collections is flat: +36.0 MB")
+    assert svg(run, "", more).count("<polyline") == 5
 
 
 def test_a_picture_has_all_lines_and_is_well_formed() -> None:

@@ -155,6 +155,9 @@ def test_the_timeline_has_a_panel_a_client_and_a_band_a_fault() -> None:
     root = ElementTree.fromstring(drawn)
     assert len(root.findall("{*}polyline")) == 1
     assert len(root.findall("{*}rect/{*}title")) == 2, "one until its end, one until all was well"
+    texts = [text.text or "" for text in root.findall("{*}text")]
+    assert texts.count("L") == 1, "who was hit"
+    assert any("who was hit: L leader" in text for text in texts)
     assert per_second([0.1, 0.2, 2.5, 3.2, 7.0], 0.0, 3.4) == [2, 0, 1], "the second that is not over does not count"
 
 

@@ -37,6 +37,7 @@ class BrokerCluster:
         broker = Broker(
             f"{self._folder}/broker-{number}",
             port=self._ports.get(number, 0),
+            http_port=0,
             settings={
                 **self._settings,
                 **{name.replace("_", "."): value for name, value in settings.items()},

@@ -10,14 +10,22 @@ from tests.replication.hosting import LEDGER, NOW_MS, TOPIC, TOPIC_ID, Host, Top
 
 from penstock.broker.broker import Broker, Node
 from penstock.broker.fetch_sessions import FetchSessions
-from penstock.broker.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
+from penstock.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
 from penstock.broker.handlers.fetch import WATERMARK_MS
 from penstock.broker.request import Departure, Request
 from penstock.cluster.image import ClusterImage
 from penstock.records import encode_batch
+from penstock.replication.throttle import Throttle
 from penstock.runtime.randomness import SeededRandom
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from penstock.wire.schemas.fetch import (
     FetchPartition,
     FetchRequest,
@@ -93,10 +101,12 @@ class Follower:
         self.epoch = LEDGER[broker] if epoch is None else epoch
         self.session, self.session_epoch = 0, 0
 
-    def fetch(self, offset: int | None, *, last_epoch: int = -1, leader_epoch: int = 5) -> list[FetchResponse]:
+    def fetch(
+        self, offset: int | None, *, last_epoch: int = -1, leader_epoch: int = 5, start: int = 0
+    ) -> list[FetchResponse]:
         wanted = FetchPartition(
             partition=0, fetch_offset=offset or 0, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch,
-            partition_max_bytes=1 << 20,
+            partition_max_bytes=1 << 20, log_start_offset=start,
         )  # fmt: skip
         topics = [] if offset is None else [FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])]
         message = FetchRequest(
@@ -271,6 +281,153 @@ def test_a_leader_that_goes_away_answers_the_followers_that_wait() -> None:
     assert waiting[0].node_endpoints[0].host == "host2"
 
 
+# --- deleting records
+
+
+def delete(leader: Served, offset: int, timeout_ms: int = 1000) -> list[DeleteRecordsResponse]:
+    wanted = DeleteRecordsTopic(name=TOPIC, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+    message = DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms)
+    return leader.ask(delete_records, ApiKey.DELETE_RECORDS, message, 2)
+
+
+def outcome(answers: list[DeleteRecordsResponse]) -> tuple[int, int]:
+    (answer,) = answers
+    result: DeleteRecordsPartitionResult = answer.topics[0].partitions[0]
+    return result.error_code, result.low_watermark
+
+
+def with_two_followers() -> tuple[Served, Follower, Follower]:
+    """Three records, committed; both followers wait for more."""
+    leader = Served(1, cluster(1, 5))
+    for value in (b"a", b"b", b"c"):
+        leader.host.append(value)
+    followers = Follower(leader, 2), Follower(leader, 3)
+    for follower in followers:
+        follower.take(follower.fetch(0))
+        follower.fetch(3, last_epoch=5)
+    assert leader.host.partition.log.high_watermark == 3
+    return leader, *followers
+
+
+def test_records_are_deleted_when_every_live_replica_has_done_so() -> None:
+    leader, second, third = with_two_followers()
+    deleted = delete(leader, 2)
+    second.session_epoch += 1
+    third.session_epoch += 1
+    second.fetch(3, last_epoch=5, start=2)
+    assert deleted == [], "3 has them still"
+    third.fetch(3, last_epoch=5, start=2)
+    assert outcome(deleted) == (ErrorCode.NONE, 2)
+    assert outcome(delete(leader, 1)) == (ErrorCode.NONE, 2), "nobody has anything below"
+
+
+def test_a_follower_that_waits_hears_soon_that_records_are_deleted() -> None:
+    leader = Served(1, cluster(1, 5, isr=(1, 2)))
+    second = Follower(leader)
+    leader.host.append(b"a")
+    second.take(second.fetch(0))
+    first = second.fetch(1, last_epoch=5)
+    leader.host.timers.pass_time(WATERMARK_MS)
+    second.take(first)
+    waiting = second.fetch(None)
+    delete(leader, 1)
+    leader.host.timers.pass_time(WATERMARK_MS)
+    data = second.take(waiting)
+    assert data is not None
+    assert (data.log_start_offset, size_of(data)) == (1, 0)
+
+
+def test_a_replica_that_does_not_follow_in_time_is_told_as_a_timeout() -> None:
+    leader, second, _ = with_two_followers()
+    deleted = delete(leader, -1, timeout_ms=300)
+    second.session_epoch += 1
+    second.fetch(3, last_epoch=5, start=3)
+    leader.host.timers.pass_time(250)
+    assert deleted == []
+    for _ in range(2):
+        leader.host.timers.pass_time(100)
+    assert outcome(deleted) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    assert leader.host.partition.log.log_start_offset == 3
+
+
+def test_nobody_waits_for_a_replica_that_is_dead() -> None:
+    leader, second, _ = with_two_followers()
+    deleted = delete(leader, 2)
+    second.session_epoch += 1
+    second.fetch(3, last_epoch=5, start=2)
+    assert deleted == []
+    leader.take(leader.host.image.without_broker(3))
+    assert outcome(deleted) == (ErrorCode.NONE, 2)
+
+
+def test_a_replica_that_came_back_has_to_say_again_where_its_log_begins() -> None:
+    leader, second, third = with_two_followers()
+    for follower in (second, third):
+        follower.session_epoch += 1
+        follower.fetch(3, last_epoch=5, start=2)
+    leader.take(with_epoch(leader.host.image, 3, 303))
+    assert delete(leader, 2) == []
+
+
+def test_a_leader_that_goes_away_answers_who_waits_for_a_deletion() -> None:
+    leader, _, _ = with_two_followers()
+    deleted = delete(leader, 2)
+    leader.take(cluster(2, 6, version=1))
+    assert outcome(deleted) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+# --- throttles
+
+
+def throttled(leader: Served, rate_bytes_s: float, topic: str = TOPIC) -> Throttle:
+    throttle = leader.host.replicas.throttle = Throttle(rate_bytes_s, lambda name, index: name == topic)
+    return throttle
+
+
+def test_a_replica_not_in_sync_gets_nothing_more_until_the_leaders_debt_is_paid() -> None:
+    leader = Served(1, cluster(1, 5, isr=(1,)))
+    throttle = throttled(leader, 100)
+    leader.host.append(b"a" * 150)
+    second = Follower(leader)
+    data = second.take(second.fetch(0))
+    assert data is not None
+    assert size_of(data) == leader.host.partition.log.size, "what was sent is counted afterwards"
+    delay_ms = throttle.delay_ms(leader.host.clock.monotonic_ms())
+    assert delay_ms > 1000
+    waiting = second.fetch(1, last_epoch=5)
+    leader.host.append(b"b")
+    leader.host.append(b"c")
+    leader.turn()
+    assert waiting == [], "that there is more is no news for it"
+    leader.host.timers.pass_time(int(delay_ms) + 1)
+    data = second.take(waiting)
+    assert data is not None
+    assert size_of(data) > 0
+
+
+def test_a_replica_in_sync_is_served_whatever_the_leader_has_sent() -> None:
+    leader = Served(1, cluster(1, 5, isr=(1, 2)))
+    throttle = throttled(leader, 100)
+    second = Follower(leader)
+    for offset, value in enumerate((b"a" * 500, b"b" * 500)):
+        leader.host.append(value)
+        data = second.take(second.fetch(offset, last_epoch=5 if offset else -1))
+        assert data is not None
+        assert size_of(data) > 500
+    assert throttle.delay_ms(leader.host.clock.monotonic_ms()) > 9000, "the rate is of all together"
+
+
+def test_partitions_that_are_not_listed_are_not_held_back() -> None:
+    leader = Served(1, cluster(1, 5, isr=(1,)))
+    throttle = throttled(leader, 100, topic="another")
+    throttle.came(10_000, leader.host.clock.monotonic_ms())
+    leader.host.append(b"a")
+    second = Follower(leader)
+    data = second.take(second.fetch(0))
+    assert data is not None
+    assert size_of(data) > 0
+
+
 # --- topic ids
 
 
@@ -333,10 +490,20 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack_and_served_there() -> Non
 
 def test_partitions_led_elsewhere_are_not_unknown() -> None:
     stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
-    data = only(consume(stranger))
-    assert (data.error_code, data.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    assert only(consume(stranger)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     stranger.take(ClusterImage(cluster_id="c"))
     assert only(consume(stranger)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_consumer_is_told_who_leads_only_where_the_answer_has_room_for_the_address() -> None:
+    """Whoever heard of the leader only, and does not know that broker, would have nowhere to go."""
+    stranger = Served(1, cluster(2, 5, replicas=(2, 3), isr=(2, 3)))
+    for version in (12, 15):
+        (answer,) = consume(stranger, version=version)
+        assert (only([answer]).current_leader.leader_id, answer.node_endpoints) == (-1, [])
+    for version in (16, 17):
+        (answer,) = consume(stranger, version=version)
+        assert (only([answer]).current_leader.leader_id, answer.node_endpoints[0].host) == (2, "host2")
 
 
 # --- the others

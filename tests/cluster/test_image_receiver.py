@@ -202,3 +202,48 @@ def test_updates_and_answers_go_over_the_wire_as_they_are() -> None:
     answers = codec_for(PushImageResponse, 0)
     assert ack_of(answers.decode(answers.encode(response_of(ack)))[0]) == ack
     assert ack_of(PushImageResponse(error_code=42)).error is AckError.FAILED
+
+
+def _leaders(image: ClusterImage) -> list[int]:
+    return [partition.leader for partition in image.topics["t"].partitions]
+
+
+def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is_told() -> None:
+    """It was taken for dead, or its session ended, and the controller that has others lead may not reach it."""
+
+    async def story() -> None:
+        first = cluster((1, 2), t=[state((1, 2)), state((2, 1)), state((2, 1), isr=(2,))]).with_controller(1, 9)
+        here = receiver()
+        seen: list[list[int]] = []
+        here.listen(lambda _, after: seen.append(_leaders(after)))
+        await here.take(whole(first, 5))
+        here.begin_life(300)
+        assert _leaders(here.image) == [1, -1, 2], "what only this one has in sync nobody else leads"
+        assert set(here.image.brokers) == {1}
+        assert await here.take(delta(first, first, 6, 5, broker_epoch=300)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert await here.take(whole(first, 6, broker_epoch=300)) == ok(6)
+        assert seen == [[1, 2, 2], [1, -1, 2], [1, 2, 2]]
+        assert here.image == first
+
+    run(story())
+
+
+def test_an_image_that_is_being_prepared_for_does_not_outlive_the_life_that_it_was_meant_for() -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 5))
+        is_asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+        async def prepare(_: ClusterImage, __: ClusterImage) -> None:
+            is_asked.set()
+            await may_go_on.wait()
+
+        here.prepare(prepare)
+        taking = asyncio.create_task(here.take(delta(FIRST, SECOND, 6, 5)))
+        await is_asked.wait()
+        here.begin_life(300)
+        may_go_on.set()
+        assert await taking == ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert _leaders(here.image) == [1, -1]
+
+    run(story())

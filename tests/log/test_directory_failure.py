@@ -17,6 +17,7 @@ from tests.log.directory_stories import (
     put_durably,
     values_in,
 )
+from tests.log.log_stories import overwrite
 
 from penstock.log.errors import DiskFull, LogFailed
 from penstock.log.folders.directory import LogDirectory
@@ -204,7 +205,7 @@ def test_a_log_that_lost_its_end_is_not_used_while_a_full_disk_keeps_the_old_rec
     directory = two_partitions(files)
     directory.close()
     files.remove(MARKER)
-    files.corrupt(newest_segment(files, T0), 8, length=10)
+    overwrite(files, newest_segment(files, T0), b"")
     files.operations.fail("write", errno.ENOSPC, path_ending="recovery-point-offset-checkpoint.tmp")
     directory = open_directory(files)
     assert list(directory.hosted) == [T1]

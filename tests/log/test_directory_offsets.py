@@ -18,6 +18,7 @@ from tests.log.directory_stories import (
     values_in,
     write_file,
 )
+from tests.log.log_stories import overwrite
 
 from penstock.log.checkpoints import read_offsets
 from penstock.log.errors import DiskFull, OffsetOutOfRange
@@ -245,7 +246,7 @@ def test_a_log_that_lost_durable_records_does_not_keep_their_recovery_point() ->
     directory.close()
     files.remove("/data/.kafka_cleanshutdown")
     newest = max(name for name in files.list_folder("/data/t-0") if name.endswith(".log"))
-    files.corrupt(f"/data/t-0/{newest}", 0, length=20)
+    overwrite(files, f"/data/t-0/{newest}", b"")
     directory = open_directory(files)
     end = directory.get(T0).log.log_end_offset
     assert end < 40
@@ -253,6 +254,20 @@ def test_a_log_that_lost_durable_records_does_not_keep_their_recovery_point() ->
     put(directory.get(T0).log, *numbered(40))
     files.crash(KEEP_SIZES_ONLY)
     assert values_in(open_directory(files).get(T0).log) == numbered(40)[:end]
+
+
+def test_a_log_that_is_damaged_keeps_the_recovery_point_that_tells_so() -> None:
+    files = SimulatedFiles()
+    directory = replicated(files)
+    directory.close()
+    files.remove("/data/.kafka_cleanshutdown")
+    newest = max(name for name in files.list_folder("/data/t-0") if name.endswith(".log"))
+    files.corrupt(f"/data/t-0/{newest}", 0, length=20)
+    for _ in range(2):
+        directory = open_directory(files)
+        assert directory.get(T0).log.is_cut_short
+        assert read_offsets(files, RECOVERY)[T0] == 40
+        assert not directory.close(), "a clean stop would let the next start believe the files"
 
 
 def test_a_batch_whose_first_bytes_a_lost_sector_held_is_not_taken_for_sound() -> None:

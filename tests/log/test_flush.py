@@ -25,7 +25,7 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import PartitionLog
-from penstock.log.prompt_sync import FAST_IN_A_ROW, FAST_MS, PromptSync
+from penstock.log.prompt_sync import ALONE_IN_A_ROW, FAST_IN_A_ROW, FAST_MS, FEW_BYTES, PromptSync
 from penstock.log.trimming import enforce_retention, truncate_to
 from penstock.runtime.workers import InlineWorkers, ManualWorkers
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
@@ -416,10 +416,11 @@ class Turn:
             each()
 
 
-def prompt_commit(turn: Turn, workers: ManualWorkers, *, is_alone: bool = True) -> tuple[GroupCommit, PromptSync]:
-    prompt = PromptSync(InlineWorkers(), lambda: is_alone, turn.later.append)
+def prompt_commit(turn: Turn, workers: ManualWorkers) -> tuple[GroupCommit, PromptSync]:
+    prompt = PromptSync(InlineWorkers(), lambda call: turn.later.append(call))
     for _ in range(FAST_IN_A_ROW):
         prompt.took(FAST_MS / 2)
+        prompt.served(1)
     return GroupCommit(workers, prompt), prompt
 
 
@@ -456,12 +457,31 @@ def test_a_slow_sync_sends_the_next_ones_to_the_threads() -> None:
     assert (workers.waiting, turn.later) == (1, [])
 
 
-def test_with_other_clients_about_a_sync_is_never_done_here() -> None:
+def test_after_a_sync_for_several_the_next_ones_go_to_the_threads_until_some_were_for_one() -> None:
     turn, workers = Turn(), ManualWorkers()
     log = open_new(durable_folder(), ROOMY)
-    commit, _ = prompt_commit(turn, workers, is_alone=False)
-    put(log, 0)
-    waiting(commit, log, 2)
+    commit, _ = prompt_commit(turn, workers)
+    put(log, 0, 1)
+    waiting(commit, log, 2, 4)
+    turn.end()
+    workers.run_all()
+    for number in range(2, 2 + ALONE_IN_A_ROW):
+        put(log, number)
+        waiting(commit, log, 2 * number + 2)
+        assert (workers.waiting, turn.later) == (1, [])
+        workers.run_all()
+    put(log, 99)
+    waiting(commit, log, log.log_end_offset)
+    assert (workers.waiting, len(turn.later)) == (0, 1)
+
+
+def test_much_is_synced_on_a_thread() -> None:
+    turn, workers = Turn(), ManualWorkers()
+    log = open_new(durable_folder(), ROOMY)
+    commit, _ = prompt_commit(turn, workers)
+    while log.unflushed_bytes <= FEW_BYTES:
+        put(log, *range(100))
+    waiting(commit, log, log.log_end_offset)
     assert (workers.waiting, turn.later) == (1, [])
 
 

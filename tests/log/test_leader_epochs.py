@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -222,3 +223,32 @@ def test_any_history_agrees_with_the_naive_model(steps: list[tuple[str, int] | t
         assert epochs.end_offset_for(epoch, 50) == naive.end_offset_for(epoch, 50)
     for offset in range(47):
         assert epochs.epoch_for_offset(offset) == naive.epoch_for_offset(offset)
+
+
+# --- batches that name another epoch
+
+
+class Batch(NamedTuple):
+    base_offset: int
+    leader_epoch: int
+
+
+@pytest.mark.parametrize(
+    ("batches", "foreign"),
+    [
+        ([], 0),
+        ([(10, 2), (12, 2), (25, 4), (40, 4)], 4),
+        ([(3, 0), (9, 9), (10, 2)], 3),  # below the first entry: any
+        ([(12, 2), (30, 5)], 1),
+        ([(12, 4)], 0),
+        ([(24, 2), (25, 2)], 1),
+        ([(25, 4), (24, 2), (26, 2)], 2),  # in whatever order
+    ],
+)
+def test_a_batch_of_another_epoch_than_wrote_there_is_found(batches: list[tuple[int, int]], foreign: int) -> None:
+    epochs = LeaderEpochs([(2, 10), (4, 25)])
+    assert epochs.first_foreign([Batch(*each) for each in batches]) == foreign
+
+
+def test_where_no_epoch_is_known_none_is_foreign() -> None:
+    assert LeaderEpochs().first_foreign([Batch(0, 7), Batch(5, 1)]) == 2

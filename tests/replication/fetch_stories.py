@@ -424,6 +424,12 @@ class Wire:
             raise answer
         return answer
 
+    def send(self, api_key: int, version: int, message: Message, timeout_ms: float) -> asyncio.Future[Message] | None:
+        # The first question opens the connection.
+        return (
+            None if self._last is None else self._room.loop.create_task(self.ask(api_key, version, message, timeout_ms))
+        )
+
     async def _carry(
         self, request: FetchRequest, version: int, before: asyncio.Task[FetchResponse | LinkLost] | None
     ) -> FetchResponse | LinkLost:

@@ -307,9 +307,10 @@ def test_a_retry_of_what_was_never_synced_asks_for_the_sync_again() -> None:
 def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> None:
     """A sync that is put off to the end of the turn finds nothing left to do."""
     host, later = alone(), list[Callable[[], None]]()
-    prompt = PromptSync(InlineWorkers(), lambda: True, later.append)
+    prompt = PromptSync(InlineWorkers(), later.append)
     for _ in range(FAST_IN_A_ROW):
         prompt.took(0.1)
+        prompt.served(1)
     commits, synced = GroupCommit(InlineWorkers(), prompt), Committed()
     host.workers.is_held = True
     host.append(b"a", acks_all=False)

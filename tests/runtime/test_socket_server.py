@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.runtime.socket_stories import Later, Recorder, framed, play, serving, until
 
-from penstock.runtime.clock import ManualClock, SystemClock
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.network import (
     AddressInUse,
     CannotListen,
@@ -20,7 +20,7 @@ from penstock.runtime.network import (
     Server,
     ServerClosed,
 )
-from penstock.runtime.socket_server import LATELY_MS, SocketServer
+from penstock.runtime.socket_server import SocketServer
 
 
 def test_a_frame_comes_in_and_its_answer_leaves() -> None:
@@ -431,25 +431,3 @@ def test_limits_that_make_no_sense_are_refused() -> None:
             Limits(**{name: 0})
     with pytest.raises(ValueError, match="idle_ms"):
         Limits(idle_ms=-1)
-
-
-def test_a_speaker_is_alone_when_no_other_spoke_lately() -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with serving(Recorder(), Limits(idle_ms=0), clock) as scene:
-            server = scene.server
-            first, second = await scene.peer(), await scene.peer()
-            clock.advance(LATELY_MS + 1)
-            assert not server.has_lone_speaker()  # nobody spoke at all
-            await first.ask(b"a")
-            assert server.has_lone_speaker()
-            await second.ask(b"b")
-            assert not server.has_lone_speaker()
-            clock.advance(LATELY_MS + 1)
-            assert server.has_lone_speaker()
-            second.close()
-            await until(lambda: len(server.connections) == 1)
-            await first.ask(b"c")
-            assert server.has_lone_speaker()  # who has gone is no company
-
-    play(story)

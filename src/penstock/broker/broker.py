@@ -20,6 +20,7 @@ from penstock.broker.config_rules import SettingsRules
 from penstock.broker.fetch_sessions import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
+from penstock.broker.lives import forget_life
 from penstock.broker.log_loading import LogLoading
 from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
 from penstock.broker.response_errors import counted
@@ -250,7 +251,7 @@ class Broker:
 
         seconds = self.world.stopwatch_s
         here = TimedWorkers(InlineWorkers(), synced, seconds)
-        prompt = PromptSync(here, self.server.has_lone_speaker, self.loop.call_soon)
+        prompt = PromptSync(here, self.loop.call_soon)
         self.commits = commits = GroupCommit(TimedWorkers(workers, synced, seconds), prompt)
         logs = LogManager.open(
             self.files,
@@ -267,6 +268,8 @@ class Broker:
         set_strays_aside(logs, self.cluster.image, everything=self.settings.penstock_strays == SET_ASIDE)
         self._loading = LogLoading(logs, self.clock)
         await self._loading.run(workers, self.log_settings_of, self.world.threads(threads))
+        if self._loading.settle_damage(self.cluster.image, self.node_id):
+            forget_life(self.files, self.settings.log_dirs)
         self.replicas = Replicas(logs, commits, broker_id=self.node_id, clock=self.clock, call_later=self.call_later)
         self._closers.append(self.replicas.close)
         cleaner_workers = self.world.workers(1)
@@ -337,7 +340,10 @@ class Broker:
         self.metrics.active_controller.follow(lambda: figures(lambda each: each.is_controller()))
         self.metrics.offline_partitions.follow(lambda: figures(lambda each: each.offline_partitions()))
         self.metrics.replica_max_lag.follow(lambda: figures(lambda each: each.max_lag()))
-        self.metrics.offline_log_directories.follow(lambda: self._count(lambda: self.replicas.logs.offline))
+        # Of one, too, that has left its cluster for that reason.
+        self.metrics.offline_log_directories.follow(
+            lambda: len(self.replicas.logs.offline) if hasattr(self, "replicas") else None
+        )
         self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
         http = HttpServer(
             {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
@@ -471,7 +477,7 @@ class Broker:
     def health(self) -> Health:
         reasons: tuple[str, ...] = ()
         status: Any = self._status
-        if self.is_ready:
+        if self.is_ready or self._status == "degraded":
             offline = self.replicas.logs.offline
             reasons = tuple(f"data folder {path} is offline: {error.reason}" for path, error in offline.items())
             status = "degraded" if reasons else "ok"

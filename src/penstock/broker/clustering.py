@@ -18,6 +18,7 @@ from penstock.broker.cluster_rules import ClusterRules, given_binding, overruled
 from penstock.broker.config_rules import SettingsRules
 from penstock.broker.forwarding import FORWARDED, forwarded
 from penstock.broker.handlers import alter_partition, controlled_shutdown, push_image
+from penstock.broker.hearing import Hearing
 from penstock.broker.links import BrokerLinks
 from penstock.broker.lives import read_former_life, take_back_good_end, write_life
 from penstock.broker.membership import Membership, TreeOpener
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 _ISR_TICK_MS: Final = 100
 _CONNECT_TIMEOUT_MS: Final = 3_000
+_WITHDRAW_MS: Final = 500
 _NO_RATE: Final = 2**63 - 1
 
 
@@ -80,6 +82,7 @@ class Clustering:
             is_gone=self._is_gone,
         )
         self._vigil = Vigil(self.membership, self.address_of, settings.zookeeper_session_timeout_ms)
+        self._hearing = Hearing(self.membership, self.links, settings.zookeeper_session_timeout_ms)
 
     def address_of(self, broker_id: int) -> Address | None:
         """Where another broker listens to brokers."""
@@ -131,7 +134,8 @@ class Clustering:
 
     def start_replication(self) -> Fetchers:
         broker, settings = self._broker, self._broker.settings
-        self._throttle = Throttle(UNLIMITED, self._is_throttled)
+        self._throttle = Throttle(UNLIMITED, self._is_following_throttled)
+        broker.replicas.throttle = Throttle(UNLIMITED, self._is_leading_throttled)
         self.fetchers = Fetchers(
             broker.node_id,
             lambda: self.membership.broker_epoch,
@@ -161,14 +165,21 @@ class Clustering:
 
     def set_rates(self, settings: BrokerSettings) -> None:
         """Settings that changed while the broker runs."""
-        if hasattr(self, "_throttle"):
-            rate = settings.follower_replication_throttled_rate
-            wanted = UNLIMITED if rate >= _NO_RATE else float(rate)
-            if wanted != self._throttle.rate_bytes_s:
-                self._throttle.set_rate(wanted, self._broker.loop.time() * 1000)
+        if not hasattr(self, "_throttle"):
+            return
+        broker = self._broker
+        _set_rate(self._throttle, settings.follower_replication_throttled_rate, broker.loop.time() * 1000)
+        if broker.replicas.throttle is not None:
+            now_ms = broker.clock.monotonic_ms()
+            _set_rate(broker.replicas.throttle, settings.leader_replication_throttled_rate, now_ms)
 
-    def _is_throttled(self, topic: str, index: int) -> bool:
-        throttled = self._broker.topic_settings_of(topic).follower_throttled_replicas
+    def _is_following_throttled(self, topic: str, index: int) -> bool:
+        return self._is_in(self._broker.topic_settings_of(topic).follower_throttled_replicas, index)
+
+    def _is_leading_throttled(self, topic: str, index: int) -> bool:
+        return self._is_in(self._broker.topic_settings_of(topic).leader_throttled_replicas, index)
+
+    def _is_in(self, throttled: tuple[str, ...], index: int) -> bool:
         return "*" in throttled or f"{index}:{self._broker.node_id}" in throttled
 
     async def join(self) -> None:
@@ -186,6 +197,7 @@ class Clustering:
         await self.membership.join(registration)
         write_life(broker.files, broker.settings.log_dirs, self.membership.broker_epoch, clean=False)
         self._vigil.start()
+        self._hearing.start()
 
     def start_upkeep(self, upkeep: Upkeep) -> None:
         settings = self._broker.settings
@@ -242,20 +254,31 @@ class Clustering:
         """Let others lead what this broker leads."""
         settings = self._broker.settings
         within_ms = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms
-        if settings.controlled_shutdown_enable and not await self.membership.leave(within_ms):
-            logger.warning("broker %d stops although partitions need it", self._broker.node_id)
+        if settings.controlled_shutdown_enable:
+            await self.membership.leave(within_ms)
         await self.stop_following()
 
     async def withdraw(self, reason: str) -> None:
-        """Leave the cluster at once, without handing over: somebody else in sync leads then."""
-        logger.error("broker %d leaves the cluster: %s; see to it, and start it again", self._broker.node_id, reason)
+        """Leave the cluster at once, without handing over: somebody else in sync leads then.
+
+        The ports close: who would still be answered here would be told of a cluster that is no more.
+        """
+        logger.error(
+            "broker %d leaves the cluster: %s. Others lead its partitions now, if they are in sync; repair or replace "
+            "the disk, then stop this broker and start it again",
+            self._broker.node_id,
+            reason,
+        )
+        await self._broker.server.close(_WITHDRAW_MS)
         await self.stop_following()
+        self._broker.replicas.close()
         await self.close()
 
     async def stop_following(self) -> None:
         """Ask, propose and take nothing any more."""
         self._last_epoch = self.membership.broker_epoch
         await self._vigil.close()
+        await self._hearing.close()
         await self.membership.retire()
         for task in tuple(self._tasks):
             task.cancel()
@@ -270,6 +293,12 @@ class Clustering:
     def note_good_end(self) -> None:
         """After the data folders are closed."""
         write_life(self._broker.files, self._broker.settings.log_dirs, self._last_epoch, clean=True)
+
+
+def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
+    wanted = UNLIMITED if rate_bytes_s >= _NO_RATE else float(rate_bytes_s)
+    if wanted != throttle.rate_bytes_s:
+        throttle.set_rate(wanted, now_ms)
 
 
 async def number_of_broker(broker: Broker, open_tree: TreeOpener) -> int:

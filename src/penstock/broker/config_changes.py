@@ -3,7 +3,9 @@
 Rule: settings are judged together, as they would be after the change: each may be right and all of them a
 contradiction. A broker's settings are changed through that broker, which alone knows what else it was given; in a
 cluster through the controller, which judges those of another broker one by one: what contradicts the rest is not put in
-force there, and that broker says so. What is stored can be shown: a value fits into every version of DescribeConfigs.
+force there, and that broker says so. What all brokers of a cluster must agree on is set for all of them, and refused
+for one: it would be stored and never be in force. What is stored can be shown: a value fits into every version of
+DescribeConfigs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.broker.cluster_rules import BINDING
 from penstock.broker.config_rules import SettingsRules
 from penstock.broker.refusals import ALL_WELL, NAMED_TWICE, Explanation, explain, repeated
 from penstock.broker.settings import InvalidSettings, check_changeable, check_topic_settings, sound_overrides
@@ -100,6 +103,9 @@ def _judge(broker: Broker, change: ConfigChange) -> None:
         after = replace_config(image, change.kind, change.name, change.replacement, rules).image
     else:
         after = edit_config(image, change.kind, change.name, change.edits, rules).image
+    if change.kind is ResourceKind.BROKER and change.name and broker.membership_or_none is not None:
+        node = str(int(change.name))
+        _refuse_for_one(image.broker_config(node), after.broker_config(node))
     if change.kind is ResourceKind.TOPIC:
         _judge_topic(broker, after.topic_config(change.name))
     elif not change.name or _is_id(change.name, broker.node_id):
@@ -107,6 +113,16 @@ def _judge(broker: Broker, change: ConfigChange) -> None:
         _judge_broker(broker, after.broker_config(node), cluster_wide=not change.name)
     else:
         _check_sizes(after.broker_config(str(int(change.name))))
+
+
+def _refuse_for_one(before: Settings, after: Settings) -> None:
+    """What an earlier version stored may stay, or go."""
+    for name in BINDING:
+        if name in after and after[name] != before.get(name):
+            raise InvalidConfig(
+                f"{name} is the same for all brokers of a cluster, and cannot be set for one: set it for all brokers "
+                "(a broker resource with an empty name; penstock configs alter --all-brokers), or for a topic"
+            )
 
 
 def _judge_topic(broker: Broker, after: Settings) -> None:

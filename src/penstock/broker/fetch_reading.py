@@ -5,7 +5,8 @@ Noun: a `Reader`, a consumer or a follower, and what it may see of a partition.
 Rule: a consumer sees what is below the high watermark, or below the last stable offset if it wants committed records
 only; from a replica that does not lead only if it told its rack, as one does that was sent there. A follower sees
 everything, from the leader; that it asks from an offset says that it has what is below, unless the two logs have
-parted, which it is told before anything else.
+parted, which it is told before anything else. One that is not in sync is given nothing of a throttled partition while
+more was sent of those than leader.replication.throttled.rate allows.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _CONVERSION_LIMIT = 64 * 1024 * 1024
 class Read:
     """What one pass found; `partitions` are those that are here and not at rest."""
 
-    __slots__ = ("is_urgent", "partitions", "rows", "size")
+    __slots__ = ("held_back", "is_urgent", "partitions", "rows", "size")
 
     def __init__(self) -> None:
+        self.held_back = 0  # rows without records, as the throttle would have it
         self.rows: list[tuple[str, PartitionData]] = []
         self.partitions: list[Partition] = []
         self.size = 0
@@ -61,6 +63,10 @@ class Reader(ABC):
     @abstractmethod
     def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
         """Whether there is no record for the reader, no error, and no offset that it does not know."""
+
+    def delay_ms(self, partition: Partition) -> float:
+        """How long the reader has to wait for records of this partition, as it is throttled; 0 if it has not."""
+        return 0.0
 
     @abstractmethod
     def fill(
@@ -107,6 +113,8 @@ def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Read:
             read.is_urgent = True
             continue
         read.size += size
+        if not size and reader.is_follower and reader.delay_ms(partition) > 0:
+            read.held_back += 1
         if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
             read.is_urgent = True
         left = max(0, left - size)
@@ -212,7 +220,8 @@ class _Follower(Reader):
             return code, _NOWHERE
         position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
         brokers = self.broker.replicas.brokers
-        code, end = partition.asked_by(self._id, self._epoch, position, brokers, self._now_ms)
+        start = wanted.log_start_offset
+        code, end = partition.asked_by(self._id, self._epoch, position, brokers, self._now_ms, start)
         return code, _NOWHERE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
 
     def fill(
@@ -226,14 +235,25 @@ class _Follower(Reader):
             data.last_stable_offset = log.last_stable_offset
             data.log_start_offset = log.log_start_offset
             data.aborted_transactions = None
-        if data.error_code or data.diverging_epoch.epoch >= 0:
+        if data.error_code or data.diverging_epoch.epoch >= 0 or self.delay_ms(partition) > 0:
             return 0
         limit = min(left, wanted.partition_max_bytes)
         region = log.read(wanted.fetch_offset, limit) if limit > 0 or at_least_one else None
         if region is None or (region.size > limit and not at_least_one):
             return 0
+        throttle = self.broker.replicas.throttle
+        if throttle is not None and throttle.applies_to(partition.topic, partition.index):
+            throttle.came(region.size, self.broker.clock.monotonic_ms())
         data.records = region
         return region.size
+
+    def delay_ms(self, partition: Partition) -> float:
+        throttle, leadership = self.broker.replicas.throttle, partition.leadership
+        if throttle is None or leadership is None or self._id in leadership.isr:
+            return 0.0
+        if not throttle.applies_to(partition.topic, partition.index):
+            return 0.0
+        return throttle.delay_ms(self.broker.clock.monotonic_ms())
 
 
 _NOWHERE: Final = EpochEndOffset()

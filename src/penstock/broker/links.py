@@ -66,6 +66,12 @@ class BrokerLink:
             raise LinkLost(f"broker {self._broker_id}: {error}") from error
         return answer
 
+    def send(self, api_key: int, version: int, message: Message, timeout_ms: float) -> asyncio.Future[Message] | None:
+        connection = self._connection
+        if connection is None or connection.closed or self._address_of(self._broker_id) != self._address:
+            return None
+        return connection.send(api_key, message, version=version, timeout_ms=timeout_ms)
+
     async def _open(self) -> Connection:
         async with self._opening:
             self._require_open()

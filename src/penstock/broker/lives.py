@@ -4,15 +4,17 @@ Noun: `.broker-life`, a small file in each data folder: the broker epoch of the 
 these folders, and whether that life ended in good order.
 
 Rule: a folder without the file is a new one, and the broker says so when it registers, until the cluster has shown it
-registered like that; only then is the file written. An end in good order is written last of all, and taken back before
+registered like that; only then is the file written. The files are removed where the logs turn out to have lost what was
+durable: that is no different for the cluster. An end in good order is written last of all, and taken back before
 anything else is written: so whoever finds it finds everything as it was. Folders that disagree tell of no good end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -31,22 +33,38 @@ class _Life(msgspec.Struct):
     clean: bool
 
 
-class FormerLife(NamedTuple):
-    """`clean_epoch` as `BrokerRegistration` has it."""
+class FormerLife:
+    """`clean_epoch` as `BrokerRegistration` has it. `is_emptied` is looked up when it is asked for: between the reading
+    and the registration the logs are opened, and what is found in them may have ended the life of the folders.
+    """
 
-    clean_epoch: int
-    is_emptied: bool
+    def __init__(self, clean_epoch: int, files: Files, folders: Sequence[str]) -> None:
+        self.clean_epoch = clean_epoch
+        self._files = files
+        self._folders = tuple(folders)
+
+    @property
+    def is_emptied(self) -> bool:
+        return any(_read(self._files, folder) is None for folder in self._folders)
 
 
 def read_former_life(files: Files, folders: Sequence[str]) -> FormerLife:
     """Before the folders are opened. A file that cannot be read is one that tells of no good end."""
     found = [_read(files, folder) for folder in folders]
     lives = {(life.epoch, life.clean) for life in found if life is not None}
-    is_emptied = any(life is None for life in found)
-    if len(lives) == 1 and not is_emptied:
+    clean_epoch = UNKNOWN_EPOCH
+    if len(lives) == 1 and None not in found:
         epoch, clean = lives.pop()
-        return FormerLife(epoch if clean else UNKNOWN_EPOCH, is_emptied)
-    return FormerLife(UNKNOWN_EPOCH, is_emptied)
+        clean_epoch = epoch if clean else UNKNOWN_EPOCH
+    return FormerLife(clean_epoch, files, folders)
+
+
+def forget_life(files: Files, folders: Sequence[str]) -> None:
+    """From here on the folders are new ones. OSError."""
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):
+            files.remove(f"{folder}/{LIFE_FILE}")
+        files.sync_folder(folder)
 
 
 def take_back_good_end(files: Files, folders: Sequence[str]) -> None:

@@ -3,7 +3,10 @@
 Noun: a loading: so many logs of so many are open, and so many bytes had to be walked for that.
 
 Rule: the loop stays free, so that whoever asks over HTTP hears how far it is, and whoever watches the log is told every
-few seconds. Whoever stops the start waits for the logs that are being opened just now, and for no more.
+few seconds. Whoever stops the start waits for the logs that are being opened just now, and for no more. A broker with a
+log that is damaged, of a partition that others have, comes as one whose disk was emptied: it is in sync with nobody, so
+it may cut the damage off and copy what is behind anew. Where others depend on it alone it stays who it is, and only the
+damaged log is offline.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from penstock.cluster.image import ClusterImage
+from penstock.log.checkpoints import TopicPartition
 from penstock.log.folders.directory import Progress
 from penstock.log.folders.manager import LogManager
 from penstock.log.settings import LogSettings
@@ -78,6 +83,33 @@ class LogLoading:
         if self.total:
             logger.info("logs are open: %s", self._so_far(began_ms))
 
+    def settle_damage(self, image: ClusterImage, me: int) -> bool:
+        """Whether the broker `me` of the cluster `image` has to come as one whose disk was emptied."""
+        logs = {(each.topic, each.partition): each.log for each in self._logs.logs()}
+        damaged = {key: log.damage for key, log in logs.items() if log.damage is not None}
+        unsound = [key for directory in self._logs.directories for key in directory.unsound]
+        shared = [key for key in (*damaged, *unsound) if _has_others(image, key, me)]
+        for key, damage in damaged.items():
+            if key not in shared and not damage.ends_log and damage.position >= logs[key].active.size:
+                logs[key].forget_damage()  # it lost its end, and nobody can give it back
+        if not shared:
+            return False
+        needed = _needed_alone(image, me)
+        if needed is not None:
+            for key in (key for key in shared if key in damaged):
+                reason = f"{damaged[key].error()}; it is not repaired, for nobody else has all of {needed}"
+                self._logs.directory_of(*key).take_offline(key, reason)
+            return False
+        for key in shared:
+            if key in damaged:
+                damaged[key].is_told = True
+        logger.error(
+            "damage was found in %d partitions that others hold too (%s): this broker is in sync with none of its "
+            "partitions until it has asked their leaders",
+            len(shared), ", ".join(f"{topic}-{index}" for topic, index in shared[:10]),
+        )  # fmt: skip
+        return True
+
     def _note(self, step: Progress) -> None:
         """In any thread."""
         with self._guard:
@@ -90,3 +122,17 @@ class LogLoading:
     def _so_far(self, began_ms: float) -> str:
         took_s = (self._clock.monotonic_ms() - began_ms) / 1000
         return f"{self.done} of {self.total}, {self.walked_bytes / 1e6:.0f} MB walked, {took_s:.1f} s"
+
+
+def _has_others(image: ClusterImage, key: TopicPartition, me: int) -> bool:
+    partition = image.partition(*key)
+    return partition is not None and any(broker != me for broker in partition.replicas)
+
+
+def _needed_alone(image: ClusterImage, me: int) -> str | None:
+    """A partition of which this broker alone is known to have all that was committed."""
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if {*partition.isr, *partition.elr} == {me} and topic.name not in image.deleting:
+                return f"{topic.name}-{index}"
+    return None

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.broker.handlers import alter_partition
+from penstock.broker.leaving import hand_over, named_error
 from penstock.broker.office import Equipment, Office
 from penstock.cluster import paths
 from penstock.cluster.controller import Controller
@@ -43,9 +44,7 @@ from penstock.cluster.tree import Delete, SessionEvent, Tree, find
 from penstock.replication.links import Link, LinkLost
 from penstock.runtime.clock import Clock
 from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.alter_partition import AlterPartitionResponse
-from penstock.wire.schemas.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from penstock.wire.schemas.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.wire.types import Message
 
@@ -54,10 +53,8 @@ logger = logging.getLogger(__name__)
 TreeOpener = Callable[[], Awaitable[Tree]]
 
 _RETRY_S: Final = 0.5
-_LEAVE_S: Final = 0.25
-_UNHEARD_MS: Final = 5_000
+_GONE_S: Final = 0.5
 _ASK_TIMEOUT_MS: Final = 10_000
-_SHUTDOWN_VERSION: Final = 3
 _CREATE_VERSION: Final = 7
 _REACH_S: Final = 1.0
 
@@ -84,10 +81,12 @@ class Membership:
         self._found = ClusterImage()
         self._tree: Tree | None = None
         self._expired = asyncio.Event()
+        self._cut_off_ms: float | None = None  # since when the tree does not answer
         self._displaced = asyncio.Event()
         self._registration: BrokerRegistration | None = None
         self._life: asyncio.Task[None] | None = None
         self._office: Office | None = None
+        self._rest_s = 0.0  # before it stands for controller again
         self._producer_ids: ProducerIds | None = None
         self._to_controller: tuple[int, Link] | None = None
         self._first_image = asyncio.Event()
@@ -154,59 +153,27 @@ class Membership:
             raise ClusterError("the broker's membership ended before it began")
 
     async def leave(self, within_ms: float) -> bool:
-        """Hand over what this broker leads, to whoever is in sync; whether nothing is left that needs it.
+        """Hand over what this broker leads, to whoever is in sync; whether nothing is left that needs it."""
+        return await hand_over(self, self._clock, within_ms)
 
-        It is waited for as long as somebody is there who may be catching up right now.
-        """
-        question = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self.broker_epoch)
-        begun_ms = self._clock.monotonic_ms()
-        deadline_ms = begun_ms + within_ms
-        told = 0
-        while True:
-            try:
-                left = await self._shut_down(question)
-            except (LinkLost, ClusterError) as error:
-                logger.warning("the controller could not be asked to relieve this broker: %s", error)
-                deadline_ms = min(deadline_ms, begun_ms + _UNHEARD_MS)
-            else:
-                if not left:
-                    return True
-                if len(left) != told:
-                    logger.info("%d partitions still need broker %d: %s", len(left), self._broker_id, list(left[:3]))
-                told = len(left)
-                if not self._may_be_relieved(left):
-                    return False
-            if self._clock.monotonic_ms() >= deadline_ms:
-                return False
-            await asyncio.sleep(_LEAVE_S)
+    def silent_ms(self) -> float | None:
+        """How long the tree has been out of reach; None if it is not, as far as is known."""
+        return None if self._cut_off_ms is None else self._clock.monotonic_ms() - self._cut_off_ms
 
-    def _may_be_relieved(self, partitions: Sequence[tuple[str, int]]) -> bool:
-        """Whether somebody is alive who holds one of these and is not in sync yet."""
-        image = self.image
-        for topic, index in partitions:
-            partition = image.partition(topic, index)
-            if partition is not None and any(
-                broker in image.brokers and broker not in image.leaving and broker not in partition.isr
-                for broker in partition.replicas
-                if broker != self._broker_id
-            ):
-                return True
-        return False
-
-    async def _shut_down(self, question: ControlledShutdownRequest) -> Sequence[tuple[str, int]]:
-        controller = self.controller
-        if controller is not None:
-            return await controller.shut_down(question.broker_id, question.broker_epoch)
-        answer = await self.ask_controller(ApiKey.CONTROLLED_SHUTDOWN, _SHUTDOWN_VERSION, question, _ASK_TIMEOUT_MS)
-        if not isinstance(answer, ControlledShutdownResponse) or answer.error_code:
-            raise LinkLost(f"the controller refused: {_named(answer)}")
-        return [(item.topic_name, item.partition_index) for item in answer.remaining_partitions]
+    def note_silence(self) -> None:
+        """The tree does not answer, whether or not there is a connection."""
+        if self._cut_off_ms is None:
+            self._cut_off_ms = self._clock.monotonic_ms()
 
     async def retire(self) -> None:
         """Be no controller any more, and take no more images."""
-        if self._life is not None:
-            life, self._life = self._life, None
+        life, self._life = self._life, None
+        if life is not None:
             life.cancel()
+        if self._cut_off_ms is not None:
+            # Whoever waits for the tree, to give the office up perhaps, would wait for as long as a session lasts.
+            await self._end_session()
+        if life is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await life
         await self._receiver.close()
@@ -215,16 +182,21 @@ class Membership:
     async def close(self) -> None:
         """End the session: the registration goes with it."""
         await self.retire()
+        await self._end_session()
+
+    # --- sessions
+
+    async def _end_session(self) -> None:
         if self._tree is not None:
             tree, self._tree = self._tree, None
             await tree.close()
-
-    # --- sessions
 
     async def _begin_session(self) -> Tree:
         tree = await self._open_tree()
         self._tree = tree
         self._expired = expired = asyncio.Event()
+        self._cut_off_ms = None
+        tree.watch_session(self._session_event)
         tree.watch_session(lambda event: expired.set() if event is SessionEvent.EXPIRED else None)
         tree.watch(paths.broker(self._broker_id), lambda _: self._displaced.set())
         if self._producer_ids is None:
@@ -232,12 +204,18 @@ class Membership:
         self._producer_ids.follow(tree)
         return tree
 
+    def _session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED:
+            self._cut_off_ms = None
+        else:
+            self.note_silence()
+
     async def _register(self) -> None:
         assert self._tree is not None
         assert self._registration is not None
         timeout_ms = self._session_timeout_ms
         epoch = await register_broker(self._tree, self._registration, session_timeout_ms=timeout_ms)
-        self._receiver.broker_epoch = epoch
+        self._receiver.begin_life(epoch)
         logger.info("broker %d is registered, broker epoch %d", self._broker_id, epoch)
 
     async def _live(self) -> None:
@@ -270,6 +248,9 @@ class Membership:
                 if node is None:
                     logger.warning("broker %d was taken for dead, and registers again", self._broker_id)
                     self._remember_life()
+                    self._receiver.begin_life(UNKNOWN_EPOCH)
+                    # Time for the controller to see that it is gone: so others lead, whoever was right.
+                    await asyncio.sleep(_GONE_S)
                     await self._register()
             except SessionExpired:
                 return
@@ -340,6 +321,8 @@ class Membership:
                         await changed.wait()
                         continue
                     await self._hold(Office(self._broker_id, tree, claim, self._equipment, self.take))
+                    rest_s, self._rest_s = self._rest_s, 0.0
+                    await asyncio.sleep(rest_s)
                 except SessionExpired:
                     return
                 except ClusterError as error:
@@ -347,6 +330,12 @@ class Membership:
                     await asyncio.sleep(_RETRY_S)
         finally:
             cancel()
+
+    async def step_down(self, rest_s: float) -> None:
+        """Let others be the controller and lead, and do not stand for a while: this broker does not reach them."""
+        if self._office is not None:
+            self._rest_s = rest_s
+            await self.take_for_dead(self._broker_id, self.broker_epoch)
 
     async def _hold(self, office: Office) -> None:
         self._office = office
@@ -388,7 +377,7 @@ class Membership:
         question = alter_partition.message_of(self._broker_id, self.broker_epoch, known, image)
         answer = await self.ask_controller(ApiKey.ALTER_PARTITION, alter_partition.VERSION, question, _ASK_TIMEOUT_MS)
         if not isinstance(answer, AlterPartitionResponse) or answer.error_code:
-            raise LinkLost(f"the controller refused: {_named(answer)}")
+            raise LinkLost(f"the controller refused: {named_error(answer)}")
         return alter_partition.outcomes_of(requests, answer, image)
 
     # --- what handlers ask of a cluster
@@ -468,9 +457,3 @@ def _creation(wanted: Sequence[NewTopic]) -> CreateTopicsRequest:
         ],
         timeout_ms=_ASK_TIMEOUT_MS,
     )
-
-
-def _named(answer: Message) -> str:
-    """The error code of an answer, by its name where it has one."""
-    code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
-    return next((known.name for known in ErrorCode if known == code), str(code))

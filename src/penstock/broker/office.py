@@ -83,11 +83,15 @@ class Office:
     async def close(self, *, give_up: bool = False) -> None:
         """Decide and publish nothing any more. With `give_up` another may take over at once."""
         self.closed.set()
-        await self.controller.resign(give_up=give_up)
-        await self.publisher.close()
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        # First, and without waiting: whoever closes an office may be in a hurry himself, and cancelled in the middle.
+        self.publisher.stop()
+        try:
+            await self.controller.resign(give_up=give_up)
+            await self.publisher.close()
+        finally:
+            for link in self._links.values():
+                link.close()
+            self._links.clear()
 
     async def reach_all(self, within_s: float) -> None:
         """Wait until every broker has the latest image, or the time is over: who asked for a change finds it then."""

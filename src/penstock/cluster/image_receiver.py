@@ -5,7 +5,8 @@ Noun: an `ImageReceiver`, which every broker has, the controller's own too.
 Rule: nothing else changes a broker's image. Refused is what comes from an older controller than one that was heard
 before, what is meant for another life of this broker (KIP-570: a late word to a former life must not touch this one),
 and a delta that does not follow what is there, for which the whole image is asked. What was taken already is taken
-again at once: an answer may have been lost. Cancelling whoever hands in an update does not cancel its taking.
+again at once: an answer may have been lost. With a new life of the broker, what the former one led is over. Cancelling
+whoever hands in an update does not cancel its taking.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.cluster.errors import DamagedDelta, DeltaMismatch
-from penstock.cluster.image import ClusterImage, TopicImage
+from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
 from penstock.cluster.image_delta import apply_delta, decode_delta, make_delta
 from penstock.cluster.image_holder import Cancel, ImageHolder, Listener, Preparation
 from penstock.cluster.image_updates import NO_NUMBER, WHOLE, AckError, ImageAck, ImageUpdate
-from penstock.cluster.layout import UNKNOWN_EPOCH
+from penstock.cluster.layout import NO_LEADER, UNKNOWN_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,17 @@ class ImageReceiver:
         """Await `preparation` with the image before and after each change, before anybody sees it."""
         return self._holder.prepare(preparation)
 
+    def begin_life(self, broker_epoch: int) -> None:
+        """The broker is registered under this epoch, or not at all, and what it led before is led by others, or soon
+        will be. The controller may be unable to tell it so: until it does, the broker leads nothing that others in sync
+        can lead, and does not name itself to clients: they had better ask others.
+        """
+        self.broker_epoch = broker_epoch
+        self._number = NO_NUMBER
+        image = _without(self._holder.image, self.broker_id)
+        if image is not self._holder.image:
+            self._holder.take_over(image)
+
     async def take(self, update: ImageUpdate) -> ImageAck:
         """Go by this image from now on, or say why not."""
         task = asyncio.get_running_loop().create_task(self._take(update))
@@ -89,6 +102,9 @@ class ImageReceiver:
                     logger.warning("%s; the controller is asked for the whole image", error)
                     return ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
                 await self._holder.prepare_for(image)
+                refusal = self._refusal(update)
+                if refusal is not None:
+                    return refusal  # another life began meanwhile
                 self._number = update.number
                 self._holder.take_over(image)
             return ImageAck(AckError.OK, self._number, self._removed())
@@ -119,3 +135,23 @@ class ImageReceiver:
         image = self._holder.image
         topics = (image.topics[name] for name in sorted(image.deleting))
         return tuple((topic.name, topic.topic_id) for topic in topics if self._is_gone(topic))
+
+
+def _without(image: ClusterImage, broker_id: int) -> ClusterImage:
+    """Without this broker, and without a leader where it is this one and others are in sync."""
+
+    def is_led(partition: PartitionImage) -> bool:
+        return partition.leader == broker_id and any(each != broker_id for each in partition.isr)
+
+    topics = {
+        name: replace(
+            topic,
+            partitions=tuple(replace(each, leader=NO_LEADER) if is_led(each) else each for each in topic.partitions),
+        )
+        for name, topic in image.topics.items()
+        if any(map(is_led, topic.partitions))
+    }
+    if not topics and broker_id not in image.brokers:
+        return image
+    brokers = {each: registration for each, registration in image.brokers.items() if each != broker_id}
+    return replace(image, brokers=brokers, topics={**image.topics, **topics})

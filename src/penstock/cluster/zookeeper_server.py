@@ -42,6 +42,9 @@ from penstock.runtime.port_reservation import PortReservation
 _POLL_S: Final = 0.05
 _STOP_TIMEOUT_S: Final = 10.0
 _PR_SET_PDEATHSIG: Final = 1
+_SNAPSHOTS: Final = "version-2/snapshot.*"
+_SNAPSHOT_PATIENCE_S: Final = 5.0
+_CLOCK_GRAIN_S: Final = 0.05  # file times may be that much behind
 
 
 class ZooKeeperProcess:
@@ -54,6 +57,7 @@ class ZooKeeperProcess:
         self.jars: Jars = find_jars()
         self.java: JavaCommand = _find_java()
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
 
     @property
     def address(self) -> ServerAddress:
@@ -74,6 +78,7 @@ class ZooKeeperProcess:
             return
         _check_port(self.settings)
         folder = _write_files(self.settings)
+        self._started_s = time.time()
         self._process = subprocess.Popen(
             self._command(folder),
             stdin=subprocess.DEVNULL,
@@ -114,9 +119,10 @@ class ZooKeeperProcess:
             if not self.is_running:
                 code = None if self._process is None else self._process.returncode
                 raise ZooKeeperNotStarted(f"ZooKeeper ended with exit code {code}", "its log says why")
-            health = self.health()
-            if health.condition is Condition.SERVING:
-                return health
+            if self._may_be_asked():
+                health = self.health()
+                if health.condition is Condition.SERVING:
+                    return health
             time.sleep(_POLL_S)
         if health.condition is Condition.NO_QUORUM:
             advice = "start more than half of its servers, with the same --servers"
@@ -124,6 +130,17 @@ class ZooKeeperProcess:
         raise ZooKeeperNotStarted(
             f"ZooKeeper does not serve {self.address} after {timeout_s:.0f} s", "its log says why"
         )
+
+    def _may_be_asked(self) -> bool:
+        """Whether a server that starts has come so far that a question does not upset it.
+
+        One by itself listens before it has its data. A connection that ends until then, as each does that asked
+        something, has it log a NullPointerException. With its data loaded it writes a snapshot, and that can be seen.
+        """
+        if self.settings.members or time.time() - self._started_s > _SNAPSHOT_PATIENCE_S:
+            return True
+        snapshots = Path(self.settings.data_dir).glob(_SNAPSHOTS)
+        return any(each.stat().st_mtime >= self._started_s - _CLOCK_GRAIN_S for each in snapshots)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """The exit code, None if it runs still."""

@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 Request = Callable[[Any], Any]  # a KazooClient -> the AsyncResult of a call of it
 
 _RETRY: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
-_CLOSE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 3.0
+_CLOSE_WITHOUT_S: Final = 0.5  # where there is no connection, nobody can be told anyway
 _AT_ONCE: Final = 64
 _WAITING_MAX: Final = 10_000
 _LOST: Final = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
@@ -148,11 +149,12 @@ class ZooKeeperSession:
         if self._is_closing:
             return
         self._is_closing = True
+        timeout_s = _CLOSE_TIMEOUT_S if self.is_connected else _CLOSE_WITHOUT_S
         asked = [*self._asked, *(each.answer for each in self._waiting)]
         if asked and self.is_connected:
-            await asyncio.wait(asked, timeout=_CLOSE_TIMEOUT_S)
+            await asyncio.wait(asked, timeout=timeout_s)
         self._finish(SessionExpired("the session with ZooKeeper was closed"))
-        await (self._stop_client() if self._stopping is None else self._stopping)
+        await (self._stop_client(timeout_s) if self._stopping is None else self._stopping)
 
     # Kazoo's threads.
 
@@ -248,7 +250,7 @@ class ZooKeeperSession:
             logger.error("the session 0x%x with ZooKeeper at %s has expired", self.session_id, self._connect)
             self._finish(SessionExpired("the session with ZooKeeper has expired"))
             self._listener(SessionEvent.EXPIRED)
-            self._stopping = self._loop.create_task(self._stop_client())
+            self._stopping = self._loop.create_task(self._stop_client(_CLOSE_TIMEOUT_S))
 
     def _finish(self, reason: SessionExpired) -> None:
         self._ended = self._ended or reason
@@ -259,10 +261,10 @@ class ZooKeeperSession:
         for answer in [*self._asked, *(each.answer for each in waiting)]:
             _fail(answer, reason)
 
-    async def _stop_client(self) -> None:
+    async def _stop_client(self, timeout_s: float) -> None:
         # In a thread of its own, since it waits for kazoo's: when a server does not answer, for long.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await beside(partial(_stop, self._client), "zookeeper-stop")
 
 

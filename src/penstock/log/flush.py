@@ -70,6 +70,9 @@ class Flushable(Protocol):
     @property
     def generation(self) -> int: ...
 
+    @property
+    def unflushed_bytes(self) -> int: ...
+
     def was_cut(self, offset: int, generation: int) -> bool:
         """Whether a truncation after `generation` took anything below `offset`."""
 
@@ -109,7 +112,7 @@ class GroupCommit:
         self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
         if log not in self._running:
             prompt = self._prompt
-            if prompt is not None and is_urgent and prompt.may():
+            if prompt is not None and is_urgent and prompt.may(log.unflushed_bytes):
                 # Not before the turn's end: others may come to wait for the same sync.
                 self._running.add(log)
                 prompt.later(lambda: self._start_after_turn(log, prompt.here))
@@ -164,6 +167,8 @@ class GroupCommit:
                 still.append(waiter)
         if still:
             self._waiting[log] = still
+        if self._prompt is not None:
+            self._prompt.served(len(waiting))
         for done, error in answers:
             done(error)
         if log in self._waiting and log not in self._running:

@@ -13,14 +13,25 @@ and truncates both ends.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from penstock.log.checkpoints import read_epochs, write_epochs
 from penstock.runtime.files import Files
 
 NO_EPOCH = -1
 NO_OFFSET = -1
+_NO_LIMIT = 2**63
+
+
+class Written(Protocol):
+    """A batch, as far as it matters here."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
 
 
 class EpochEntry(NamedTuple):
@@ -134,6 +145,24 @@ class LeaderEpochs:
         """
         after = bisect_right(self._starts, offset)
         return self._epochs[after - 1] if after else NO_EPOCH
+
+    def first_foreign(self, batches: Sequence[Written]) -> int:
+        """The number of the first batch that another epoch wrote than the one it names; how many there are if none.
+
+        With [(2, 10), (4, 25)], batches at 12 of epoch 2 and at 30 of epoch 5: 1. What is below the first entry may be
+        of any epoch.
+        """
+        epochs, starts = self._epochs, self._starts
+        epoch, low, high = NO_EPOCH, 0, starts[0] if starts else 0
+        for number, batch in enumerate(batches):
+            offset = batch.base_offset
+            if not low <= offset < high:
+                after = bisect_right(starts, offset)
+                epoch, low = (epochs[after - 1], starts[after - 1]) if after else (NO_EPOCH, 0)
+                high = starts[after] if after < len(starts) else _NO_LIMIT
+            if epoch not in (NO_EPOCH, batch.leader_epoch):
+                return number
+        return len(batches)
 
     def truncate_from_end(self, offset: int) -> None:
         """The log now ends at `offset`: forget epochs that began there or later.

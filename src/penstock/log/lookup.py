@@ -27,6 +27,11 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
     Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
     """
     log.require_online()
+    with log.noting_damage():
+        return _offset_for_time(log, timestamp)
+
+
+def _offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
     first = log.find_segment(log.log_start_offset)
     for index in range(max(first, log.stamped_table().first_stamped_from(timestamp)), log.segment_count):
         segment = log.segment_at(index)
@@ -43,6 +48,11 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
     """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
     log.require_online()
+    with log.noting_damage():
+        return _latest_timestamp(log)
+
+
+def _latest_timestamp(log: PartitionLog) -> TimedOffset | None:
     first = log.find_segment(log.log_start_offset)
     stamps = [*log.stamped_table().stamps[first:], log.active.max_timestamp]
     found = _first_with(log, max(stamps))
@@ -53,7 +63,7 @@ def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
 
 
 def _first_with(log: PartitionLog, timestamp: int) -> TimedOffset | None:
-    return None if timestamp <= NO_TIMESTAMP else offset_for_time(log, timestamp)
+    return None if timestamp <= NO_TIMESTAMP else _offset_for_time(log, timestamp)
 
 
 def _newest_left(log: PartitionLog, index: int) -> int:

@@ -3,28 +3,32 @@
 Rule: after a clean stop nothing is read but the manifest and the end of the last segment. After an unclean one the
 segments that were not known to be durable are walked batch by batch, the first of them from its newest mark below the
 recovery point, and the log is cut at the first batch that is torn, damaged or out of order: what stays is a prefix, and
-it holds everything that was synced. Where a sync failed before (`sync_failures`), what is walked is written to new
-files: it may be in the page cache alone. Half-done compactions are finished or undone, half-done deletions finished;
-files of others are left alone.
+it holds everything that was synced. Where something is wrong that had been durable the log ends there too, but nothing
+is cut (`damage`). Where a sync failed before (`sync_failures`), what is walked is written to new files: it may be in
+the page cache alone. Half-done compactions are finished or undone, half-done deletions finished; files of others are
+left alone.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
+from penstock.log.damage import ACCEPT, LogDamage, forget_acceptance, is_accepted, read_note, write_note
+from penstock.log.errors import DamagedLog
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.marks import is_worth_marking
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers.state import ProducerStates
 from penstock.log.restoring import load_newest_snapshot, mark_at, newest_mark, remove_snapshots, replay
 from penstock.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
-from penstock.log.segment_recovery import Damage, Marked, recover
+from penstock.log.segment_recovery import Damage, recover
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
 from penstock.log.sweeping import CLEANED, segment_files, sweep
 from penstock.log.sync_failures import forget_failed_sync, has_failed_sync, write_anew
+from penstock.log.trimming import cut_damage
 from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
@@ -32,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Opened:
-    """An open log, and what had to be done to it."""
+    """An open log, and what had to be done to it. `log.damage` tells if not all is there that was durable."""
 
     log: PartitionLog
     was_clean: bool
@@ -43,7 +47,9 @@ class Opened:
 
 @dataclass(slots=True)
 class _Found:
-    """The segments to go on with."""
+    """The segments to go on with. `ended` is where durable bytes are damaged: what is behind is not looked at.
+    `is_short`: durable bytes are missing at the end.
+    """
 
     sealed: SegmentTable
     active: Segment
@@ -51,6 +57,8 @@ class _Found:
     damages: list[Damage] = field(default_factory=list)
     removed: int = 0
     walked: int = 0
+    ended: LogDamage | None = None
+    is_short: bool = False
 
 
 def open_log(
@@ -80,11 +88,16 @@ def open_log(
     elif clean:
         found = _open_clean(files, folder, table, interval)
     else:
-        found = _recover(files, folder, list(table), interval, recovery_point)
+        found = _recover(files, folder, list(table), settings, recovery_point)
         if has_failed_sync(files, folder):
             _write_anew(files, folder, [*found.unsynced, found.active])
     end = found.active.next_offset
-    if log_start_offset > end:
+    if not clean:
+        found.is_short = end < (recovery_point or 0)
+    damage = found.ended or _missing_end(found, None if clean else recovery_point)
+    if damage is None and not has_manifest:  # who notes damage leaves none
+        damage = read_note(files, folder)
+    if log_start_offset > end and found.ended is None:
         logger.warning("%s: the log ends at %d, before its start %d: emptied", folder, end, log_start_offset)
         found = _start_over(files, folder, found, log_start_offset, interval)
         end = log_start_offset
@@ -98,11 +111,12 @@ def open_log(
         active=found.active,
         epochs=LeaderEpochs() if epochs is None else epochs,
         producers=ProducerStates(max_producers),
-        log_start_offset=max(log_start_offset, first),
+        log_start_offset=min(max(log_start_offset, first), end),
         flushed_offset=end if clean else min(recovery_point or 0, end),
         now_ms=now_ms,
         unsynced=found.unsynced,
     )
+    log.damage = damage
     if epochs is None:
         _rebuild_epochs(log)
     log.epochs.truncate_from_end(end)
@@ -114,6 +128,8 @@ def open_log(
             log.found_closed_at = end
     else:
         _restore_after_crash(log, [*found.unsynced, found.active], recovery_point or 0, now_ms)
+    if log.damage is not None:
+        _judge_damage(log, log.damage, now_ms)
     return Opened(log, clean, found.damages, found.removed, found.walked)
 
 
@@ -138,9 +154,11 @@ def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -
         trouble = "lost its end"
     if trouble is not None:
         logger.warning("%s: index %s: rebuilt", active.path, trouble)
-        damage = recover(active, active.base_offset, active.base_offset)
+        damage = recover(active, active.base_offset, active.base_offset, durable_bytes=before.size)
         found.walked = active.size
-    if damage is None and active.size < before.size:
+        found.ended = _ended(damage)
+    found.is_short = active.size < before.size
+    if damage is None and found.is_short:
         damage = Damage(active.path, active.size, before.size - active.size, "the file was cut off", True)
     # The stop was clean, so whatever is wrong here was durable and damaged since: go on without it, and say so.
     if damage is not None:
@@ -149,7 +167,15 @@ def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -
     return found
 
 
-def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery_point: int | None) -> _Found:
+def _ended(damage: Damage | None) -> LogDamage | None:
+    """What ends a log for good; a torn end does not."""
+    if damage is None or not damage.was_synced:
+        return None
+    found = LogDamage.of(DamagedLog(damage.path, damage.position, damage.reason))
+    return None if found is None else replace(found, ends_log=True)
+
+
+def _recover(files: Files, folder: str, rows: list[Row], settings: LogSettings, recovery_point: int | None) -> _Found:
     """Walk the segments that may hold more than was durable; sealed ones below are left as they are."""
     known = recovery_point or 0
     first = len(rows) - 1
@@ -159,15 +185,26 @@ def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery
     walked: list[Segment] = []
     damages: list[Damage] = []
     removed = 0
+    ended = None
+    epochs = _load_epochs(files, folder, needed=True) if known else None
     for index in range(first, len(rows)):
-        segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=interval)
+        segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=settings.index_interval_bytes)
         walked.append(segment)
-        marked = _find_mark(files, folder, segment.base_offset, known) if index == first else None
-        damage = recover(segment, known, segment.base_offset, marked)
+        # Without the epochs the batches must tell them, and damage among them is then better met here.
+        marked = None
+        if index == first and epochs is not None and known > segment.base_offset:
+            marked = newest_mark(files, folder, segment.base_offset, known)
+        # The newest segment is never compacted.
+        is_as_written = index + 1 == len(rows) or not settings.compacts
+        damage = recover(segment, known, segment.base_offset, marked, epochs=epochs, is_as_written=is_as_written)
         if damage is not None:
             damages.append(damage)
             _log_damage(damage)
-        if index + 1 == len(rows):
+            ended = _ended(damage)
+        elif index + 1 < len(rows) and segment.next_offset < known:
+            reason = f"it ends at offset {segment.next_offset}, and all below {known} had been durable"
+            ended = LogDamage(segment.base_offset, segment.size, segment.path, reason, ends_log=True)
+        if index + 1 == len(rows) or ended is not None:
             break
         following = rows[index + 1].base_offset
         # Segments that were not durable are not compacted: where one ends short of the next, something is missing.
@@ -182,17 +219,35 @@ def _recover(files: Files, folder: str, rows: list[Row], interval: int, recovery
         segment.seal()
         sealed.append(Row(segment.base_offset, segment.size, segment.max_timestamp))
     total = sum(segment.size - segment.recovered_from for segment in walked)
-    return _Found(SegmentTable.of(sealed), walked[-1], walked[:-1], damages, removed, total)
+    return _Found(SegmentTable.of(sealed), walked[-1], walked[:-1], damages, removed, total, ended)
 
 
-def _find_mark(files: Files, folder: str, base_offset: int, recovery_point: int) -> Marked | None:
-    """From where the segment needs walking; None if from its start."""
-    if recovery_point <= base_offset:
+def _missing_end(found: _Found, recovery_point: int | None) -> LogDamage | None:
+    """Noted at once: when the checkpoints are written, nothing else tells any more that the log was longer."""
+    if not found.is_short:
         return None
-    marked = newest_mark(files, folder, base_offset, recovery_point)
-    if marked is not None and _load_epochs(files, folder, needed=True) is None:
-        return None  # the batches must tell the epochs, and damage among them is then better met here
-    return marked
+    active = found.active
+    known = "more" if recovery_point is None else f"all below {recovery_point}"
+    reason = f"the log ends at offset {active.next_offset}, and {known} had been durable"
+    damage = LogDamage(active.base_offset, active.size, active.path, reason)
+    write_note(active.files, active.folder, damage)
+    return damage
+
+
+def _judge_damage(log: PartitionLog, damage: LogDamage, now_ms: int) -> None:
+    """Say what is damaged; cut it off if somebody decided that."""
+    if is_accepted(log.files, log.folder):
+        logger.error("%s: cut at byte %d, as %s tells", damage.path, damage.position, ACCEPT)
+        cut_damage(log, now_ms)
+        forget_acceptance(log.files, log.folder)
+        return
+    until = "takes no records" if damage.ends_log else "is not complete"
+    logger.error(
+        "%s is damaged at byte %d (%s): the log %s until another replica has repaired it. If there is none, look at it "
+        "with `penstock log verify %s`; to go on without what is there and behind, make an empty file %s/%s and start "
+        "again",
+        damage.path, damage.position, damage.reason, until, log.folder, log.folder, ACCEPT,
+    )  # fmt: skip
 
 
 def _write_anew(files: Files, folder: str, segments: list[Segment]) -> None:
@@ -210,7 +265,7 @@ def _write_anew(files: Files, folder: str, segments: list[Segment]) -> None:
 def _log_damage(damage: Damage) -> None:
     level = logging.ERROR if damage.was_synced else logging.WARNING
     logger.log(
-        level, "%s: cut at byte %d, %d bytes dropped%s: %s", damage.path, damage.position, damage.size,
+        level, "%s: ends at byte %d, without %d bytes%s: %s", damage.path, damage.position, damage.size,
         " THAT HAD BEEN DURABLE" if damage.was_synced else "", damage.reason,
     )  # fmt: skip
 

@@ -12,14 +12,17 @@ Nothing here costs more because more is stored: the segment is found by binary s
 from __future__ import annotations
 
 import contextlib
+import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.log.append_checks import check_client_batches, check_sizes, must_roll
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, atomic_write
+from penstock.log.damage import LogDamage, forget_note, write_note
 from penstock.log.errors import (
+    DamagedLog,
     DiskFull,
     InvalidBatch,
     LogFailed,
@@ -54,6 +57,8 @@ from penstock.records import (
 )
 from penstock.records.control import decode_marker
 from penstock.runtime.files import File, Files
+
+logger = logging.getLogger(__name__)
 
 _INDEX_ENTRY_BYTES = 8
 
@@ -113,6 +118,7 @@ class PartitionLog:
         self._folder_changes = 1  # its files may be new
         self._folder_changes_synced = 0
         self._failure: LogFailed | None = None
+        self.damage: LogDamage | None = None  # the first that is known of
         self._open = OpenSegments(files, folder)
         self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
         self._aborted_bases: list[int] | None = None  # listed when first asked for
@@ -170,6 +176,44 @@ class PartitionLog:
         if self._failure is not None:
             raise LogFailed(self._failure.path, self._failure.reason)
 
+    # --- damage
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the log ends where durable bytes are damaged, and not where it was last appended to."""
+        return self.damage is not None and self.damage.ends_log
+
+    def _require_end(self) -> None:
+        self.require_online()
+        if self.damage is not None and self.damage.ends_log:
+            raise self.damage.error()
+
+    def note_damage(self, error: DamagedLog) -> None:
+        """Somebody found damage: say so, once, and remember it for the next start."""
+        found, known = LogDamage.of(error), self.damage
+        if found is None:
+            return
+        if known is not None:
+            if (known.base_offset, known.position) <= (found.base_offset, found.position):
+                return
+            found.ends_log, found.is_told = known.ends_log, known.is_told
+        self.damage = found
+        logger.error("%s. It is repaired from another replica, if there is one, after this broker's next start", error)
+        write_note(self.files, self.folder, found)
+
+    def forget_damage(self) -> None:
+        """There is none any more, or nobody who could do anything about it."""
+        self.damage = None
+        forget_note(self.files, self.folder)
+
+    @contextlib.contextmanager
+    def noting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedLog as error:
+            self.note_damage(error)
+            raise
+
     # --- append
 
     def append(self, batches: Buffer, *, leader_epoch: int, now_ms: int, from_client: bool = True) -> Appended:
@@ -177,8 +221,8 @@ class PartitionLog:
 
         A log that ends at 100 and a batch of three records: they get 100 to 102, and the log ends at 103.
         """
-        if self._failure is not None:
-            self.require_online()
+        if self._failure is not None or self.damage is not None:
+            self._require_end()
         if leader_epoch < self.epochs.latest_epoch:
             raise StaleEpoch(self.epochs.latest_epoch, leader_epoch)
         found = scan(batches)
@@ -215,7 +259,7 @@ class PartitionLog:
 
         A batch cut off at the end (a fetch's size limit) is left out.
         """
-        self.require_online()
+        self._require_end()
         found = scan(batches)
         if found.problem not in (None, "incomplete"):
             raise CorruptBatch(found.problem or "", found.end)
@@ -366,6 +410,8 @@ class PartitionLog:
         """
         self.require_online()
         end = self.log_end_offset
+        if offset >= end and self.damage is not None and self.damage.ends_log:
+            raise self.damage.error()
         if offset < self.log_start_offset or offset > end:
             raise OffsetOutOfRange(offset, self.log_start_offset, end)
         upper = end if upper_offset is None else min(upper_offset, end)
@@ -373,6 +419,9 @@ class PartitionLog:
             return None
         try:
             return self._read(offset, max_bytes, upper)
+        except DamagedLog as error:
+            self.note_damage(error)
+            raise
         except OSError as error:
             raise self._disk_error(error) from error
 
@@ -381,7 +430,7 @@ class PartitionLog:
             segment = self.segment_at(index)
             if segment.base_offset >= upper:
                 return None
-            region = segment.read(offset, max_bytes, self._position_of(segment, upper))
+            region = segment.read(offset, max_bytes, self._position_of(segment, upper), self.epochs)
             if region is not None:
                 return region
         return None
@@ -591,7 +640,13 @@ class PartitionLog:
             return False  # closing it meets the same error, and says what it means
 
     def close(self) -> None:
-        """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest."""
+        """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest.
+
+        A log that is cut short stays as it was found: the next start must find the same.
+        """
+        if self.is_cut_short:
+            self.release()
+            return
         try:
             if self._marker is not None:
                 self._marker.is_cancelled, self._marker = True, None
@@ -616,6 +671,8 @@ class PartitionLog:
                 self._remove_snapshot(offset)
 
     def _save_manifest(self) -> None:
+        if self.damage is not None:
+            return  # the next start must look for the note of it
         if self.deletions_pending and any(name.endswith(DELETED) for name in self.files.list_folder(self.folder)):
             return  # the next start must list the folder to find them
         active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
+from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Entry, SparseIndex
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
 from penstock.log.verified import VerifiedRanges
@@ -286,10 +287,13 @@ class Segment:
 
     # --- read
 
-    def read(self, offset: int, max_bytes: int, until_position: int | None = None) -> Region | None:
+    def read(
+        self, offset: int, max_bytes: int, until_position: int | None = None, epochs: LeaderEpochs | None = None
+    ) -> Region | None:
         """The region from the batch that holds `offset`, of at most `max_bytes` but at least one whole batch.
 
-        `until_position` bounds it (the high watermark's place). None if nothing is there to serve.
+        `until_position` bounds it (the high watermark's place). None if nothing is there to serve. With `epochs`, those
+        that wrote the log, batches must be of them.
         """
         place = self.locate(offset)
         limit = self.size if until_position is None else min(until_position, self.size)
@@ -298,7 +302,7 @@ class Segment:
         end = limit
         if limit - place.position > max_bytes:
             end = self._batch_boundary(place, place.position + max_bytes)
-        end = self._verify(place.position, end)
+        end = self._verify(place.position, end, epochs)
         return Region(self.file, place.position, end - place.position)
 
     def _batch_boundary(self, first: Place, wanted: int) -> int:
@@ -322,12 +326,12 @@ class Segment:
         named = self.base_offset + entry.key
         return bool(found.headers) and found.headers[0].base_offset <= named <= found.headers[0].last_offset
 
-    def _verify(self, start: int, end: int) -> int:
+    def _verify(self, start: int, end: int, epochs: LeaderEpochs | None) -> int:
         """Check what was not checked before in [start, end); where the sound part ends, beyond `start`."""
         position = self.verified.end_of(start)
         while position < end:
             for piece in walk(self.file, position, self.size):
-                position, problem = self._sound_part(piece)
+                position, problem = self._sound_part(piece, epochs)
                 self.verified.add(piece.position, position)
                 if problem is not None:
                     if position > start:
@@ -338,14 +342,18 @@ class Segment:
             position = max(position, self.verified.end_of(position))
         return end
 
-    def _sound_part(self, piece: Piece) -> tuple[int, str | None]:
+    def _sound_part(self, piece: Piece, epochs: LeaderEpochs | None) -> tuple[int, str | None]:
         """Where a checked piece stops being sound, and why.
 
         No checksum covers a batch's offset and epoch; their order gives them away. Of two batches out of order either
         may be the damaged one, so the sound part ends before both.
         """
         expected, epoch, before = self.base_offset, -1, 0
-        for header in piece.headers:
+        foreign = len(piece.headers) if epochs is None else epochs.first_foreign(piece.headers)
+        for number, header in enumerate(piece.headers):
+            if number == foreign:
+                reason = f"offset {header.base_offset} was not written in epoch {header.leader_epoch}"
+                return piece.position + header.position, reason
             if header.base_offset < expected or header.leader_epoch < epoch or header.next_offset > self.next_offset:
                 reason = f"offset {header.base_offset} of epoch {header.leader_epoch} cannot follow {expected - 1}"
                 return piece.position + before, reason

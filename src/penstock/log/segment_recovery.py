@@ -1,9 +1,10 @@
 """Recovering a segment after an unclean stop.
 
-Rule: walk the batches from the first one, build the indexes anew on the way, and cut the file at the first batch that
-is torn, damaged or cannot follow the one before it. Batches that were durable are believed by their headers; all others
-must match their checksum. What is before a mark is not looked at: its indexes are as they were when the mark was made,
-to the last bit, and readers check the batches. If anything contradicts the mark, the segment is walked from its start.
+Rule: walk the batches from the first one, build the indexes anew on the way, and end the log at the first batch that is
+torn, damaged or cannot follow the one before it. All that is walked must match its checksum. What was not known to be
+durable is cut off there; what was is left in the file, for it is no torn end but damage. What is before a mark is not
+looked at: its indexes are as they were when the mark was made, to the last bit, and readers check the batches. If
+anything contradicts the mark, the segment is walked from its start.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import logging
 from itertools import takewhile
 from typing import Final, NamedTuple
 
+from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.segment_mark import SegmentMark, crc_of
 from penstock.log.sync_failures import note_failed_sync
-from penstock.log.walk import Run, walk, walk_headers, walk_runs
+from penstock.log.walk import Run, walk, walk_headers
 from penstock.records import NO_TIMESTAMP, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ _WALKED_RUN_MAX: Final = 256
 
 
 class Damage(NamedTuple):
-    """What recovery cut off: `size` bytes from `position` on, and whether they had been synced once."""
+    """Where recovery ended a log: `size` bytes from `position` on are no part of it; whether they were synced once."""
 
     path: str
     position: int
@@ -41,37 +43,58 @@ class Marked(NamedTuple):
     mark: SegmentMark
 
 
-def recover(segment: Segment, synced_offset: int, next_offset: int, marked: Marked | None = None) -> Damage | None:
-    """Cut the log at the first bad byte and build its indexes anew; what was wrong, or None.
+def recover(
+    segment: Segment,
+    synced_offset: int,
+    next_offset: int,
+    marked: Marked | None = None,
+    *,
+    durable_bytes: int = 0,
+    epochs: LeaderEpochs | None = None,
+    is_as_written: bool = False,
+) -> Damage | None:
+    """End the log at the first bad byte and build its indexes anew; what was wrong, or None.
 
-    All below `synced_offset` is known to have reached the disk. Offsets go on from `next_offset`, epochs never fall.
+    All below `synced_offset`, and the first `durable_bytes`, are known to have reached the disk: where they are damaged
+    the segment ends, its file stays as it is. Anything else that is bad is cut off. Offsets go on from `next_offset`,
+    epochs never fall, and are those of `epochs` as far as all was durable; `is_as_written`: nothing here was compacted.
     With a mark that is right, all this from there on.
     """
     segment.size = segment.file.size()
+    rules = _Rules(synced_offset, epochs, is_as_written)
     if marked is None or not _begin_at(segment, marked, synced_offset):
         _begin_anew(segment, next_offset)
-    position, reason = _walk(segment, synced_offset)
+    found = _walk(segment, rules, segment.size)
     if segment.recovered_from and segment.next_offset < synced_offset:
         logger.warning(
             "%s ends at offset %d, where %d had been durable: its mark is not believed, it is walked from its start",
             segment.path, segment.next_offset, synced_offset,
         )  # fmt: skip
         _begin_anew(segment, next_offset)
-        position, reason = _walk(segment, synced_offset)
+        found = _walk(segment, rules, segment.size)
+    if found.blamed is not None:
+        _begin_anew(segment, next_offset)
+        found = _walk(segment, rules, found.blamed)._replace(reason=found.reason)
     damage = None
-    if position < segment.size:
-        was_synced = segment.next_offset < synced_offset
-        damage = Damage(segment.path, position, segment.size - position, reason or "", was_synced)
-        segment.file.truncate(position)
-        try:
-            segment.file.sync()
-        except OSError:
-            note_failed_sync(segment.files, segment.folder)
-            raise
-        segment.size = position
-    segment.verified.cut(position)
+    if found.position < segment.size:
+        was_synced = segment.next_offset < synced_offset or found.position < durable_bytes
+        left = segment.size - found.position
+        damage = Damage(segment.path, found.position, left, found.reason or "", was_synced)
+        if not was_synced:
+            _cut(segment, found.position)
+        segment.size = found.position
+    segment.verified.cut(found.position)
     segment.flush_indexes()
     return damage
+
+
+def _cut(segment: Segment, position: int) -> None:
+    segment.file.truncate(position)
+    try:
+        segment.file.sync()
+    except OSError:
+        note_failed_sync(segment.files, segment.folder)
+        raise
 
 
 def _begin_anew(segment: Segment, next_offset: int) -> None:
@@ -139,59 +162,88 @@ def _load(segment: Segment, marked: Marked) -> str | None:
     return None
 
 
-def _walk(segment: Segment, synced_offset: int) -> tuple[int, str | None]:
-    """Where the sound batches end, and why there, if it is not the end of the file."""
-    position, reason = _synced_part(segment, synced_offset)
-    return (position, reason) if reason is not None else _rest(segment, position)
+class _Rules(NamedTuple):
+    """What is known of the log beside its batches."""
+
+    synced_offset: int
+    epochs: LeaderEpochs | None
+    is_as_written: bool
+
+    def sound(self, headers: list[BatchHeader]) -> tuple[list[BatchHeader], str | None]:
+        """The batches up to the first that names an epoch that did not write it; what is wrong with that one."""
+        if self.epochs is None or not headers or headers[0].base_offset >= self.synced_offset:
+            return headers, None
+        foreign = self.epochs.first_foreign(headers)
+        if foreign == len(headers) or headers[foreign].base_offset >= self.synced_offset:
+            return headers, None
+        odd = headers[foreign]
+        return headers[:foreign], f"offset {odd.base_offset} was not written in epoch {odd.leader_epoch}"
 
 
-def _synced_part(segment: Segment, synced_offset: int) -> tuple[int, str | None]:
-    """Where the durable batches end, and why before `synced_offset`, if they do."""
-    position = segment.recovered_from
-    if synced_offset <= segment.base_offset:
-        return 0, None
-    for run in walk_runs(segment.file, position, segment.size):
-        if isinstance(run, str):
-            # What follows the synced part may well be damaged: the walk that checks everything judges it.
-            return position, run if segment.next_offset < synced_offset else None
-        headers = run.headers
-        reaches_end = headers[-1].base_offset >= synced_offset
-        if reaches_end:
-            headers = [*takewhile(lambda header: header.base_offset < synced_offset, headers)]
-        position, reason = _take_run(segment, run.position, headers, position)
-        if reason is not None or reaches_end:
-            return position, reason
-    return position, None
+class _End(NamedTuple):
+    """Where the sound batches end, and why there, if it is not the end of the file.
+
+    `blamed`: an earlier position, of the batch that is more likely to be the wrong one of two that contradict.
+    """
+
+    position: int
+    reason: str | None = None
+    blamed: int | None = None
 
 
-def _rest(segment: Segment, start: int) -> tuple[int, str | None]:
-    position = start
-    for piece in walk(segment.file, start, segment.size):
-        position, reason = _take_run(segment, piece.position, piece.headers, position)
-        segment.verified.add(piece.position, position)
-        if reason is not None or piece.problem is not None:
-            return position, reason or piece.problem
-    return position, None
+class _Doubtful(NamedTuple):
+    """A batch behind a gap: where it is, and what offset was expected there."""
+
+    position: int
+    expected: int
 
 
-def _take_run(segment: Segment, origin: int, headers: list[BatchHeader], position: int) -> tuple[int, str | None]:
-    """`Segment.note` for batches in a row, up to one that cannot follow: where the last taken ends, why no further.
+_NOBODY: Final = _Doubtful(-1, 2**63)
+
+
+def _walk(segment: Segment, rules: _Rules, end: int) -> _End:
+    """Take the batches from where the walk begins. All are checked, those that were durable as well: they are few."""
+    found, doubtful = _End(segment.recovered_from), _NOBODY
+    for piece in walk(segment.file, segment.recovered_from, end):
+        headers, foreign = rules.sound(piece.headers)
+        found, doubtful = _take_run(segment, piece.position, headers, found.position, rules, doubtful)
+        segment.verified.add(piece.position, found.position)
+        reason = found.reason or foreign or piece.problem
+        if reason is not None:
+            return found._replace(reason=reason)
+    return found
+
+
+def _take_run(
+    segment: Segment, origin: int, headers: list[BatchHeader], position: int, rules: _Rules, doubtful: _Doubtful
+) -> tuple[_End, _Doubtful]:
+    """`Segment.note` for batches in a row, up to one that cannot follow; with the last one, if it is doubtful.
 
     Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch and
-    none of the others. Written out, because a segment may hold millions of small batches.
+    none of the others. A batch that leaves a gap before it is doubtful: if the next one cannot follow it, but could
+    stand in its place, it is the one to blame. A flush ended at `synced_offset`, so no gap reaches over that. Written
+    out, because a segment may hold millions of small batches.
     """
     expected, tail = segment.next_offset, segment.tail_header
     epoch = -1 if tail is None else tail.leader_epoch
     base, interval, since = segment.base_offset, segment.interval, segment.since_index
-    last_possible = base + MAX_RELATIVE_OFFSET
-    stamp, stamp_offset, reason = segment.max_timestamp, segment.max_timestamp_offset, None
+    last_possible, synced, is_as_written = base + MAX_RELATIVE_OFFSET, rules.synced_offset, rules.is_as_written
+    stamp, stamp_offset, reason, blamed = segment.max_timestamp, segment.max_timestamp_offset, None, None
     last: BatchHeader | None = None
     for header in headers:
         base_offset = header.base_offset
         last_offset = base_offset + header.last_offset_delta
         if base_offset < expected or last_offset > last_possible or header.leader_epoch < epoch:
             reason = f"offset {base_offset} of epoch {header.leader_epoch} follows {expected} of epoch {epoch}"
+            if base_offset >= doubtful.expected:
+                blamed = doubtful.position
             break
+        doubtful = _NOBODY
+        if base_offset > expected:
+            if is_as_written and expected < synced <= last_offset:
+                reason = f"offset {base_offset} follows {expected}, where a flush had ended at {synced}"
+                break
+            doubtful = _Doubtful(origin + header.position, expected)
         if since > interval:
             segment.index.append(last_offset - base, origin + header.position)
             if stamp > NO_TIMESTAMP:
@@ -202,13 +254,13 @@ def _take_run(segment: Segment, origin: int, headers: list[BatchHeader], positio
             stamp, stamp_offset = header.max_timestamp, last_offset
         expected, epoch, last = last_offset + 1, header.leader_epoch, header
     if last is None:
-        return position, reason
+        return _End(position, reason, blamed), doubtful
     _keep(segment, Run(origin, [*takewhile(lambda header: header is not last, headers), last] if reason else headers))
     if segment.first_timestamp is None:
         segment.first_timestamp = headers[0].max_timestamp
     segment.next_offset, segment.max_timestamp, segment.max_timestamp_offset = expected, stamp, stamp_offset
     segment.since_index, segment.tail_position, segment.tail_header = since, origin + last.position, last
-    return origin + last.position + last.size, reason
+    return _End(origin + last.position + last.size, reason, blamed), doubtful
 
 
 def _keep(segment: Segment, run: Run) -> None:

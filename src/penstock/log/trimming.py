@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from typing import overload
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
-from penstock.log.errors import DiskFull, OffsetOutOfRange
+from penstock.log.damage import LogDamage
+from penstock.log.errors import DamagedLog, DiskFull, OffsetOutOfRange
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.restoring import load_newest_snapshot, remove_snapshots, replay
 from penstock.log.retention import LogView, RetentionPolicy, SegmentInfo, removable_segments, retention_policy
 from penstock.log.segment import Segment
 from penstock.log.segment_table import SegmentTable
-from penstock.log.sweeping import DELETED
+from penstock.log.sweeping import DELETED, segment_files
 
 
 def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
@@ -28,6 +29,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
     Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too.
     """
     log.require_online()
+    _cut_told(log, now_ms)
     if offset >= log.log_end_offset:
         return False
     if offset < log.log_start_offset:
@@ -49,16 +51,71 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
     return True
 
 
+def _cut_told(log: PartitionLog, now_ms: int) -> None:
+    """Before a log is cut elsewhere: its damage goes first, or, where nobody counts on others to have it, nothing."""
+    damage = log.damage
+    if damage is not None and damage.is_told:
+        cut_damage(log, now_ms)
+    elif damage is not None and damage.ends_log:
+        raise damage.error()
+
+
+def cut_damage(log: PartitionLog, now_ms: int) -> None:
+    """End the log where it is damaged, durably: what is behind goes, whether it is sound or not."""
+    log.require_online()
+    damage = log.damage
+    if damage is None:
+        return
+    if not damage.ends_log and not _is_there(log, damage):
+        log.forget_damage()
+        return
+    try:
+        _drop_segments_from(log, damage.base_offset)
+        _remove_files_from(log, damage.base_offset + 1)
+        active = log.active
+        if active.base_offset == damage.base_offset:
+            try:
+                active.truncate(damage.position)
+            except DamagedLog:
+                active.truncate(0)  # what is before it is no better: it comes from another replica, too
+        active.aborted.truncate_to(active.next_offset)
+        log.forget_damage()
+        if active.next_offset < log.log_start_offset:
+            truncate_fully(log, log.log_start_offset, now_ms)
+        else:
+            _settle(log, now_ms)
+    except OSError as error:
+        raise log.fail(error) from error
+
+
+def _is_there(log: PartitionLog, damage: LogDamage) -> bool:
+    """Whether what was noted is still part of the log: retention or another cut may have taken it."""
+    index = log.find_segment(damage.base_offset)
+    segment = log.segment_at(index)
+    return segment.base_offset == damage.base_offset and segment.size > damage.position
+
+
+def _remove_files_from(log: PartitionLog, base_offset: int) -> None:
+    """Segments that are no part of a log that is cut short, newest first."""
+    names = segment_files(log.files.list_folder(log.folder))
+    for base in sorted((base for base in names if base >= base_offset), reverse=True):
+        Segment(log.files, log.folder, base).remove()
+
+
 def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
     """Empty the log and let it begin at `offset`: it holds nothing of what its leader has."""
     log.require_online()
     if offset < 0:
         raise OffsetOutOfRange(offset, 0, log.log_end_offset)
+    if log.damage is not None and log.damage.ends_log and not log.damage.is_told:
+        raise log.damage.error()
     try:
+        _remove_files_from(log, log.active.base_offset + 1)
         log.active.remove()
         for base in reversed(log.table.bases):
             log.forget_segment(base)
             Segment(log.files, log.folder, base).remove()
+        log.forget_damage()
         # What producers wrote into another history, transactions left open above all, says nothing of this one.
         remove_snapshots(log.files, log.folder)
         fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
@@ -141,7 +198,7 @@ def enforce_retention(log: PartitionLog, now_ms: int, policy: RetentionPolicy | 
 
     Segments 0, 100, 200 (active) with retention over for the first: the log starts at 100 afterwards.
     """
-    if log.failure is not None:
+    if log.failure is not None or log.is_cut_short:
         return []
     settings = log.settings
     if policy is None:

@@ -3,14 +3,15 @@
 Noun: an `Effect`, what an answer did, and so what is next for the partition.
 
 Rule: `following.next_step` decides; here it is done. Nothing is done to a log with an answer to a question that was
-asked from another place than the log's end: it is about what no longer is. Bytes that are damaged are not appended.
+asked from another place than the log's end: it is about what no longer is. Bytes that are damaged are not appended. A
+log that is damaged is cut there when its leader has answered for the first time, if the cluster was told.
 """
 
 from __future__ import annotations
 
 import logging
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.log.errors import InvalidBatch, NonMonotonicOffsets
 from penstock.records import Buffer, scan
@@ -21,6 +22,11 @@ from penstock.wire.schemas.fetch import PartitionData
 from penstock.wire.types import BUFFERS
 
 logger = logging.getLogger(__name__)
+
+
+# A leader that answers so knows the broker epoch of this life, and so does the controller: it has dealt with what the
+# broker told when it registered, and counts on nothing that this log had.
+_KNOWN_HERE: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE})
 
 
 class Effect(Enum):
@@ -47,6 +53,13 @@ def records_in(data: PartitionData) -> Buffer | None:
 def take(course: Course, data: PartitionData) -> Taken:
     """Do what the answer asks for; what the log raises passes through, and then nothing was appended."""
     log = course.partition.log
+    damage = log.damage
+    if damage is not None and damage.is_told and data.error_code in _KNOWN_HERE:
+        logger.warning(
+            "%s: cut where it is damaged, copied anew from leader %d: %s", course, course.leader, damage.error()
+        )
+        course.partition.cut(log.log_end_offset)
+        return Taken(Effect.MOVED)
     records = records_in(data)
     diverging = None
     if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.log.errors import LogError, LogFailed
@@ -33,7 +34,7 @@ from penstock.replication.fetch_taking import Effect, records_in, take
 from penstock.replication.links import Link, LinkLost
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode, error_code
-from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, PartitionData
+from penstock.wire.schemas.fetch import FetchResponse, PartitionData
 from penstock.wire.types import Message
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Fetcher:
         self._sent: list[_Sent] = []
         self._serial = 0
         self._failures = 0  # of the link, in a row
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Future[Message], None] = {}  # questions that first open the link
         self._rest: asyncio.TimerHandle | None = None  # until then nothing is asked
         self._patience: asyncio.TimerHandle | None = None
         self._is_turn_due = False
@@ -121,7 +122,7 @@ class Fetcher:
         if self._courses.get(course.session_key) is course:
             del self._courses[course.session_key]
 
-    def stop(self) -> list[asyncio.Task[None]]:
+    def stop(self) -> list[asyncio.Future[Message]]:
         """Follow nothing any more; the tasks that are about to end."""
         self._is_stopped = True
         for course in tuple(self._courses.values()):
@@ -266,9 +267,13 @@ class Fetcher:
         request = request_of(said, self._serial, max_wait_ms, self._out)
         self._sent.append(sent)
         self._out.figures.requests += 1
-        task = self._out.loop.create_task(self._ask(sent, request))
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        timeout_ms = max_wait_ms + self._out.settings.timeout_ms
+        answer = self._link.send(ApiKey.FETCH, FETCH_VERSION, request, timeout_ms)
+        if answer is None:
+            asking = self._link.ask(ApiKey.FETCH, FETCH_VERSION, request, timeout_ms)
+            answer = task = self._out.loop.create_task(asking)
+            self._tasks[task] = None
+        answer.add_done_callback(partial(self._came, sent))
 
     def _max_wait_ms(self) -> int:
         max_wait_ms = self._out.settings.max_wait_ms
@@ -277,26 +282,24 @@ class Fetcher:
             max_wait_ms = min(max_wait_ms, max(1, int(youngest_ms)))
         return max_wait_ms
 
-    async def _ask(self, sent: _Sent, request: FetchRequest) -> None:
-        try:
-            answer = await sent.link.ask(
-                ApiKey.FETCH, FETCH_VERSION, request, request.max_wait_ms + self._out.settings.timeout_ms
-            )
-        except LinkLost as error:
-            if sent in self._sent:
-                self._lost(error)
+    def _came(self, sent: _Sent, answer: asyncio.Future[Message]) -> None:
+        self._tasks.pop(answer, None)
+        if answer.cancelled():
             return
-        if sent in self._sent:
-            self._sent.remove(sent)
-            self._answered(sent, answer)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = answer.exception()
+        if sent not in self._sent:
+            return
+        if error is not None:
+            self._lost(error)
+            return
+        self._sent.remove(sent)
+        try:
+            self._answered(sent, answer.result())
+        except Exception as failure:  # noqa: BLE001 - whatever it is, what else is followed must be asked for again
             message = f"what leader {self.leader} answered could not be taken in"
-            self._out.loop.call_exception_handler({"message": message, "exception": error, "task": task})
+            self._out.loop.call_exception_handler({"message": message, "exception": failure})
             if not self._is_stopped:
-                self._lost(error)
+                self._lost(failure)
 
     # --- answers
 

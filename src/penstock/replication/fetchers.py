@@ -18,6 +18,7 @@ from penstock.replication.fetch_request import FetcherSettings, FetchFigures, Ou
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.links import Links
 from penstock.replication.throttle import Throttle
+from penstock.wire.types import Message
 
 __all__ = ["FetchFigures", "FetcherSettings", "Fetchers", "Followed", "Pause"]
 
@@ -45,7 +46,7 @@ class Fetchers:
         )
         self._fetchers: dict[int, Fetcher] = {}
         self._courses: dict[Key, tuple[Fetcher, Course]] = {}
-        self._ending: dict[asyncio.Task[None], None] = {}
+        self._ending: dict[asyncio.Future[Message], None] = {}
         self._is_closed = False
 
     # --- what to follow

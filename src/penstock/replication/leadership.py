@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 UNKNOWN_END: Final = -1
+UNKNOWN_START: Final = -1
 NO_EPOCH: Final = -1
 
 
@@ -38,11 +39,12 @@ class Proposal:
 class Progress:
     """What is known of a follower."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "log_end", "seen_end", "seen_ms")
+    __slots__ = ("broker_epoch", "caught_up_ms", "log_end", "log_start", "seen_end", "seen_ms")
 
     def __init__(self, now_ms: float) -> None:
         self.broker_epoch = NO_EPOCH
         self.log_end = UNKNOWN_END
+        self.log_start = UNKNOWN_START
         self.caught_up_ms = now_ms
         self.seen_end = UNKNOWN_END  # the leader's log end when it asked last, and when that was
         self.seen_ms = now_ms
@@ -62,6 +64,7 @@ class Progress:
         """It came back as another: nothing that it said before counts."""
         self.broker_epoch = NO_EPOCH
         self.log_end = UNKNOWN_END
+        self.log_start = UNKNOWN_START
         self.seen_end = UNKNOWN_END
         self.caught_up_ms = now_ms
 
@@ -138,10 +141,30 @@ class Leadership:
         progress = self._followers.get(broker)
         return UNKNOWN_END if progress is None else progress.log_end
 
+    def lowest_start(self, leader_start: int, known: Mapping[int, int]) -> int:
+        """Where the logs of all live replicas have begun: below it, nothing is left on any of them.
+
+        One that is alive and has not said in this life where its log begins is taken to have everything. `known` are
+        the live brokers' epochs.
+        """
+        lowest = leader_start
+        for broker, progress in self._followers.items():
+            if broker in known:
+                is_heard = progress.broker_epoch == known[broker]
+                lowest = min(lowest, progress.log_start if is_heard else UNKNOWN_START)
+        return lowest
+
     # --- what happens
 
     def fetched(
-        self, broker: int, broker_epoch: int, offset: int, leader_end: int, known: Mapping[int, int], now_ms: float
+        self,
+        broker: int,
+        broker_epoch: int,
+        offset: int,
+        leader_end: int,
+        known: Mapping[int, int],
+        now_ms: float,
+        log_start: int = UNKNOWN_START,
     ) -> bool:
         """A follower asks from `offset`: whether it may. `known` are the live brokers' epochs.
 
@@ -153,6 +176,7 @@ class Leadership:
         if progress.broker_epoch not in (NO_EPOCH, broker_epoch):
             progress.forget(now_ms)
         progress.asked(broker_epoch, offset, leader_end, now_ms)
+        progress.log_start = log_start
         return True
 
     def brokers_known(self, known: Mapping[int, int], now_ms: float) -> bool:

@@ -9,6 +9,7 @@ closed and another one asked for: what the other side remembered of the connecti
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from penstock.wire.types import Message
@@ -23,6 +24,11 @@ class Link(Protocol):
 
     async def ask(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
         """The answer; LinkLost if none came within `timeout_ms`."""
+
+    def send(
+        self, api_key: int, version: int, message: Message, timeout_ms: float
+    ) -> asyncio.Future[Message] | None:  # fmt: skip
+        """As `ask`, at once: None if there is no connection yet. Whatever the future fails with, the link is lost."""
 
     def close(self) -> None:
         """Let go of it; who still waits for an answer is told LinkLost. Again is harmless."""

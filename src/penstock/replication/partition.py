@@ -28,7 +28,7 @@ from penstock.records import Buffer
 from penstock.replication.commit_waiters import NEVER_MS, CommitWaiters, Done
 from penstock.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
 from penstock.replication.following import NO_EPOCH, EpochEnd, Position, divergence
-from penstock.replication.leadership import Leadership
+from penstock.replication.leadership import UNKNOWN_START, Leadership
 from penstock.replication.watchers import EndWatcher, Watcher, Watchers
 from penstock.runtime.clock import Clock
 from penstock.wire.error_codes import ErrorCode
@@ -50,7 +50,7 @@ class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "_clock", "_commits", "_sync_error", "_trimming", "_waiters", "_watchers", "index",
+        "_clock", "_commits", "_start_waiters", "_sync_error", "_trimming", "_waiters", "_watchers", "index",
         "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version", "topic",
         "topic_id",
     )  # fmt: skip
@@ -82,6 +82,7 @@ class Partition:
         self.is_alone = False  # it leads, and has no other replica: the watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
         self._waiters = CommitWaiters()
+        self._start_waiters: CommitWaiters | None = None  # there is seldom anybody
         self._watchers = Watchers()
 
     def __repr__(self) -> str:
@@ -194,6 +195,8 @@ class Partition:
         self.is_alone = False
         self._watchers.forget_sizes()
         self._waiters.refuse(NotLeaderError(self.topic, self.index))
+        if self._start_waiters is not None:
+            self._start_waiters.refuse(NotLeaderError(self.topic, self.index))
         self._watchers.tell_gone(self)
 
     def demand_insync(self, min_insync_replicas: int) -> None:
@@ -215,6 +218,8 @@ class Partition:
         if self.leadership.brokers_known(brokers, now_ms):
             # Whoever has to speak again must not take this partition to be at rest.
             self._watchers.tell_followers_gone(self)
+        if self._start_waiters is not None:
+            self._start_waiters.release(self.lowest_start(brokers))
 
     # --- a leader's
 
@@ -234,6 +239,8 @@ class Partition:
         if not appended.is_duplicate:
             size = len(records)
             self._watchers.appended(end, size)
+            # Before the sync is asked for, which may be done here: followers can copy meanwhile.
+            self._watchers.tell_end(self, size)
             if not log.settings.sync_before_ack:
                 self._advance()
             elif is_waited_for or not self.is_alone or log.high_watermark < appended.base_offset:
@@ -241,7 +248,6 @@ class Partition:
             else:
                 # All before it is shown, and nobody waits: it is synced with the next that somebody waits for.
                 self._show(leadership, end)
-            self._watchers.tell_end(self, size)
         elif end > log.flushed_offset and log.settings.sync_before_ack:
             self._ask_for_sync(end, is_urgent=is_waited_for)
         return appended
@@ -291,12 +297,41 @@ class Partition:
         return log.high_watermark
 
     def expire(self, now_ms: float) -> bool:
-        """Answer those who waited too long for a commit; whether others wait on."""
+        """Answer those who waited too long for others; whether somebody waits on."""
         self._waiters.expire(now_ms)
-        return len(self._waiters) > 0
+        if self._start_waiters is None:
+            return len(self._waiters) > 0
+        self._start_waiters.expire(now_ms)
+        return len(self._waiters) + len(self._start_waiters) > 0
+
+    def lowest_start(self, brokers: Mapping[int, int]) -> int:
+        """The offset below which no live replica has anything, as far as only a leader knows."""
+        start = self.log.log_start_offset
+        return start if self.leadership is None else self.leadership.lowest_start(start, brokers)
+
+    def when_begun(self, offset: int, deadline_ms: float, brokers: Mapping[int, int], done: Done) -> None:
+        """The log begins at `offset` now: tell the followers, and call `done` when every live one's does, too.
+
+        NotLeaderError, CommitTimedOut.
+        """
+        if self.leadership is None:
+            done(NotLeaderError(self.topic, self.index))
+        elif self.lowest_start(brokers) >= offset:
+            done(None)
+        else:
+            if self._start_waiters is None:
+                self._start_waiters = CommitWaiters()
+            self._start_waiters.add(offset, deadline_ms, done)
+            self._watchers.tell_moved(self)
 
     def asked_by(
-        self, broker: int, broker_epoch: int, position: Position, brokers: Mapping[int, int], now_ms: float
+        self,
+        broker: int,
+        broker_epoch: int,
+        position: Position,
+        brokers: Mapping[int, int],
+        now_ms: float,
+        log_start: int = UNKNOWN_START,
     ) -> tuple[ErrorCode, EpochEnd | None]:
         """A follower asks from `position`: an error, or where its log parts from this one, or neither.
 
@@ -316,7 +351,9 @@ class Partition:
             return (ErrorCode.NONE, parted) if parted.epoch >= 0 else (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
         if not log.log_start_offset <= position.offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
-        leadership.fetched(broker, broker_epoch, position.offset, log.log_end_offset, brokers, now_ms)
+        leadership.fetched(broker, broker_epoch, position.offset, log.log_end_offset, brokers, now_ms, log_start)
+        if self._start_waiters is not None:
+            self._start_waiters.release(leadership.lowest_start(log.log_start_offset, brokers))
         self._advance()
         return ErrorCode.NONE, None
 

@@ -21,6 +21,7 @@ from penstock.log.folders.manager import LogManager
 from penstock.log.settings import LogSettings
 from penstock.replication.commit_waiters import Done
 from penstock.replication.partition import Partition
+from penstock.replication.throttle import Throttle
 from penstock.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class Replicas:
     ) -> None:
         self.logs = logs
         self.brokers: Mapping[int, int] = {}
+        self.throttle: Throttle | None = None
+        """Of what followers copy from here; None where there are none."""
         self._commits = commits
         self._me = broker_id
         self._clock = clock
@@ -266,6 +269,18 @@ class Replicas:
             partition.when_committed(end_offset, 0, done)
             return
         partition.when_committed(end_offset, self._clock.monotonic_ms() + timeout_ms, done)
+        self._limit(partition)
+
+    def when_begun(self, partition: Partition, offset: int, timeout_ms: float, done: Done) -> None:
+        """Call `done` when the logs of all live replicas begin at `offset` or later, as this one's does.
+
+        NotLeaderError, CommitTimedOut.
+        """
+        partition.when_begun(offset, self._clock.monotonic_ms() + timeout_ms, self.brokers, done)
+        self._limit(partition)
+
+    def _limit(self, partition: Partition) -> None:
+        """See to it that nobody waits for ever."""
         self._timed[partition] = None
         if self._timer is None:
             self._timer = self._call_later(_EXPIRY_MS / 1000, self._expire)

@@ -1,10 +1,11 @@
-"""How fast partitions that are being moved may be copied (`follower.replication.throttled.rate`).
+"""How fast partitions that are being moved may be copied (`follower.` and `leader.replication.throttled.rate`).
 
-Noun: a `Throttle`, a debt in bytes that time pays off.
+Noun: a `Throttle`, a debt in bytes that time pays off. A broker has two: of what comes to it, and of what it sends.
 
 Rule: what came is counted after it came, for a fetch is answered with at least one batch, however large. While there is
-a debt of more than one second's worth of bytes in advance, nobody who is throttled asks. A replica in sync always asks
-(else the throttle would throw it out of the ISR), but what it fetches counts as well: the rate is of all together.
+a debt of more than one second's worth of bytes in advance, nobody who is throttled asks, or is given anything. Replicas
+in sync always ask, and are given (else the throttle would throw them out of the ISR), but what they fetch counts, too:
+the rate is of all together.
 
     rate 1000 a second; 3000 bytes come at 0 s: there is a second's worth in hand, so the next may ask at 2 s
 """
@@ -19,7 +20,7 @@ _SECOND_MS: Final = 1000.0
 
 
 class Throttle:
-    """One for all fetchers of a broker. `now_ms` is a monotonic time throughout."""
+    """One for all fetchers of a broker, one for all that it leads. `now_ms` is a monotonic time throughout."""
 
     def __init__(self, rate_bytes_s: float, is_throttled: Callable[[str, int], bool]) -> None:
         _require_rate(rate_bytes_s)
@@ -39,17 +40,17 @@ class Throttle:
         self._rate_bytes_s = rate_bytes_s
 
     def applies_to(self, topic: str, index: int) -> bool:
-        """Whether a partition is throttled (`follower.replication.throttled.replicas`)."""
+        """Whether a partition is throttled (`follower.` or `leader.replication.throttled.replicas`)."""
         return self._rate_bytes_s != UNLIMITED and self._is_throttled(topic, index)
 
     def came(self, size: int, now_ms: float) -> None:
-        """So many bytes of throttled partitions came."""
+        """So many bytes of throttled partitions came, or went."""
         self._pay(now_ms)
         if self._rate_bytes_s != UNLIMITED:
             self._debt_bytes += size
 
     def delay_ms(self, now_ms: float) -> float:
-        """How long a throttled partition has to wait; 0 if it may ask now."""
+        """How long a throttled partition has to wait; 0 if it need not."""
         self._pay(now_ms)
         excess_bytes = self._debt_bytes - self._rate_bytes_s
         return excess_bytes / self._rate_bytes_s * _SECOND_MS if excess_bytes > 0 else 0.0

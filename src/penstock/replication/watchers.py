@@ -32,7 +32,7 @@ class EndWatcher(Watcher, Protocol):
     """Somebody who waits for records to copy: for a follower `grown` tells of the log's end."""
 
     def moved(self, partition: Partition) -> None:
-        """The high watermark has moved."""
+        """The high watermark has moved, or the log's start."""
 
 
 class Watchers:
@@ -83,6 +83,10 @@ class Watchers:
             size += sizes.popleft()[1]
         for watcher in tuple(self._at_watermark):
             watcher.grown(partition, size)
+        self.tell_moved(partition)
+
+    def tell_moved(self, partition: Partition) -> None:
+        """There is an offset to tell followers, if nothing else."""
         for follower in tuple(self._at_end):
             follower.moved(partition)
 

@@ -112,9 +112,6 @@ class Server(Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def has_lone_speaker(self) -> bool:
-        """Whether whatever came in lately came from one connection, however many are open."""
-
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Take connections at an address; answers with the address itself, port 0 having become a free one.
 

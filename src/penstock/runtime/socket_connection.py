@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.runtime.busy_poll import SMALL_BYTES, BusyPoll
-from penstock.runtime.clock import Clock
 from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
 from penstock.runtime.socket_farewell import Farewell, discard_unread
@@ -37,7 +36,6 @@ class Shared:
 
     __slots__ = (
         "buffer",
-        "clock",
         "complain",
         "counters",
         "forget",
@@ -45,8 +43,6 @@ class Shared:
         "limits",
         "loop",
         "poll",
-        "speaker",
-        "two_spoke_ms",
         "wheel",
     )
 
@@ -55,7 +51,6 @@ class Shared:
         loop: asyncio.AbstractEventLoop,
         handler: Handler,
         limits: Limits,
-        clock: Clock,
         wheel: IdleWheel[SocketConnection],
         buffer: memoryview,
         complain: Callable[[str, str], None],
@@ -64,15 +59,12 @@ class Shared:
         self.loop = loop
         self.handler = handler
         self.limits = limits
-        self.clock = clock
         self.wheel = wheel
         self.buffer = buffer
         self.complain = complain
         self.forget = forget
         self.counters = Counters()
         self.poll = BusyPoll(loop, limits.busy_poll_us)
-        self.speaker: SocketConnection | None = None
-        self.two_spoke_ms = clock.monotonic_ms()  # when one spoke after another that is still there
 
 
 class SocketReply:
@@ -202,10 +194,6 @@ class SocketConnection:
         shared = self._shared
         shared.counters.bytes_in += count
         self.active_tick = shared.wheel.tick
-        if shared.speaker is not self:
-            if shared.speaker is not None:
-                shared.two_spoke_ms = shared.clock.monotonic_ms()
-            shared.speaker = self
         if count <= SMALL_BYTES:
             shared.poll.asked()
         else:
@@ -421,8 +409,6 @@ class SocketConnection:
         self._output.queue.clear()
         self._unsent_bytes = 0
         self._input.forget()
-        if shared.speaker is self:
-            shared.speaker = None
         shared.forget(self)
         logger.debug("connection %d from %s is closed: %s", self.id, self.peer, reason)
         # Never from within the handler: it may be in the middle of anything.

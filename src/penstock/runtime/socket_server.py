@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_PAUSE_MS: Final = 100
 _COMPLAINT_MS: Final = 1000
-# Longer than members of groups are silent by default (3 s).
-LATELY_MS: Final = 10_000
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MAPPED_IPV4: Final = "::ffff:"
 
@@ -71,7 +69,7 @@ class SocketServer:
         self._complain = Complaints(clock)
         self._wheel: IdleWheel[SocketConnection] = IdleWheel(clock, limits.idle_ms)
         buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._shared = Shared(loop, handler, limits, clock, self._wheel, buffer, self._complain, self._forget)
+        self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget)
         self._listeners: dict[int, socket.socket] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._connections: dict[int, SocketConnection] = {}
@@ -89,11 +87,6 @@ class SocketServer:
     def connections(self) -> list[SocketConnection]:
         """Those that are open now."""
         return list(self._connections.values())
-
-    def has_lone_speaker(self) -> bool:
-        """Whether whatever came in lately came from one connection, however many are open."""
-        shared = self._shared
-        return shared.speaker is not None and shared.clock.monotonic_ms() - shared.two_spoke_ms > LATELY_MS
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         if self._closed:

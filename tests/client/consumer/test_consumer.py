@@ -147,6 +147,16 @@ def test_a_paused_partition_is_not_handed_out_and_nothing_of_it_is_lost(broker: 
         assert numbers([first, *consumer]) == list(range(first.partition, 200, 2))
 
 
+def test_who_seeks_before_reading_needs_no_policy(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 10, partitions=2)
+    with reader(broker.address, auto_offset_reset="none") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        until(lambda: consumer._handover.attention, "it is known that nobody said where to begin")
+        consumer.seek((topic, 0), 2)
+        consumer.seek_to_beginning((topic, 1))
+        assert sorted(read(consumer, 8)) == [1, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_an_offset_that_does_not_exist_is_reset_by_policy(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 10)
     with reader(broker.address, topic) as consumer:

@@ -332,3 +332,25 @@ def test_one_group_with_librdkafka(broker: EmbeddedBroker) -> None:
 def test_a_consumer_without_topics_can_be_typed(address: str) -> None:
     with Consumer(bootstrap_servers=address) as consumer:
         assert consumer.poll() == {}
+
+
+def test_a_topic_that_only_another_member_waits_for_is_found_by_who_leads_the_group(broker: EmbeddedBroker) -> None:
+    present, late, group = filled_topic(broker, 3), f"late-{new_group()}", new_group()
+    leader = Worker(broker.address, present, group)
+    with stopping(leader):
+        until(lambda: leader.partitions == {0}, "the first member leads")
+        member = Worker(broker.address, late, group, allow_auto_create_topics=False)
+        with stopping(member):
+            until(lambda: len(leader.events) >= 3 and bool(member.events), "both are in the group")
+            broker.create_topic(late)
+            fill(broker, late, [5])
+            until(lambda: len(member.seen) == 1, "the topic is found long before metadata_max_age_ms")
+
+
+def test_a_pattern_that_matches_nothing_yet_is_looked_for_soon(broker: EmbeddedBroker) -> None:
+    mark = new_group()
+    with reader(broker.address, pattern=rf"{mark}\..*", group_id=new_group(), consumer_timeout_ms=15_000) as consumer:
+        assert consumer.poll(200) == {}
+        broker.create_topic(f"{mark}.a")
+        fill(broker, f"{mark}.a", [7])
+        assert read(consumer, 1) == [7]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.client.consumer.fetch_plan import Budget, Leader, Turns, plan
 from penstock.client.consumer.fetch_session import FetchSession, Wanted
+from penstock.client.consumer.fetcher import _Asked
 from penstock.client.consumer.positions import LATEST, Place, Standing, Truncation
 from penstock.client.consumer.subscription import wish_for, wish_for_partitions
 from penstock.client.consumer.types import TopicPartition
@@ -74,6 +75,20 @@ def test_a_leader_that_does_not_know_the_epoch_says_nothing_against_the_position
     assert standing(place) is Standing.VALIDATE
     assert place.validated(place.version, -1, -1) is None
     assert (place.position, place.standing) == (7, Standing.READY)
+
+
+def test_what_a_former_leader_answers_after_the_new_one_was_asked_counts_no_more() -> None:
+    """The position was found to be right; what the former leader has beyond it, the new one may never have had."""
+    place = ready()
+    place.led_by(1)
+    place.fetched(20, 1, 0)
+    place.handed_out(place.version, 20, 1)
+    asked = _Asked(place, place.version, place.fetch_offset, place.leader_epoch)
+    assert asked.is_current
+    place.led_by(2)
+    assert place.validated(place.version, 1, 20) is None
+    assert standing(place) is Standing.READY
+    assert not asked.is_current
 
 
 def test_lag_is_what_is_left_and_unknown_before_the_first_fetch() -> None:

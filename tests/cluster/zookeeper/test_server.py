@@ -16,7 +16,7 @@ from socket import create_server
 import pytest
 
 from penstock.cluster.zookeeper_address import ServerAddress
-from penstock.cluster.zookeeper_diagnosis import Condition, four_letters, health_of
+from penstock.cluster.zookeeper_diagnosis import Condition, Health, four_letters, health_of
 from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
 from penstock.cluster.zookeeper_jars import NAMES, find_jars
 from penstock.cluster.zookeeper_server import ZooKeeperProcess
@@ -91,6 +91,23 @@ def test_a_folder_with_any_name_reaches_java(tmp_path: Path) -> None:
 
 
 # --- processes
+
+
+def test_a_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that comes earlier makes it log a NullPointerException."""
+    has_data: list[bool] = []
+
+    def asked(server: ServerAddress, timeout_s: float) -> Health:
+        has_data.append(any(each.stat().st_mtime >= begun_s - 0.1 for each in tmp_path.glob("version-2/snapshot.*")))
+        return health_of(server, timeout_s)
+
+    monkeypatch.setattr("penstock.cluster.zookeeper_server.health_of", asked)
+    for _ in range(2):
+        begun_s = time.time()
+        with ZooKeeperServer(str(tmp_path)):
+            pass
+    assert set(has_data) == {True}
+    assert "Exception" not in (tmp_path / "zookeeper.log").read_text()
 
 
 def test_a_server_in_a_folder_with_a_strange_name_serves_and_keeps_its_data_over_a_kill(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from tests.spark.cluster.standalone import SETTINGS, Daemon, Standalone
 from penstock.activity.pipelines import registry, results, status
 from penstock.spark.session import submit_variable
 
-pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
+# Seven Javas and some thirty Pythons start on as many cores as there are: beside other work that takes minutes.
+pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3"), pytest.mark.timeout(600)]
 
-PATIENCE_S = 300.0
+PATIENCE_S = 450.0
 EVENTS = 24_000
 _LISTENERS = """\
 listeners=PLAINTEXT://{host}:{plain},SSL://{host}:{tls},CONTROLLER://{host}:{controller}

@@ -1,22 +1,42 @@
 """What can go wrong with a pipeline: one line about what happened, one about what to do.
 
 Rule: everything is a `PenstockError`. What Spark says of a query that ended is a text with a Java and a Python
-traceback in it; the error of ours that caused it is found there again, with its word on whether it may pass.
+traceback in it; the error of ours that caused it is found there again, with its word on whether it may pass. A batch
+may always be done once more, so whatever took too long may pass, also where a client could not know that; and what
+happens to Spark's processes, and not to what they compute, is worth some more tries (`SparkTrouble`).
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from importlib import import_module
 from typing import Final
 
-from penstock.client.errors import BootstrapError, ConfigError, PenstockError
+from penstock.client.errors import BootstrapError, BrokerError, ConfigError, PenstockError, TimedOut
+from penstock.wire.error_codes import ErrorCode
 
 _OURS: Final = re.compile(r"(penstock(?:\.\w+)+)\.(\w+): (.+)")
+_CODE: Final = re.compile(r"\(([A-Z_]+)\)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
 _LONGEST: Final = 400
+_SPARKS: Final = ("pyspark.", "py4j.")
+_ALL_OF_IT: Final = "PENSTOCK_TRACEBACK=1 shows all of it"
 # Spark waits ten seconds for a Python that it has started, whatever the machine has to do besides.
 _OVERLOADED: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+_TROUBLES: Final = (
+    ("Python worker exited unexpectedly", "a Python of Spark's has ended in the middle of its work"),
+    ("ExecutorLostFailure", "an executor was lost"),
+    ("FetchFailed", "what another executor had computed could not be fetched"),
+    ("Failed to get broadcast", "what the driver had sent to executors could not be fetched"),
+    ("Futures timed out", "a part of Spark did not answer in time"),
+    ("already active in this SparkSession", "the query that was stopped has not ended yet"),
+    ("java.net.SocketTimeoutException", "a part of Spark did not answer in time"),
+    ("java.net.SocketException", "a connection inside Spark has ended"),
+    ("java.net.ConnectException", "a connection inside Spark could not be opened"),
+    ("java.io.EOFException", "a connection inside Spark has ended"),
+)
+"""Words of Spark's, and what they mean; the first one found counts."""
 
 
 class PipelineError(PenstockError):
@@ -39,27 +59,69 @@ class OtherColumns(PipelineError):
     """A table has other columns than this version of its pipeline makes."""
 
 
+class SparkTrouble(PipelineError):
+    """Something happened to Spark's processes, or between them. The same may go through the next time; where it never
+    does, something is wrong with the machines."""
+
+    retriable = True
+
+
 def cause_of(text: str, name: str) -> PenstockError:
     """The error behind what Spark says of a query."""
     found = list(_OURS.finditer(text))
     for match in reversed(found):
         kind = _kind(match[1], match[2])
         if kind is not None:
-            # Which of its addresses failed for good is not in the text; the first start has shown that one works.
-            passes = kind.retriable or issubclass(kind, BootstrapError)
-            return PipelineError(f"{name}: {_short(match[3])}", retriable=passes)
+            return _noted(PipelineError(f"{name}: {_short(match[3])}", retriable=_passes(kind, match[3])), text)
     if any(each in text for each in _OVERLOADED):
-        return PipelineError(f"{name}: Spark's Python did not start in time on a busy machine", retriable=True)
+        late = f"{name}: Spark's Python did not start in time on a busy machine"
+        return _noted(PipelineError(late, retriable=True), text)
+    for words, meaning in _TROUBLES:
+        if words in text:
+            return _noted(SparkTrouble(f"{name}: {meaning}", hint=_ALL_OF_IT), text)
     raised = _RAISED.findall(text)
     said = f"{raised[-1][0]}: {raised[-1][1]}" if raised else next(iter(text.strip().splitlines()), "no reason given")
-    return PipelineError(f"{name}: {_short(said)}", hint="PENSTOCK_TRACEBACK=1 shows all of it")
+    return _noted(PipelineError(f"{name}: {_short(said)}", hint=_ALL_OF_IT), text)
 
 
 def in_one_line(error: BaseException, name: str) -> PenstockError:
-    """An error that was caught, as one of ours."""
+    """An error that was caught, as one of ours that knows whether it may pass."""
     if isinstance(error, PenstockError):
-        return error
-    return PipelineError(f"{name}: {_short(f'{type(error).__name__}: {error}')}")
+        if error.retriable:
+            return error
+        if isinstance(error, TimedOut):
+            return PipelineError(f"{name}: {_short(error.message)}", retriable=True, hint=error.hint)
+        # A load that ran in executors tells the last line of what Spark said; what that means is not in it.
+        behind = None if error.__cause__ is None or not _is_sparks(error.__cause__) else error.__cause__
+        meant = None if behind is None else cause_of(str(behind), name)
+        return meant if meant is not None and meant.retriable else error
+    if _is_sparks(error):
+        return cause_of(str(error), name)
+    short = PipelineError(f"{name}: {_short(f'{type(error).__name__}: {error}')}", hint=_ALL_OF_IT)
+    return _noted(short, "".join(traceback.format_exception(error)))
+
+
+def whole(error: BaseException) -> list[str]:
+    """All that is known of an error, for who has set PENSTOCK_TRACEBACK; nothing if one line is all."""
+    return list(getattr(error, "__notes__", ()))
+
+
+def _noted(error: PipelineError, text: str) -> PipelineError:
+    error.add_note(text)
+    return error
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.startswith(_SPARKS)
+
+
+def _passes(kind: type[PenstockError], said: str) -> bool:
+    """Which error code a broker gave, or which of its addresses failed for good, is not in the class: the first is in
+    the text, and of the second the first start has shown that one works."""
+    if issubclass(kind, BrokerError):
+        codes = (ErrorCode[each] for each in _CODE.findall(said) if each in ErrorCode.__members__)
+        return next((code.retriable for code in codes), False)
+    return kind.retriable or issubclass(kind, BootstrapError | TimedOut)
 
 
 def _kind(module: str, name: str) -> type[PenstockError] | None:

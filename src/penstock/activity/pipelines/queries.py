@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.activity.clusters import Cluster
 from penstock.activity.pipelines import pools, status
 from penstock.activity.pipelines.batches import BatchWork, open_work
-from penstock.activity.pipelines.errors import cause_of
+from penstock.activity.pipelines.errors import cause_of, in_one_line
 from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs
 from penstock.activity.pipelines.pipeline import Pipeline, Rows
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_TRACEBACK: Final = "PENSTOCK_TRACEBACK"
 _IDLE_S: Final = 0.05
 _STARTING: Final = ("Initializing", "Getting offsets")
 
@@ -48,6 +46,8 @@ class Member(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.failures = 0
+        self.troubles = 0
+        """Of those, what happened to Spark itself."""
         self.retry_at_s: float | None = None
         self._error: PenstockError | None = None
         self._started_s = time.monotonic()
@@ -55,8 +55,14 @@ class Member(ABC):
     @abstractmethod
     def start(self) -> None: ...
 
-    def await_sources(self, deadline_s: float) -> None:  # noqa: B027 - most have nothing to wait for
-        """Until what it has started is no burden for others that start."""
+    def is_starting(self) -> bool:
+        """Whether what it has started is a burden for others that start."""
+        return False
+
+    def await_sources(self, deadline_s: float) -> None:
+        """Until it is none any more."""
+        while time.monotonic() < deadline_s and self.is_starting():
+            time.sleep(_IDLE_S)
 
     @abstractmethod
     def stop(self, deadline_s: float) -> None: ...
@@ -119,13 +125,10 @@ class RowsQuery(Member):
             self._started_s = time.monotonic()
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 
-    def await_sources(self, deadline_s: float) -> None:
-        """Until the processes of its sources are there, or it has failed."""
+    def is_starting(self) -> bool:
+        """Whether the processes of its sources are not there yet; one that has failed waits for none."""
         query = self._query
-        while query is not None and query.isActive and time.monotonic() < deadline_s:
-            if not query.status["message"].startswith(_STARTING):
-                return
-            time.sleep(_IDLE_S)
+        return query is not None and query.isActive and query.status["message"].startswith(_STARTING)
 
     def stop(self, deadline_s: float) -> None:
         query, work = self._query, self._work
@@ -147,10 +150,8 @@ class RowsQuery(Member):
         if self._error is None and query is not None and not query.isActive:
             raised = query.exception()
             if self._work is not None and self._work.failure is not None:
-                self._error = self._work.failure
+                self._error = in_one_line(self._work.failure, self.name)
             elif raised is not None:
-                if os.environ.get(_TRACEBACK):
-                    raise raised
                 self._error = cause_of(str(raised), self.name)
             else:
                 self._error = cause_of("the query was stopped by another", self.name)

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.clusters import Cluster
-from penstock.activity.pipelines import pools, status
-from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, in_one_line
+from penstock.activity.pipelines import memory, pools, status
+from penstock.activity.pipelines.errors import PipelineError, PipelineRuns, SparkTrouble, in_one_line, whole
 from penstock.activity.pipelines.lag import LagWatch
 from penstock.activity.pipelines.outputs import Outputs, ensure_topics
 from penstock.activity.pipelines.pipeline import Pipeline
@@ -37,6 +37,9 @@ _LONGEST_WAIT_S: Final = 30.0
 _WELL_AFTER_S: Final = 60.0
 _STOP_S: Final = 6.0
 _STARTING_AT_ONCE: Final = 2
+_MOST_TROUBLES: Final = 5
+"""After so many in a row, one more thing that happens to Spark itself is taken for something that will not pass."""
+_TRACEBACK: Final = "PENSTOCK_TRACEBACK"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -47,6 +50,8 @@ _SETTINGS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.streaming.stopTimeout": "5s",
+    # How long Java and Python wait for each other to open a connection: a busy machine needs more than the usual 15 s.
+    "spark.python.authenticate.socketTimeout": "60s",
     # What ends a query is told by whoever runs it, once and in one line.
     "spark.log.level": "FATAL",
 }
@@ -55,22 +60,38 @@ _LOCAL: Final = {
     # A batch that is interrupted is recognised by a regular expression that goes as deep as the message is long.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m",
     "spark.driver.memory": "1g",
+    # What a user interface would show is kept in the heap also where there is none: a thousand executions with their
+    # plans, which six pipelines have filled after seven minutes, and then go on replacing in the old generation.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
     "spark.python.daemon.module": "penstock.activity.pipelines.workers",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 
 
+def settings_for(master: str | None) -> dict[str, str]:
+    """What such a session is set to. Of Spark elsewhere, those who run it decide how much it keeps and uses."""
+    return {**_SETTINGS, **(_LOCAL if _is_local(master) else {})}
+
+
+def _is_local(master: str | None) -> bool:
+    return master is None or master.startswith("local")
+
+
 def pipeline_session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
     """A session for streams of small batches. Raises NoJava, MissingDependency."""
     from penstock.spark.session import session
 
-    local = _LOCAL if master is None or master.startswith("local") else {}
-    if local:
+    if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The run shows its lag itself: a listener costs a fifth of such a batch.
-    chosen = {**_SETTINGS, **pools.settings(), **local, **(config or {})}
-    return session("penstock pipelines", master=master, config=chosen, visible_lag=False)
+    chosen = {**settings_for(master), **pools.settings(), **(config or {})}
+    spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False)
+    memory.give_back()
+    return spark
 
 
 class PipelinesRun:
@@ -117,6 +138,7 @@ class PipelinesRun:
                     started.result()
         except BaseException as error:
             self.failure = in_one_line(error, "starting")
+            self._tell_all(self.failure)
             self._finish()
             raise self.failure from error
         self._thread.start()
@@ -182,10 +204,21 @@ class PipelinesRun:
         raise PipelineError("it was stopped before a broker was found")
 
     def _start_one(self, member: Member) -> None:
-        """Each source is a process that takes a second to start, and Spark waits ten for it: few start at once."""
-        if not self._stop.is_set():
+        """Each source is a process that takes a second to start, and Spark waits ten for it: few start at once. What
+        may pass is tried again as later on, while the others run."""
+        if self._stop.is_set():
+            return
+        try:
             member.start()
-            member.await_sources(time.monotonic() + _LONGEST_WAIT_S)
+        except Exception as error:
+            failure = in_one_line(error, member.name)
+            if failure.retriable:
+                member.failed(failure)
+                return
+            if failure is error:
+                raise
+            raise failure from error
+        member.await_sources(time.monotonic() + _LONGEST_WAIT_S)
 
     def _members_of(self, pipeline: Pipeline) -> list[Member]:
         members: list[Member] = [
@@ -215,6 +248,7 @@ class PipelinesRun:
                     self._write()
         except Exception as error:  # noqa: BLE001 - the run ends with whatever it is
             self.failure = in_one_line(error, "watching")
+            self._tell_all(self.failure)
         self._finish()
 
     def _look_at(self, name: str) -> None:
@@ -226,9 +260,10 @@ class PipelinesRun:
             error = member.failure()
             if error is None:
                 if member.failures and member.well_for_s() > _WELL_AFTER_S:
-                    member.failures = 0
+                    member.failures = member.troubles = 0
                 continue
-            if not error.retriable:
+            if not error.retriable or _is_too_much(member, error):
+                self._tell_all(error)
                 self.failure = error
                 return
             self._retry(member, error)
@@ -238,14 +273,24 @@ class PipelinesRun:
         if member.retry_at_s is None:
             wait_s = min(_LONGEST_WAIT_S, 2.0**member.failures)
             member.failures += 1
+            member.troubles += isinstance(error, SparkTrouble)
             member.retry_at_s = now_s + wait_s
+            self._tell_all(error)
             self._told(_retrying(error, wait_s))
-        elif now_s >= member.retry_at_s:
+        elif now_s >= member.retry_at_s and self._starting() < _STARTING_AT_ONCE:
             member.retry_at_s = None
             try:
                 member.start()
             except Exception as failed:  # noqa: BLE001 - looked at as any other failure of the member
                 member.failed(in_one_line(failed, member.name))
+
+    def _starting(self) -> int:
+        return sum(member.is_starting() for each in self._members.values() for member in each)
+
+    def _tell_all(self, error: PenstockError) -> None:
+        if os.environ.get(_TRACEBACK):
+            for text in whole(error):
+                self._told(text)
 
     def _end(self, name: str) -> None:
         """One pipeline ends while others go on."""
@@ -299,6 +344,12 @@ class PipelinesRun:
             if not states:
                 one.state = status.STARTING
         return one
+
+
+def _is_too_much(member: Member, error: PenstockError) -> bool:
+    """Whether what has just happened to Spark happened too often before."""
+    is_new = member.retry_at_s is None
+    return is_new and isinstance(error, SparkTrouble) and member.troubles >= _MOST_TROUBLES
 
 
 def _retrying(error: PenstockError, wait_s: float) -> str:

@@ -1,15 +1,25 @@
-"""DeleteRecords: moving the start of a partition forward, durably, before it is answered.
+"""DeleteRecords: moving the start of a partition forward, durably and on every live replica, before it is answered.
 
-Rule: what a topic's policy never deletes (it is compacted and nothing else) is not deleted for a client either.
+Rule: what a topic's policy never deletes (it is compacted and nothing else) is not deleted for a client either. Who is
+answered without an error may rely on nobody having the records any more, but replicas that are away: those take over
+the start when they are back. Whoever is not done within the request's time makes it REQUEST_TIMED_OUT; the records go
+there all the same, later.
+
+    replicas 1 2 3, led by 1, delete below 10; 3 is dead      1 begins at 10, 2 is told
+    2 asks, from a log that begins at 10                      answered: 10
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
 from penstock.broker.request import Answer, Request
 from penstock.broker.whereabouts import why_missing
+from penstock.log.errors import LogError
+from penstock.replication.partition import Partition
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.delete_records import (
     DeleteRecordsPartitionResult,
@@ -37,6 +47,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
 def _delete(broker: Broker, request: Request, answer: Answer) -> None:
     message: DeleteRecordsRequest = request.message
     response = DeleteRecordsResponse()
+    begun: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
     for topic in message.topics:
         results = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(results)
@@ -47,21 +58,52 @@ def _delete(broker: Broker, request: Request, answer: Answer) -> None:
             if partition is None:
                 result.error_code = why_missing(broker, topic.name, wanted.partition_index)
                 continue
-            if not partition.is_leader:
-                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                continue
-            if not partition.log.settings.deletes:
-                result.error_code = ErrorCode.POLICY_VIOLATION
-                continue
-            if wanted.offset < HIGH_WATERMARK:
-                result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-                continue
-            offset = partition.log.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
             try:
-                broker.replicas.logs.advance_start(topic.name, wanted.partition_index, offset)
+                offset, result.error_code = _begin(broker, partition, wanted.offset)
             except EXPECTED as error:
                 result.error_code = error_code_of(error)
                 continue
-            result.low_watermark = partition.log.log_start_offset
-            broker.sessions.disturb()
-    answer(response)
+            if not result.error_code:
+                begun.append((partition, offset, result))
+    if begun:
+        broker.sessions.disturb()
+    _await_others(broker, begun, message.timeout_ms, lambda: answer(response))
+
+
+def _begin(broker: Broker, partition: Partition, wanted: int) -> tuple[int, ErrorCode]:
+    """Let the log here begin where it is wanted: that offset, or an error. LogError."""
+    if not partition.is_leader:
+        return _NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if not partition.log.settings.deletes:
+        return _NONE, ErrorCode.POLICY_VIOLATION
+    if wanted < HIGH_WATERMARK:
+        return _NONE, ErrorCode.OFFSET_OUT_OF_RANGE
+    offset = partition.log.high_watermark if wanted == HIGH_WATERMARK else wanted
+    broker.replicas.logs.advance_start(partition.topic, partition.index, offset)
+    return offset, ErrorCode.NONE
+
+
+def _await_others(
+    broker: Broker,
+    begun: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
+    timeout_ms: int,
+    done: Callable[[], None],
+) -> None:
+    """Fill in the results when the other replicas have followed, or the time is over."""
+    left = len(begun)
+    if not left:
+        done()
+        return
+
+    def one_done(partition: Partition, result: DeleteRecordsPartitionResult, error: LogError | None) -> None:
+        nonlocal left
+        if error is not None:
+            result.error_code = error_code_of(error)
+        if partition.is_leader:
+            result.low_watermark = partition.lowest_start(broker.replicas.brokers)
+        left -= 1
+        if left == 0:
+            done()
+
+    for partition, offset, result in begun:
+        broker.replicas.when_begun(partition, offset, timeout_ms, partial(one_done, partition, result))

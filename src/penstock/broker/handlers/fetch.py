@@ -10,6 +10,7 @@ A partition of a session that has nothing new is put to rest, and costs nothing 
 of partitions pays for those that are written to.
 
 A follower that waits for records is told of a new high watermark soon, but not at once: most often records come first.
+One that is held back by a throttle waits until it may have more: that there is more is no news for it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 WATERMARK_MS: Final = 50
 """How long a follower that waits may be told of a new high watermark late."""
 
-_TELLS_LEADERS = 12
+# Below, an answer has room for the leader but none for its address: who knows no such broker would be lost.
+_TELLS_LEADERS = 16
 _IDS_VERSION = 13
-_TELLS_ENDPOINTS = 16
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
@@ -70,7 +71,7 @@ def _finish(
         for topic in response.responses:
             topic.topic_id = ids.of(topic.topic)
     if read.is_urgent and request.version >= _TELLS_LEADERS:
-        _tell_leaders(broker, response, request.version)
+        _tell_leaders(broker, response)
     answer(response)
 
 
@@ -91,7 +92,7 @@ def _count(broker: Broker, read: Read) -> None:
                 figures.fetch_failed()
 
 
-def _tell_leaders(broker: Broker, response: FetchResponse, version: int) -> None:
+def _tell_leaders(broker: Broker, response: FetchResponse) -> None:
     leaders: set[int] = set()
     for topic in response.responses:
         for data in topic.partitions:
@@ -101,7 +102,7 @@ def _tell_leaders(broker: Broker, response: FetchResponse, version: int) -> None
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
-    if leaders and version >= _TELLS_ENDPOINTS:
+    if leaders:
         response.node_endpoints = [
             NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
             for node in nodes(broker, leaders)
@@ -112,8 +113,8 @@ class _Waiter:
     """A fetch that waits until there are enough bytes, its time is over, or a partition or the reader goes away."""
 
     __slots__ = (
-        "_answer", "_available", "_broker", "_context", "_has_news", "_is_over", "_partitions", "_reader", "_request",
-        "_timer",
+        "_answer", "_available", "_broker", "_context", "_has_news", "_is_held_back", "_is_over", "_partitions",
+        "_reader", "_request", "_timer",
     )  # fmt: skip
 
     def __init__(
@@ -127,7 +128,8 @@ class _Waiter:
         self._available = read.size
         self._partitions = dict.fromkeys(read.partitions)
         # A follower's row that has nothing but offsets is news of the watermark.
-        self._has_news = reader.is_follower and bool(read.rows)
+        self._has_news = reader.is_follower and len(read.rows) > read.held_back
+        self._is_held_back = read.held_back > 0
         self._is_over = False
 
     def wait(self) -> None:
@@ -137,6 +139,9 @@ class _Waiter:
         wait_ms = self._request.message.max_wait_ms
         if self._has_news:
             wait_ms = min(wait_ms, WATERMARK_MS)
+        if self._is_held_back:
+            delays_ms = (self._reader.delay_ms(partition) for partition in self._partitions)
+            wait_ms = min(wait_ms, max(1.0, min((each for each in delays_ms if each > 0), default=1.0)))
         self._timer = self._broker.call_later(wait_ms / 1000, self._finish)
         if self._request.departure is not None:
             self._request.departure.watch(self._give_up)
@@ -148,13 +153,20 @@ class _Waiter:
             partition.watch(self)
 
     def grown(self, partition: Partition, size: int) -> None:
-        self._available += size
+        delay_ms = self._reader.delay_ms(partition)
+        if delay_ms <= 0:
+            self._available += size
         if self._available >= self._request.message.min_bytes:
             self._finish_soon()
         else:
             # It may have been at rest until now; then nobody else watches it any more.
             self._watch(partition)
             self._partitions[partition] = None
+            if delay_ms > 0 and not self._is_held_back and not self._is_over:
+                self._is_held_back = True
+                self._timer.cancel()
+                wait_ms = min(self._request.message.max_wait_ms, delay_ms)
+                self._timer = self._broker.call_later(wait_ms / 1000, self._finish)
 
     def moved(self, partition: Partition) -> None:
         self._watch(partition)

@@ -120,6 +120,7 @@ class BrokerSettings:
     replica_fetch_backoff_ms: int
     num_replica_fetchers: int
     replica_high_watermark_checkpoint_interval_ms: int
+    leader_replication_throttled_rate: int
     follower_replication_throttled_rate: int
     auto_leader_rebalance_enable: bool
     leader_imbalance_per_broker_percentage: int

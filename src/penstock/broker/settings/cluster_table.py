@@ -39,8 +39,8 @@ REPLICATION: Final = (
                least=1, dynamic=True),
     Definition("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000, "How often to write down the high "
                "watermarks.", _HIGH, least=1),
-    Definition("leader.replication.throttled.rate", _LONG, 2**63 - 1, "Bytes a second that leaders may send to "
-               "throttled replicas; kept by those who follow.", least=0, dynamic=True, has_effect=False),
+    Definition("leader.replication.throttled.rate", _LONG, 2**63 - 1, "Bytes a second that this broker may send of "
+               "throttled partitions that it leads to replicas that are not in sync.", least=1, dynamic=True),
     Definition("follower.replication.throttled.rate", _LONG, 2**63 - 1, "Bytes a second that this broker may copy of "
                "throttled partitions that are not in sync.", least=1, dynamic=True),
     Definition("replica.selector.class", _STRING, None, "The class that picks the replica a consumer reads from.",

@@ -38,7 +38,8 @@ from penstock.runtime.clock import Clock, SystemClock
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_MISSING_TOPIC_MS: Final = 1_000
+_LOOK_FIRST_MS: Final = 100.0
+_LOOK_MOST_MS: Final = 5_000.0
 _FAREWELL_S: Final = 3.0
 _NEVER: Final = float("inf")
 
@@ -97,6 +98,7 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_ms = _NEVER
         """When to ask again for topics that are missing."""
+        self._look_after_ms = _LOOK_FIRST_MS
         self._changed = asyncio.Event()
         self._duty: Duty | None = None
         self.has_been_assigned = False
@@ -168,6 +170,7 @@ class Engine:
             _log.debug("no group_id: reading all partitions of %s", wish)
         was_manual = self.wish.is_manual
         self.wish = wish
+        self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
         if wish.needs_all_topics:
             self.cluster.follow_all()
         else:
@@ -333,8 +336,11 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         due_ms = self._fetcher.next_retry_ms(now_ms)
-        # What goes on in other partitions must not put it off again and again.
-        self._look_at_ms = min(self._look_at_ms, now_ms + _MISSING_TOPIC_MS) if self._has_missing_topics() else _NEVER
+        if self._has_missing_topics():
+            # What goes on in other partitions must not put it off again and again.
+            self._look_at_ms = min(self._look_at_ms, now_ms + self._look_after_ms)
+        else:
+            self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
         is_look = self._look_at_ms <= due_ms
         due_ms = min(due_ms, self._look_at_ms)
         if due_ms < _NEVER:
@@ -344,12 +350,17 @@ class Engine:
     def _timer_rang(self, is_look: bool) -> None:
         self._timer = None
         if is_look:
-            self._look_at_ms = _NEVER
+            self._look_at_ms, self._look_after_ms = _NEVER, min(2 * self._look_after_ms, _LOOK_MOST_MS)
             self.cluster.refresh_soon()
         self.pump()
 
     def _has_missing_topics(self) -> bool:
-        return any(self.cluster.view.topic(name) is None for name in self.wish.topics)
+        """Whether a topic is wanted that is not there: here, or by another member of the group that is led here."""
+        if self.wish.needs_all_topics:
+            return not self._topics()
+        if any(self.cluster.view.topic(name) is None for name in self.wish.topics):
+            return True
+        return self._worker is not None and self._worker.lacks_topics
 
     def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
         if self.settings.group_id is None and not self.wish.is_manual and not self.wish.is_empty:
@@ -397,15 +408,17 @@ class Engine:
             if not is_offset(offset):
                 raise ConfigError(f"{offset!r} is no offset: {partition} begins at 0")
             self.place_of(partition).seek(offset, epoch)
-        self._moved()
+        self._moved(offsets)
 
     async def seek_to(self, partitions: Iterable[TopicPartition], time_ms: int) -> None:
         self._check_open()
-        for partition in partitions:
+        chosen = list(partitions)
+        for partition in chosen:
             self.place_of(partition).seek_to(time_ms)
-        self._moved()
+        self._moved(chosen)
 
-    def _moved(self) -> None:
+    def _moved(self, partitions: Iterable[TopicPartition]) -> None:
+        self.handover.sought(partitions)
         self.handover.drop_stale()
         self.handover.look_here()
         self.pump()

@@ -18,6 +18,8 @@ class NoOffset(PenstockError):
             hint="Seek to where reading shall begin, or set auto_offset_reset to earliest or latest",
         )
         self.partitions = tuple(partitions)
+        self.unsought = set(partitions)
+        """Those for which nobody has said since where to begin."""
 
 
 class PositionOutOfRange(PenstockError):

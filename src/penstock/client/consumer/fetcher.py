@@ -78,11 +78,18 @@ class _Asked(NamedTuple):
     place: Place
     version: int
     offset: int
+    leader_epoch: int
 
     @property
     def is_current(self) -> bool:
+        """What a leader says after another one was found and asked may be what that one has not."""
         place = self.place
-        return place.version == self.version and place.standing is Standing.READY and place.fetch_offset == self.offset
+        return (
+            place.version == self.version
+            and place.standing is Standing.READY
+            and place.fetch_offset == self.offset
+            and place.leader_epoch == self.leader_epoch
+        )
 
 
 class _Flight:
@@ -95,7 +102,7 @@ class _Flight:
         self.is_brief = node_plan.is_partial
         self.task: asyncio.Task[None] | None = None
         self.asked = {
-            place.partition: _Asked(place, place.version, place.fetch_offset)
+            place.partition: _Asked(place, place.version, place.fetch_offset, place.leader_epoch)
             for place in places
             if place.partition in node_plan.wanted
         }

@@ -97,6 +97,11 @@ class GroupWorker:
         self._held_before: tuple[TopicPartition, ...] = ()
         self._stop_listening = cluster.on_change(self._cluster_changed)
 
+    @property
+    def lacks_topics(self) -> bool:
+        """Whether a member wants a topic that is not there, as far as the leader knows: it alone looks for all."""
+        return self._membership.is_leader and any(count == 0 for count in self._counted.values())
+
     def wake(self) -> None:
         """Something happened that the membership should hear of before its next heartbeat."""
         self._wakened.set()

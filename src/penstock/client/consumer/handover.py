@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Literal
 
 from penstock.client.consumer.chunks import Chunk
+from penstock.client.consumer.errors import NoOffset
 from penstock.client.consumer.fetch_plan import Budget
 from penstock.client.consumer.positions import Place
 from penstock.client.consumer.types import TopicPartition
@@ -83,6 +84,15 @@ class Handover:
             self._errors.append(error)
             self.attention = True
         self.wake()
+
+    def sought(self, partitions: Iterable[TopicPartition]) -> None:
+        """The user said where to go on: that nobody had said so is no error any more, if it was not raised yet."""
+        found = frozenset(partitions)
+        with self._lock:
+            for error in self._errors:
+                if isinstance(error, NoOffset):
+                    error.unsought -= found
+            self._errors = deque(each for each in self._errors if not isinstance(each, NoOffset) or each.unsought)
 
     def ask_for_commit(self) -> None:
         """The interval of automatic commits is over: the user's side says how far it got."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from penstock.log.checkpoints import TopicPartition
 from penstock.log.errors import (
+    DamagedLog,
     DiskFull,
     LogError,
     LogFailed,
@@ -43,7 +44,7 @@ from penstock.log.opening import Opened, open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import LOG_SUFFIX
 from penstock.log.settings import LogSettings
-from penstock.log.trimming import truncate_fully, truncate_to
+from penstock.log.trimming import cut_damage, truncate_fully, truncate_to
 from penstock.records import RecordError
 from penstock.runtime.files import Files, Space
 from penstock.runtime.parallel import in_parallel
@@ -92,6 +93,7 @@ class LogDirectory:
         self.removals = PendingRemovals()
         self.hosted: dict[TopicPartition, Hosted] = {}
         self.damaged: dict[TopicPartition, LogFailed] = {}
+        self.unsound: set[TopicPartition] = set()  # of the damaged ones, those whose batches are
         self.is_flushing = False  # a log, for no one in particular
         self.flushed_bytes = 0  # in that way since the last checkpoint, about
         self.topic_ids: Mapping[str, bytes] = {}  # a partition of another topic of such a name is set aside
@@ -214,6 +216,8 @@ class LogDirectory:
             return None
         except (LogError, RecordError) as error:
             self._isolate(key, LogFailed(folder, str(error)))
+            if isinstance(error, (DamagedLog, RecordError)):
+                self.unsound.add(key)
             return None
         log = opened.log
         log.checkpointed_offset = min(checkpoints.recovery.rows.get(key, 0), log.log_end_offset)
@@ -231,6 +235,12 @@ class LogDirectory:
     def _isolate(self, key: TopicPartition, error: LogFailed) -> None:
         logger.error("partition %s-%d is offline: %s", *key, error)
         self.damaged[key] = error
+
+    def take_offline(self, key: TopicPartition, reason: str) -> None:
+        """Serve nothing of an open partition any more; its files stay as they are."""
+        hosted = self.hosted.pop(key)
+        hosted.log.release()
+        self._isolate(key, LogFailed(hosted.log.folder, reason))
 
     def _settle_checkpoints(self) -> None:
         """A log that lost its end must not be appended to while a checkpoint says that more of it was durable.
@@ -388,6 +398,11 @@ class LogDirectory:
     def truncate_to(self, key: TopicPartition, offset: int, now_ms: int) -> bool:
         """As trimming.truncate_to; no checkpoint claims more of the log than is left, at any moment."""
         log = self.get(key).log
+        damage = log.damage
+        if damage is not None and damage.is_told:
+            with self.disk():
+                self._claim_less(key, log, damage.base_offset)
+                cut_damage(log, now_ms)
         if offset >= log.log_end_offset:
             return False
         with self.disk():
@@ -429,7 +444,10 @@ class LogDirectory:
             return 0
         self.flushed_bytes = 0
         with self.disk():
-            return self.checkpoints.write({key: each.log for key, each in self.hosted.items()}, self.damaged.keys())
+            logs = {key: each.log for key, each in self.hosted.items() if not each.log.is_cut_short}
+            # Of a log that is cut short the next start must know how much of it had been durable.
+            unread = {*self.damaged, *(self.hosted.keys() - logs.keys())}
+            return self.checkpoints.write(logs, unread)
 
     # --- end
 
@@ -457,7 +475,7 @@ class LogDirectory:
             with self.disk():
                 # Before the logs write their manifests, which a later change of the folder would void.
                 remove_all(self.files, self.removals.take_all())
-            clean = not self.damaged
+            clean = not self.damaged and not any(each.log.is_cut_short for each in self.hosted.values())
             changed = [hosted.log for hosted in self.hosted.values() if not hosted.log.is_as_found()]
             with contextlib.closing(in_parallel(PartitionLog.close, changed, threads)) as outcomes:
                 for log, outcome in outcomes:

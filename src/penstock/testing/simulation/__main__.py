@@ -22,11 +22,11 @@ from typing import Final
 
 from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
 from penstock.testing.simulation.mutations import MUTATIONS, mutated
+from penstock.testing.simulation.progress import Progress
 from penstock.testing.simulation.run import Plan, Report, simulate
 
 _BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
-_TOLD_EVERY_S: Final = 2.0
 _FAILURES_TOLD: Final = 5
 
 
@@ -108,13 +108,13 @@ class _Told:
         self._runs = 0
 
     def tell(self, reports: Iterable[Report], total: int) -> int:
-        began_s = told_s = time.monotonic()
+        progress = Progress(total, time.monotonic())
         for report in reports:
             self._take(report)
-            if time.monotonic() - told_s > _TOLD_EVERY_S:
-                told_s = time.monotonic()
-                _say(f"{self._runs} of {total} seeds, {len(self._failures)} failed, {told_s - began_s:.0f} s")
-        took_s = max(time.monotonic() - began_s, 1e-9)
+            line = progress.line(self._runs, len(self._failures), time.monotonic(), time.time())
+            if line is not None:
+                _say(line)
+        took_s = max(progress.took_s(time.monotonic()), 1e-9)
         _say(
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
             f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast)"

@@ -19,11 +19,16 @@ Log = Mapping[Place, Sequence[tuple[int, bytes]]]
 
 
 def findings(history: History, log: Log, excused: Collection[Place] = ()) -> list[str]:
-    """Everything that is wrong, the worst first. In `excused` places records may be lost, and others in their place."""
+    """Everything that is wrong, the worst first.
+
+    In `excused` places records may be lost, and others in their place. With the records the broker lost what it knew
+    of their writers' sequences, so the first that it takes again of what a writer has under way need not be the next.
+    """
     stored: dict[Place, dict[int, Sent]] = {}
     found: list[str] = []
     for place, records in log.items():
-        found += _of_partition(history, place, records, stored.setdefault(place, {}))
+        kept = stored.setdefault(place, {})
+        found += _of_partition(history, place, records, kept, is_ordered=place not in excused)
     places = [place for place in history.acknowledged if place not in excused]
     lost = [sentence for place in places for sentence in _lost(history, place, stored.get(place, {}))]
     odd = [sentence for place, sentence in history.odd if place not in excused]
@@ -45,7 +50,12 @@ def commit_findings(
 
 
 def _of_partition(
-    history: History, place: Place, records: Sequence[tuple[int, bytes]], stored: dict[int, Sent]
+    history: History,
+    place: Place,
+    records: Sequence[tuple[int, bytes]],
+    stored: dict[int, Sent],
+    *,
+    is_ordered: bool,
 ) -> Iterator[str]:
     offsets: dict[Sent, int] = {}
     last: dict[str, int] = {}
@@ -63,7 +73,7 @@ def _of_partition(
             yield f"{place}: at {offset} is {what}, which nobody sent there"
         if what in offsets:
             yield f"{place}: {what} is stored twice, at {offsets[what]} and at {offset}"
-        elif what.number < last.get(what.writer, -1):
+        elif is_ordered and what.number < last.get(what.writer, -1):
             yield f"{place}: at {offset} is {what}, after number {last[what.writer]} of the same writer"
         offsets[what] = offset
         last[what.writer] = max(what.number, last.get(what.writer, -1))

@@ -17,7 +17,7 @@ from penstock.testing.simulation.nodes import SimulatedHost, SimulatedNode
 from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed
 from penstock.testing.simulation.tree_service import TreeService
 
-_START_AGAIN_S: Final = 1.0
+_START_AGAIN_S: Final = 0.5
 
 
 class CannotStart(SimulationFailed):

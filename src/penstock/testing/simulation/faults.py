@@ -32,7 +32,7 @@ SLOW_DISK: Final = "slow-disk"  # syncs take `amount` times as long
 SYNC_ERROR: Final = "sync-error"  # a sync fails (EIO); after a while the machine is started again
 ROTTEN_CACHE: Final = "rotten-cache"  # the same, but only the process is: it finds pages that are on no disk
 BIT_FLIP: Final = "bit-flip"  # the machine loses power, and a bit of its records is another one when it is back
-HEADER_FLIP: Final = "header-flip"  # the same in the header of a batch, which a start believes if it was durable once
+HEADER_FLIP: Final = "header-flip"  # the same in the header of a batch, of which no checksum covers all
 EMPTY: Final = "empty"  # the machine is replaced by one of the same name with an empty disk
 CLOCK: Final = "clock"  # the wall clock jumps by `amount` seconds, and back
 SESSION: Final = "session"  # the metadata tree ends the host's sessions
@@ -40,9 +40,7 @@ TREE_DOWN: Final = "tree-down"  # the metadata tree answers nobody
 ADD: Final = "add"  # a broker that was not there before is started
 
 ALONE: Final = (CRASH, POWER, STOP, PAUSE, CUT, RESET, TWICE, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, CLOCK)
-KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, EMPTY, SESSION, TREE_DOWN, ADD)
-NEVER_DRAWN: Final = (HEADER_FLIP,)
-"""For who wants to see what comes of it: not all of that is good."""
+KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, HEADER_FLIP, EMPTY, SESSION, TREE_DOWN, ADD)
 WITH_PEER: Final = frozenset({CUT, SPLIT, SLOW_LINK})
 OF_ALL: Final = frozenset({BLACKOUT, TREE_DOWN})
 DISK_LOST: Final = frozenset({EMPTY, BIT_FLIP, HEADER_FLIP})
@@ -77,8 +75,7 @@ class InvalidSchedule(ValueError):
     def __init__(self, text: str) -> None:
         super().__init__(
             f"{text!r} is no fault: write '4.0 power broker-0 for 1.5', with a kind of "
-            f"{', '.join((*KINDS, *NEVER_DRAWN))}; "
-            "several are separated by |"
+            f"{', '.join(KINDS)}; several are separated by |"
         )
 
 
@@ -87,7 +84,7 @@ def parse_schedule(text: str) -> list[Fault]:
     faults = []
     for part in filter(None, (part.strip() for part in text.split("|"))):
         match = _TEXT.fullmatch(part)
-        if match is None or match["kind"] not in (*KINDS, *NEVER_DRAWN):
+        if match is None or match["kind"] not in KINDS:
             raise InvalidSchedule(part)
         fault = Fault(
             float(match["at"]),
@@ -115,11 +112,12 @@ _DECK_ALONE: Final = _deck(
 )  # fmt: skip
 _DECK_TOGETHER: Final = _deck(
     power=5, crash=5, stop=2, pause=4, cut=5, split=2, reset=2, twice=1, slow_link=2, slow_disk=2, sync_error=2,
-    rotten_cache=1, clock=1, session=2, tree_down=1, blackout=2, empty=1, bit_flip=1, add=1,
+    rotten_cache=1, clock=1, session=2, tree_down=1, blackout=2, empty=1, bit_flip=1,
+    header_flip=1, add=1,
 )  # fmt: skip
 _LONGEST_S: Final = {
     CRASH: 1.0, POWER: 2.0, BLACKOUT: 2.0, STOP: 1.0, RESET: 0.0, SESSION: 0.0, ADD: 0.0, SLOW_DISK: 5.0,
-    SYNC_ERROR: 2.0, ROTTEN_CACHE: 2.0, EMPTY: 2.0, BIT_FLIP: 2.0, TREE_DOWN: 4.0,
+    SYNC_ERROR: 2.0, ROTTEN_CACHE: 2.0, EMPTY: 2.0, BIT_FLIP: 2.0, HEADER_FLIP: 2.0, TREE_DOWN: 4.0,
 }  # fmt: skip
 
 

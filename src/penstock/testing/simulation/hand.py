@@ -175,8 +175,12 @@ class Hand:
             self.on_forgetful()
 
     def _flip_a_bit(self, node: SimulatedNode, *, in_header: bool) -> None:
-        """Of a batch that was known to be durable, on the disk of a machine that is off."""
-        places = list(_durable_batches(node))
+        """Of a batch that was known to be durable, on the disk of a machine that is off.
+
+        Of a header where a start looks at it: what is in an older segment is met by readers, as any other bit is, and
+        until then a replica seems to differ from the others that serves nothing wrong.
+        """
+        places = list(_durable_batches(node, newest_only=in_header))
         if places:
             path, position, size = places[self._random.below(len(places))]
             position += (
@@ -283,8 +287,10 @@ class Hand:
         return _nothing if sessions else None
 
 
-def _durable_batches(node: SimulatedNode) -> Iterator[tuple[str, int, int]]:
-    """File, position and size of the batches that the node's checkpoint tells to be durable."""
+def _durable_batches(node: SimulatedNode, *, newest_only: bool) -> Iterator[tuple[str, int, int]]:
+    """File, position and size of the batches that the node's checkpoint tells to be durable; `newest_only`: those in
+    the segments in which that ends.
+    """
     files = node.files
     try:
         known = read_offsets(files, f"{node.data_folder}/{RECOVERY_POINT_FILE}")
@@ -293,7 +299,10 @@ def _durable_batches(node: SimulatedNode) -> Iterator[tuple[str, int, int]]:
     for (topic, index), recovery_point in sorted(known.items()):
         folder = f"{node.data_folder}/{topic}-{index}"
         names = sorted(files.list_folder(folder)) if files.exists(folder) else []
-        for path in (f"{folder}/{name}" for name in names if name.endswith(LOG_SUFFIX)):
+        logs = [name for name in names if name.endswith(LOG_SUFFIX)]
+        if newest_only:
+            logs = [name for name in logs if int(name.removesuffix(LOG_SUFFIX)) <= recovery_point][-1:]
+        for path in (f"{folder}/{name}" for name in logs):
             file = files.open(path, writable=False)
             headers = scan(file.read_at(0, file.size()), verify=False).headers
             file.close()

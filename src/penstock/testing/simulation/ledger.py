@@ -127,6 +127,8 @@ class Ledger:
         """What a replica that must have all that is committed below `end` has not, or has otherwise."""
         if self.may_forget and not self.syncs:
             return None
+        if replica.agrees_to >= min(end, self.committed_end):
+            return None  # nothing is committed there that it was not compared with
         for offset in self._offsets[bisect_left(self._offsets, replica.agrees_to) :]:
             if offset >= end:
                 break
@@ -138,6 +140,8 @@ class Ledger:
 
     def advanced(self, replica: Replica, watermark: int, insync_demanded: int) -> str | None:
         """A leader's watermark is at `watermark`."""
+        if watermark == replica.watermark:
+            return None
         if watermark < replica.watermark:
             return f"{self.name}: the watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
         start = max(0, replica.watermark)

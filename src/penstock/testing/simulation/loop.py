@@ -45,16 +45,6 @@ class Network(Protocol):
     def listen(self, loop: SimulatedLoop, host: str, port: int) -> Pollable: ...
 
 
-class _Handle(asyncio.Handle):
-    __slots__ = ("owner",)
-    owner: SimulatedLoop
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    __slots__ = ("owner",)
-    owner: SimulatedLoop
-
-
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """One process's view of the scheduler. `host` is the address at which it lives."""
 
@@ -81,9 +71,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._pauses = 0
         self._busy_until_s = 0.0
         self._held: list[Handle] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._kept: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._ready = scheduler.ready
+        self._at = scheduler.at
 
     def __repr__(self) -> str:
         state = "dead" if self.is_dead else "running" if self.is_running_now else "paused"
@@ -93,6 +84,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def kill(self) -> None:
         """It ends at once. Its tasks are kept as they are: a dead process runs no `finally`."""
+        self._kept = asyncio.all_tasks(self)
         self.is_dead = True
         self.is_running_now = False
         self._held.clear()
@@ -137,8 +129,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
-        handle.owner = self
+        handle = Handle(self, 0.0, callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -147,18 +138,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.scheduler.now_s + delay, callback, *args, context=context)
+        when_s = self.scheduler.now_s + delay
+        handle = Handle(self, when_s, callback, args, context)
+        self._at(when_s, handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = _TimerHandle(when, callback, args, self, context)
-        handle.owner = self
-        self.scheduler.at(when, handle)
+        handle = Handle(self, when, callback, args, context)
+        self._at(when, handle)
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are passed over when their time comes."""
 
     def time(self) -> float:
         return self.scheduler.now_s
@@ -175,12 +165,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        task: asyncio.Task[T] = asyncio.Task(
-            cast("Coroutine[Any, Any, T]", coro), loop=self, name=name, context=context
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return asyncio.Task(cast("Coroutine[Any, Any, T]", coro), loop=self, name=name, context=context)
 
     def run_until_complete(  # type: ignore[override]
         self, future: Awaitable[T], *, limit_s: float = _FOREVER_S

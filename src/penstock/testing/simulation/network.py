@@ -41,7 +41,9 @@ class SimulatedNetwork:
         self.trace = scheduler.trace
         self.give_up_s = give_up_s
         self.stalled: dict[Pipe, None] = {}
+        self._scheduler = scheduler
         self._random = PythonRandom(f"{seed}/network")
+        self._draw = self._random.random
         self._listeners: dict[Address, SimulatedListener] = {}
         self._sockets: dict[SimulatedSocket, None] = {}
         self._cuts: dict[tuple[str, str], int] = {}
@@ -59,19 +61,21 @@ class SimulatedNetwork:
 
     def reaches(self, source: str, target: str) -> bool:
         """Whether bytes that leave `source` arrive at `target` now."""
-        return (source, target) not in self._cuts and target not in self._off
+        return target not in self._off and not (self._cuts and (source, target) in self._cuts)
 
     def arrival_s(self, source: str, target: str, size: int = 0) -> float:
         """When something that is sent now arrives."""
-        draw = self._random.random
+        draw = self._draw
         delay_s = _LEAST_DELAY_S + draw() * _SPREAD_S + size / _BYTES_PER_S
         if draw() < _TAIL_CHANCE:
             delay_s *= _TAIL_FACTOR
-        return self.kernel.time() + delay_s * self._slow.get((source, target), 1.0)
+        if self._slow:
+            delay_s *= self._slow.get((source, target), 1.0)
+        return self._scheduler.now_s + delay_s
 
     def pieces(self, data: bytes) -> Iterable[bytes]:
         """How a write arrives: mostly as it was sent, now and then in two parts."""
-        if len(data) > 1 and self._random.random() < _SPLIT_CHANCE:
+        if len(data) > 1 and self._draw() < _SPLIT_CHANCE:
             middle = self._random.randrange(1, len(data))
             return (data[:middle], data[middle:])
         return (data,)

@@ -9,25 +9,26 @@ run. A log that a process opens is read from the disk once; from then on what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
+from penstock.broker.broker import Broker
 from penstock.broker.membership import Membership
 from penstock.cluster import paths
 from penstock.cluster.layout import decode_partition_state
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id
 from penstock.log.partition_log import PartitionLog
 from penstock.records import BatchHeader, scan
+from penstock.replication.leadership import Leadership
 from penstock.replication.partition import Partition
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.history import Place
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
-from penstock.testing.simulation.nodes import SimulatedNode
 from penstock.testing.simulation.scheduler import SimulationFailed
 
-TICK_S: Final = 0.02
+TICK_S: Final = 0.01
 
 
 class InvariantBroken(SimulationFailed):
@@ -87,60 +88,60 @@ class Observer:
             found[1].flushed(found[2], log.flushed_offset)
 
     def advanced(self, partition: Partition) -> None:
-        found = self._find(partition.log)
-        if found is None or partition.leadership is None:
-            return
-        self._judge_leader(partition, found[1], found[2])
+        found, leadership = self._find(partition.log), partition.leadership
+        if found is not None and leadership is not None:
+            self._judge_leader(partition, leadership, found[1], found[2])
 
     # --- what it looks at
 
     def tick(self) -> None:
-        for node in self._cluster.nodes:
-            broker = node.broker
-            if not node.is_ready or broker is None:
-                continue
+        ready = {
+            node.broker_id: node.broker for node in self._cluster.nodes if node.broker is not None and node.is_ready
+        }
+        epochs = {broker_id: _epoch(broker) for broker_id, broker in ready.items()}
+        replicas = self._replicas
+        for broker in ready.values():
             for partition in broker.replicas:
-                found = self._find(partition.log)
-                if found is not None:
-                    self._look_at(partition, found[1], found[2], broker.replicas.brokers)
+                log = partition.log
+                found = replicas.get(id(log)) or self._find(log)
+                if found is None:
+                    continue
+                high = log.high_watermark
+                if not log.log_start_offset <= log.last_stable_offset <= high <= log.log_end_offset:
+                    self._complain_of_order(log, found[1], found[2])
+                leadership = partition.leadership
+                if leadership is not None and log.failure is None:
+                    self._judge_leader(partition, leadership, found[1], found[2])
+                    if found[1].syncs:
+                        known = broker.replicas.brokers
+                        for broker_id in leadership.isr:
+                            if broker_id in ready and known.get(broker_id) == epochs[broker_id]:
+                                self._judge_follower(partition, high, found[1], ready[broker_id])
         self._cluster.network.kernel.call_later(TICK_S, self.tick)
 
-    def _look_at(self, partition: Partition, ledger: Ledger, replica: Replica, known: Mapping[int, int]) -> None:
-        log = partition.log
-        if not log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset:
-            self.complain(
-                f"{ledger.name}: {replica.broker} has log start {log.log_start_offset}, last stable offset "
-                f"{log.last_stable_offset}, watermark {log.high_watermark}, log end {log.log_end_offset}"
-            )
-        if partition.leadership is None or log.failure is not None:
-            return
-        self._judge_leader(partition, ledger, replica)
-        for node in self._cluster.nodes:
-            if node.name != replica.broker:
-                self._judge_follower(partition, ledger, known, node)
+    def _complain_of_order(self, log: PartitionLog, ledger: Ledger, replica: Replica) -> None:
+        self.complain(
+            f"{ledger.name}: {replica.broker} has log start {log.log_start_offset}, last stable offset "
+            f"{log.last_stable_offset}, watermark {log.high_watermark}, log end {log.log_end_offset}"
+        )
 
-    def _judge_leader(self, partition: Partition, ledger: Ledger, replica: Replica) -> None:
-        leadership = partition.leadership
-        if leadership is None:
+    def _judge_leader(self, partition: Partition, leadership: Leadership, ledger: Ledger, replica: Replica) -> None:
+        high = partition.log.high_watermark
+        if leadership.epoch == replica.led_epoch and high == replica.watermark:
+            self.checks += 2  # both were looked at as they are now
             return
         demanded = min(partition.min_insync_replicas, len(leadership.replicas))
         self.complain(ledger.led(replica, leadership.epoch))
-        self.complain(ledger.advanced(replica, partition.log.high_watermark, demanded))
+        self.complain(ledger.advanced(replica, high, demanded))
 
-    def _judge_follower(
-        self, partition: Partition, ledger: Ledger, known: Mapping[int, int], node: SimulatedNode
-    ) -> None:
+    def _judge_follower(self, partition: Partition, high: int, ledger: Ledger, broker: Broker) -> None:
         """Who is in sync has all that is below the watermark, as far as the leader knows of this life of it."""
-        leadership, broker = partition.leadership, node.broker
-        if leadership is None or broker is None or node.broker_id not in leadership.isr or not node.is_ready:
-            return
-        cluster = broker.cluster
-        if not ledger.syncs or not isinstance(cluster, Membership) or known.get(node.broker_id) != cluster.broker_epoch:
-            return
         theirs = broker.replicas.get(partition.topic, partition.index)
-        found = None if theirs is None or theirs.log.failure is not None else self._find(theirs.log)
+        if theirs is None or theirs is partition or theirs.log.failure is not None:
+            return
+        found = self._replicas.get(id(theirs.log)) or self._find(theirs.log)
         if found is not None and found[1] is ledger:
-            self.complain(ledger.lacking(found[2], partition.log.high_watermark, "is in sync"))
+            self.complain(ledger.lacking(found[2], high, "is in sync"))
 
     def leaders(self) -> Iterator[tuple[Ledger, Replica]]:
         """Whoever leads now."""
@@ -189,6 +190,12 @@ class Observer:
             ledger.may_forget = self._may_forget
             self.ledgers[key] = self.newest[Place(topic, int(index))] = ledger
         return ledger
+
+
+def _epoch(broker: Broker) -> int | None:
+    """Of this life of a broker of several."""
+    cluster = broker.cluster
+    return cluster.broker_epoch if isinstance(cluster, Membership) else None
 
 
 def _batch(header: BatchHeader) -> Batch:

@@ -31,8 +31,8 @@ from penstock.testing.simulation.workload import (
 )
 
 BRIEF: Final = "brief"
-_AGAIN_S: Final = 0.5
-_CALL_MS: Final = 5_000
+_AGAIN_S: Final = 0.25
+_CALL_MS: Final = 2_500
 _RECORDS: Final = 12
 
 
@@ -74,7 +74,7 @@ class Operator:
             await self._make(admin, name, settings)
         actions = (self._move, self._move, self._elect, self._live_briefly)
         while not self.is_ending:
-            await asyncio.sleep(self._random.uniform(0.2, 3.0))
+            await asyncio.sleep(self._random.uniform(0.1, 1.5))
             action = actions[self._random.below(len(actions))]
             try:
                 await action(admin)

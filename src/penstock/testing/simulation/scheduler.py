@@ -11,11 +11,12 @@ within one instant that it can only be a circle end the run too.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.testing.simulation.trace import Trace
 
@@ -33,15 +34,52 @@ class Stuck(SimulationFailed):
     """Nothing is left that could happen, or everything happens within one instant."""
 
 
-class Handle(Protocol):
-    """What is to run: asyncio's own handles, of one process's loop."""
+class Handle(asyncio.TimerHandle):
+    """What is to run, in one process's loop. Without a `context` it runs in the scheduler's own.
 
-    @property
-    def owner(self) -> SimulatedLoop: ...
+    Nothing in a run has a context of its own but tasks, and those bring it.
+    """
 
-    def cancelled(self) -> bool: ...
+    __slots__ = ("args", "callback", "context", "is_cancelled", "owner", "when_s")
 
-    def _run(self) -> None: ...
+    def __init__(
+        self,
+        owner: SimulatedLoop,
+        when_s: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        # Not asyncio's own, which does several times as much: a run makes tens of thousands of these.
+        self.owner = owner
+        self.when_s = when_s
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self.owner.name} at {self.when_s:.6f} s{' cancelled' if self.is_cancelled else ''}>"
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback = _nothing
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
+def _nothing() -> None:
+    """In the place of what was cancelled, which need not be kept."""
 
 
 class Scheduler:
@@ -73,10 +111,13 @@ class Scheduler:
         """Callbacks that wait for their time, cancelled ones among them."""
         return len(self._heap)
 
-    def run_until(self, done: Callable[[], object] | None = None, *, limit_s: float) -> bool:
+    def run_until(
+        self, done: Callable[[], object] | None = None, *, limit_s: float, once_an_instant: bool = False
+    ) -> bool:
         """Let things happen until `done` is true or virtual time is `limit_s`; whether it is true.
 
-        Raises the exception that ended the run, if one did.
+        It is looked at after each callback, or only when all of an instant have run: some of what is waited for is much
+        to look at. Raises the exception that ended the run, if one did.
         """
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
@@ -86,23 +127,25 @@ class Scheduler:
                     return True
                 if not self.ready and not self._leap(limit_s):
                     return False
-                self._run_ready(done)
+                self._run_ready(None if once_an_instant else done)
         finally:
             asyncio._set_running_loop(before)
 
     def _leap(self, limit_s: float) -> bool:
         """On to the next instant; False if that would be after the limit."""
         heap = self._heap
-        while heap and heap[0][3].cancelled():
+        while heap and heap[0][3].is_cancelled:
             heapq.heappop(heap)
         if not heap or heap[0][0] > limit_s:
             self._set_now(max(self.now_s, limit_s))
             return False
-        self._set_now(max(self.now_s, heap[0][0]))
-        while heap and heap[0][0] <= self.now_s:
-            handle = heapq.heappop(heap)[3]
-            if not handle.cancelled():
-                self.ready.append(handle)
+        now_s = max(self.now_s, heap[0][0])
+        self._set_now(now_s)
+        ready, pop = self.ready, heapq.heappop
+        while heap and heap[0][0] <= now_s:
+            handle = pop(heap)[3]
+            if not handle.is_cancelled:
+                ready.append(handle)
         return True
 
     def _set_now(self, now_s: float) -> None:
@@ -112,10 +155,10 @@ class Scheduler:
         """All that is ready, and what becomes so meanwhile, until `done` or the end of this instant."""
         ready, enter = self.ready, asyncio._set_running_loop
         current: Any = None
-        first = self.callbacks
+        last = self.callbacks + _CALLBACKS_PER_INSTANT
         while ready:
             handle = ready.popleft()
-            if handle.cancelled():
+            if handle.is_cancelled:
                 continue
             loop = handle.owner
             if not loop.is_running_now:
@@ -125,10 +168,18 @@ class Scheduler:
                 enter(loop)
                 current = loop
             self.callbacks += 1
-            handle._run()
+            try:
+                if handle.context is None:
+                    handle.callback(*handle.args)
+                else:
+                    handle.context.run(handle.callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as any loop does: whoever looks after it is told
+                loop.call_exception_handler({"message": f"Exception in callback {handle.callback}", "exception": error})
             if self.failure is not None:
                 raise self.failure
             if done is not None and done():
                 return
-            if self.callbacks - first > _CALLBACKS_PER_INSTANT:
+            if self.callbacks > last:
                 raise Stuck(f"more than {_CALLBACKS_PER_INSTANT} callbacks at {self.now_s:.6f} s: a circle")

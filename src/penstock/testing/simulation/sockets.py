@@ -90,6 +90,10 @@ class _Polled:
             self._writer[0](*self._writer[1])
         self.poll()
 
+    @property
+    def is_waiting_for_room(self) -> bool:
+        return self._writer is not None
+
     def fileno(self) -> int:
         return self.descriptor
 
@@ -122,6 +126,11 @@ class SimulatedSocket(_Polled):
     def is_writable(self) -> bool:
         return self.error is not None or self.outgoing.room > 0
 
+    @property
+    def room(self) -> int:
+        """Bytes that can be sent now; none where an error has to be told first."""
+        return 0 if self.closed or self._is_shut or self.error is not None else self.outgoing.room
+
     # --- the calls of a socket
 
     def recv(self, size: int) -> bytes:
@@ -153,7 +162,7 @@ class SimulatedSocket(_Polled):
         room = self.outgoing.room
         if room <= 0:
             raise BlockingIOError(errno.EAGAIN, "no room")
-        taken = bytes(data[:room])
+        taken = data if isinstance(data, bytes) and len(data) <= room else bytes(data[:room])
         if taken:
             self.outgoing.send(taken)
         return len(taken)
@@ -237,12 +246,17 @@ class SimulatedSocket(_Polled):
 class Pipe:
     """One direction of a connection."""
 
-    __slots__ = ("_armed", "_flights", "_is_stalled", "_outstanding", "_stalls", "network", "receiver", "sender")
+    __slots__ = (
+        "_armed", "_flights", "_from", "_is_stalled", "_outstanding", "_source", "_stalls", "_target", "network",
+        "receiver", "sender",
+    )  # fmt: skip
 
     def __init__(self, network: SimulatedNetwork, sender: SimulatedSocket, receiver: SimulatedSocket) -> None:
         self.network = network
         self.sender = sender
         self.receiver = receiver
+        self._from = f"from {sender.local}:"
+        self._source, self._target = sender.local.host, receiver.local.host
         self._flights: deque[tuple[float, bytes]] = deque()
         self._outstanding = 0
         self._armed = False
@@ -257,12 +271,14 @@ class Pipe:
     def send(self, data: bytes) -> None:
         """Bytes, or none for the end."""
         self._outstanding += len(data)
-        due_s = self.network.arrival_s(self.sender.local.host, self.receiver.local.host, len(data))
-        if self._flights:
-            due_s = max(due_s, self._flights[-1][0])
+        flights = self._flights
+        due_s = self.network.arrival_s(self._source, self._target, len(data))
+        if flights and flights[-1][0] > due_s:
+            due_s = flights[-1][0]
         for piece in self.network.pieces(data):
-            self._flights.append((due_s, piece))
-        self._arm()
+            flights.append((due_s, piece))
+        if not self._armed:
+            self._arm()
 
     def _arm(self) -> None:
         if self._flights and not self._armed and not self._is_stalled:
@@ -271,20 +287,20 @@ class Pipe:
 
     def _arrive(self) -> None:
         self._armed = False
-        network = self.network
-        source, target = self.sender.local.host, self.receiver.local.host
-        if not network.reaches(source, target):
+        network, flights = self.network, self._flights
+        if not network.reaches(self._source, self._target):
             self._stall()
             return
         now_s = network.kernel.time()
-        while self._flights and self._flights[0][0] <= now_s:
-            _, piece = self._flights.popleft()
-            network.trace.note(target, f"from {self.sender.local}: {len(piece)} bytes {zlib.crc32(piece):08x}")
+        while flights and flights[0][0] <= now_s:
+            _, piece = flights.popleft()
+            network.trace.note(self._target, self._from, len(piece), "bytes", zlib.crc32(piece))
             if not self.receiver.arrived(piece):
-                self._flights.clear()
+                flights.clear()
                 network.answer_with_reset(self)
                 return
-        self._arm()
+        if flights:
+            self._arm()
 
     def _stall(self) -> None:
         self._is_stalled = True
@@ -309,7 +325,7 @@ class Pipe:
     def taken(self, count: int) -> None:
         """The receiver's process has read so much: there is room for more."""
         self._outstanding -= count
-        if not self.sender.closed:
+        if not self.sender.closed and self.sender.is_waiting_for_room:
             self.sender.poll()
 
     def reset(self) -> None:

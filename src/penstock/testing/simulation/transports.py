@@ -92,6 +92,10 @@ class SimulatedTransport(asyncio.Transport):
     def write(self, data: Buffer) -> None:
         if self._is_closing or not data:
             return
+        if not self._unsent and len(data) <= self._socket.room:
+            # Mostly so, and then nobody need be told of anything.
+            self._socket.send(data)
+            return
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         self._flush()

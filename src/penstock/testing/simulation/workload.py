@@ -24,9 +24,9 @@ from penstock.testing.simulation.nodes import SimulatedHost
 JOURNAL: Final = "journal"
 PARTITIONS: Final = 2
 GROUP: Final = "followers"
-STILL_FROM_S: Final = 2.5
-REQUEST_TIMEOUT_MS: Final = 3_000
-CONNECT_TIMEOUT_MS: Final = 2_000
+STILL_FROM_S: Final = 1.5
+REQUEST_TIMEOUT_MS: Final = 1_500
+CONNECT_TIMEOUT_MS: Final = 1_000
 PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
 
@@ -87,7 +87,7 @@ class Writer:
                     await self._settle(what, delivery)
             else:
                 settling += [self.host.spawn(self._settle(what, delivery)) for what, delivery in deliveries]
-            await asyncio.sleep(random.uniform(0.0, 1.0 if self.is_calm else 0.15))
+            await asyncio.sleep(random.uniform(0.0, 0.5 if self.is_calm else 0.075))
         await producer.flush(PATIENCE_MS / 1000)
         await asyncio.gather(*settling)
         await producer.close()
@@ -179,9 +179,9 @@ def new_consumer(
         # A member whose coordinator loses power while it joins waits so long for the answer that never comes.
         max_poll_interval_ms=10_000,
         retry_backoff_ms=50,
-        auto_commit_interval_ms=1_000,
+        auto_commit_interval_ms=500,
         # Who subscribes to a topic that is not there yet looks for it so often.
-        metadata_max_age_ms=5_000,
+        metadata_max_age_ms=2_500,
     )
 
 

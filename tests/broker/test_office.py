@@ -1,0 +1,73 @@
+"""The controller's office ends for good, however hastily it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from penstock.broker.office import Equipment, Office
+from penstock.cluster.controller_claim import ControllerClaim
+from penstock.cluster.image import ClusterImage
+from penstock.cluster.image_updates import ImageAck, ImageUpdate
+from penstock.cluster.layout import BrokerRegistration
+from penstock.cluster.partition_rules import PartitionRules
+from penstock.cluster.topics import TopicDefaults
+from penstock.cluster.tree import Tree
+from penstock.runtime.randomness import SystemRandom
+
+
+class _Link:
+    """A broker that is heard of never again."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def ask(self, *_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _Links:
+    def __init__(self) -> None:
+        self.made: list[_Link] = []
+
+    def to(self, _: int) -> _Link:
+        self.made.append(_Link())
+        return self.made[-1]
+
+
+async def _take(_: ImageUpdate) -> ImageAck:
+    raise AssertionError("the image has no broker 1")
+
+
+def test_an_office_whose_closing_is_cancelled_publishes_nothing_any_more() -> None:
+    """As when the session ends: the office hears of it, and whoever holds the office does, too."""
+
+    async def story() -> None:
+        links = _Links()
+        equipment = Equipment(
+            SystemRandom(), cast(Any, None), lambda _, __: PartitionRules(), TopicDefaults(), {}, cast(Any, links)
+        )
+        office = Office(1, cast(Tree, None), ControllerClaim(3, 3), equipment, _take)
+        image = ClusterImage().with_controller(1, 3).with_broker(BrokerRegistration(2, (), epoch=7))
+        office.publisher.publish(image)
+        resigning = asyncio.Event()
+
+        async def resign(*, give_up: bool) -> None:
+            resigning.set()
+            await asyncio.Event().wait()  # a tree that does not answer
+
+        office.controller.resign = resign  # type: ignore[assignment,method-assign]
+        closing = asyncio.create_task(office.close(give_up=True))
+        await resigning.wait()
+        closing.cancel()
+        await asyncio.wait([closing])
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=5)
+        assert [task for task in others if not task.done()] == []
+        assert [link.is_closed for link in links.made] == [True] * len(links.made)
+
+    asyncio.run(story())
