@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -53,13 +54,15 @@ def make_archive(folder: Path) -> Path:
     target = folder / f"{FOLDER}-{digest.hexdigest()[:16]}.tar.gz"
     if target.is_file():
         return target
-    unfinished = target.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(unfinished, "w:gz", compresslevel=1) as archive:
-            for name, path in files:
-                archive.add(path, name, recursive=False)
-        unfinished.replace(target)
+        # Others may be making the same one: whoever is last replaces it by its like.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as own:
+            unfinished = Path(own) / target.name
+            with tarfile.open(unfinished, "w:gz", compresslevel=1) as archive:
+                for name, path in files:
+                    archive.add(path, name, recursive=False)
+            unfinished.replace(target)
     except OSError as error:
         raise NotDelivered(f"{target} cannot be written: {error.strerror or error}") from None
     return target

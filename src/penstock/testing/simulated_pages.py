@@ -53,6 +53,12 @@ class Pages:
     def write(self, position: int, data: bytes) -> None:
         end = position + len(data)
         pages = self.pages
+        first, start = divmod(position, PAGE_BYTES)
+        if start + len(data) < PAGE_BYTES:
+            old = pages.get(first, _ZEROS)
+            pages[first] = b"".join((old[:start], data, old[start + len(data) :]))
+            self.size = max(self.size, end)
+            return
         taken = 0
         while taken < len(data):
             number, start = divmod(position + taken, PAGE_BYTES)

@@ -28,6 +28,8 @@ _LONGEST_FRAME: Final = 0x7FFFFFFF
 
 # API and request header version, by key and version: only what exists is kept, so its size is bounded.
 _known: Final[dict[tuple[int, int], tuple[Api, int]]] = {}
+# Whether the header of a response is flexible, likewise.
+_flexible: Final[dict[tuple[int, int], bool]] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -76,12 +78,23 @@ def _learn(api_key: int, version: int, correlation_id: int) -> tuple[Api, int]:
     return known
 
 
+def _is_flexible(api_key: int, version: int) -> bool:
+    """Of a response; UnknownApi."""
+    flexible = _flexible.get((api_key, version))
+    if flexible is None:
+        api = find_api(api_key)
+        flexible = api.response_header_version(version) > 0
+        if version in api.versions:
+            _flexible[api_key, version] = flexible
+    return flexible
+
+
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[ResponseHeader, int]:
     """The header of the response to a request of this API and version, and the position of its body."""
     if len(frame) < _CORRELATION.size:
         raise Truncated(f"a response of {len(frame)} bytes has no room for its header")
     (correlation_id,) = _CORRELATION.unpack_from(frame)
-    if not find_api(api_key).response_header_version(version):
+    if not _is_flexible(api_key, version):
         return ResponseHeader(correlation_id), _CORRELATION.size
     tags, position = _tags(frame, _CORRELATION.size)
     return ResponseHeader(correlation_id, tags), position
@@ -92,7 +105,7 @@ def encode_request(
 ) -> list[Chunk]:
     """A whole request, its length prefix included, as chunks to be sent one after the other."""
     chunks = request_codec(api_key, version).encode_chunks(message)
-    header_version = find_api(api_key).request_header_version(version)
+    _, header_version = _known.get((api_key, version)) or _learn(api_key, version, correlation_id)
     if header_version == 0:
         size = _sized(chunks, _FIXED.size)
         return _led_by(_packed(_REQUEST_WITHOUT_CLIENT, size, api_key, version, correlation_id), chunks)
@@ -111,7 +124,7 @@ def encode_request(
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Chunk]:
     """A whole response, its length prefix included, as chunks to be sent one after the other."""
     chunks = response_codec(api_key, version).encode_chunks(message)
-    if APIS[api_key].response_header_version(version):
+    if _is_flexible(api_key, version):
         return _led_by(_packed(_FLEXIBLE_RESPONSE, _sized(chunks, 5), correlation_id), chunks)
     return _led_by(_packed(_RESPONSE, _sized(chunks, 4), correlation_id), chunks)
 

@@ -9,6 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from tests.spark.sink.sink_stories import values
@@ -62,6 +63,25 @@ def test_what_is_delivered_is_added_to_what_is_there(tmp_path: Path) -> None:
     assert delivery_settings(archive, given) == {
         "spark.archives": f"x.zip#x,{archive}#{FOLDER}", "spark.executorEnv.PYTHONPATH": f"{FOLDER}:mine"
     }  # fmt: skip
+
+
+def test_two_who_make_the_same_archive_at_the_same_time_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open, others = tarfile.open, list[Path]()
+
+    def while_another_makes_it(*given: Any, **named: Any) -> Any:
+        opened = really_open(*given, **named)
+        monkeypatch.setattr(tarfile, "open", really_open)
+        others.append(make_archive(tmp_path))
+        return opened
+
+    monkeypatch.setattr(tarfile, "open", while_another_makes_it)
+    archive = make_archive(tmp_path)
+    assert others == [archive]
+    assert list(tmp_path.iterdir()) == [archive]
+    with really_open(archive) as opened:
+        assert "penstock/__init__.py" in opened.getnames()
 
 
 def test_the_archive_holds_what_a_task_imports_and_no_more(tmp_path: Path) -> None:

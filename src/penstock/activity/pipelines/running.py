@@ -61,7 +61,7 @@ _LOCAL: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m",
     "spark.driver.memory": "1g",
     # What a user interface would show is kept in the heap also where there is none: a thousand executions with their
-    # plans, which six pipelines have filled after seven minutes, and then go on replacing in the old generation.
+    # plans, which six pipelines fill within ten minutes, and then go on replacing in the old generation.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",

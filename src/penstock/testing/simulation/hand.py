@@ -53,7 +53,13 @@ class Hand:
         self._down: Counter[str] = Counter()
         self._failing: Counter[str] = Counter()
         self._rotten: list[SimulatedNode] = []
+        self._unfinished = 0
         cluster.on_killed = self._forget
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that was scheduled has come and gone."""
+        return not self._unfinished
 
     def schedule(self, faults: Sequence[Fault]) -> None:
         """Have them happen; NoSuchHost."""
@@ -62,6 +68,7 @@ class Hand:
             for name in filter(None, (fault.host, fault.peer)):
                 if name not in hosts and fault.kind not in kinds.OF_ALL:
                     raise NoSuchHost(name, list(hosts))
+        self._unfinished += len(faults)
         for fault in faults:
             begin = self._lie_in_wait if fault.kind in _DEADLY else self._begin
             self._network.kernel.call_at(fault.at_s, begin, fault)
@@ -91,6 +98,7 @@ class Hand:
         trace = self._cluster.trace
         if undo is None:
             trace.note(fault.host, f"(spared) {fault}")
+            self._unfinished -= 1
             return
         self.done[fault.kind] += 1
         trace.note(fault.host, f"FAULT {fault}")
@@ -98,6 +106,7 @@ class Hand:
 
     def _finish(self, fault: Fault, undo: Undo) -> None:
         self._cluster.trace.note(fault.host, f"over: {fault}")
+        self._unfinished -= 1
         undo()
 
     # --- which does what

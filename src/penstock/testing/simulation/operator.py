@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from penstock.client.admin.async_admin import AsyncAdmin
 from penstock.client.admin.results import TopicSpec
 from penstock.client.errors import PenstockError, TopicExists
+from penstock.client.producer.async_producer import AsyncProducer
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation.history import History, Place, Sent
 from penstock.testing.simulation.nodes import SimulatedHost
@@ -34,6 +36,7 @@ BRIEF: Final = "brief"
 _AGAIN_S: Final = 0.25
 _CALL_MS: Final = 2_500
 _RECORDS: Final = 12
+_AT_ONCE: Final = 4
 
 
 class Operator:
@@ -138,14 +141,13 @@ class Operator:
         acknowledged: dict[tuple[Place, int], Sent] = {}
         await producer.start()
         try:
-            for number in range(_RECORDS):
-                place = Place(BRIEF, number % PARTITIONS)
-                what = Sent(f"life-{self._lives}", place, number)
-                try:
-                    stored = await (await producer.enqueue(BRIEF, what.value(10), partition=place.partition))
-                    acknowledged[place, stored.offset] = what
-                except PenstockError:
-                    continue
+            for number in range(0, _RECORDS, _AT_ONCE):
+                sent = [
+                    Sent(f"life-{self._lives}", Place(BRIEF, each % PARTITIONS), each)
+                    for each in range(number, number + _AT_ONCE)
+                ]
+                for what, offset in await _stored(producer, sent):
+                    acknowledged[what.place, offset] = what
         finally:
             await producer.close()
         found = await read_everything(self._bootstrap, f"{self.host.name}-reader", places_of([BRIEF]))
@@ -172,3 +174,17 @@ class Operator:
             stored = found.get((place, offset))
             if stored is None or Sent.of(stored) != what:
                 odd.append((place, f"{place}: {what} was acknowledged at {offset}, where {stored!r:.60} is"))
+
+
+async def _stored(producer: AsyncProducer[bytes, bytes], records: Sequence[Sent]) -> list[tuple[Sent, int]]:
+    """Those that were acknowledged, and where."""
+    stored = []
+    deliveries = []
+    for what in records:
+        with suppress(PenstockError):
+            place = what.place
+            deliveries.append((what, await producer.enqueue(place.topic, what.value(10), partition=place.partition)))
+    for what, delivery in deliveries:
+        with suppress(PenstockError):
+            stored.append((what, (await delivery).offset))
+    return stored

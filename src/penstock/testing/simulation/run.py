@@ -63,6 +63,7 @@ REPLICATED: Final = {
     "replica.fetch.wait.max.ms": "500",
     "replica.fetch.backoff.ms": "50",
 }
+_LOOK_EVERY_S: Final = 0.01
 HASTE: Final = 2.0
 """Drawn faults come and go so many times as fast as they are drawn, as do the time-outs above: idle time costs as much
 as any other, and shows nothing."""
@@ -208,8 +209,12 @@ class _Run:
         readers = [Reader(next(hosts), cluster.bootstrap, history, plan.topics) for _ in range(plan.readers)]
         if not plan.is_alone:
             self.operator = Operator(next(hosts), cluster.bootstrap, history, TOPICS, self._broker_ids, replicas=3)
-        last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=0.0)
-        self.scheduler.run_until(limit_s=max(plan.faults_s, last_s) + LONGEST_WAIT_S + 0.1)
+        last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=plan.faults_s)
+        self.scheduler.run_until(
+            lambda: self.scheduler.now_s >= last_s and self.hand.is_over,
+            limit_s=last_s + LONGEST_WAIT_S + 0.1,
+            look_every_s=_LOOK_EVERY_S,
+        )
         self._heal(writers, readers)
         self._judge()
 
@@ -277,7 +282,7 @@ class _Run:
         )
 
     def _await(self, what: str, done: Callable[[], object]) -> None:
-        if not self.scheduler.run_until(done, limit_s=self._limit_s, once_an_instant=True):
+        if not self.scheduler.run_until(done, limit_s=self._limit_s, look_every_s=_LOOK_EVERY_S):
             state = "" if self.plan.is_alone else f" ({self.cluster.state_of_brokers()}; {unhealed(self.cluster)})"
             raise Unhealed(f"{what}: not within {self.plan.heal_s:g} s after the last fault{state}")
 

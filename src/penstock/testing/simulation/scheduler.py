@@ -111,23 +111,24 @@ class Scheduler:
         """Callbacks that wait for their time, cancelled ones among them."""
         return len(self._heap)
 
-    def run_until(
-        self, done: Callable[[], object] | None = None, *, limit_s: float, once_an_instant: bool = False
-    ) -> bool:
+    def run_until(self, done: Callable[[], object] | None = None, *, limit_s: float, look_every_s: float = 0.0) -> bool:
         """Let things happen until `done` is true or virtual time is `limit_s`; whether it is true.
 
-        It is looked at after each callback, or only when all of an instant have run: some of what is waited for is much
-        to look at. Raises the exception that ended the run, if one did.
+        It is looked at after each callback, or only every `look_every_s`: some of what is waited for is much to look
+        at. Raises the exception that ended the run, if one did.
         """
+        looked_s = -look_every_s
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         try:
             while True:
-                if done is not None and done():
-                    return True
+                if done is not None and self.now_s >= looked_s + look_every_s:
+                    looked_s = self.now_s
+                    if done():
+                        return True
                 if not self.ready and not self._leap(limit_s):
-                    return False
-                self._run_ready(None if once_an_instant else done)
+                    return done is not None and bool(done())
+                self._run_ready(None if look_every_s else done)
         finally:
             asyncio._set_running_loop(before)
 

@@ -29,6 +29,7 @@ REQUEST_TIMEOUT_MS: Final = 1_500
 CONNECT_TIMEOUT_MS: Final = 1_000
 PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
+_BURST: Final = 12
 
 
 def places_of(topics: Iterable[str]) -> list[Place]:
@@ -64,6 +65,7 @@ class Writer:
         self._places = places_of(topics)
         self._still = set(still)
         self._numbers = dict.fromkeys(self._places, 0)
+        self._turn = 0
         self.is_calm = False
         """Whether a record now and then is enough."""
         self.is_ending = False
@@ -81,27 +83,36 @@ class Writer:
         random = self._random
         settling: list[asyncio.Task[None]] = []
         while not self.is_ending:
-            deliveries = [await self._hand_over(producer) for _ in range(1 + random.below(6))]
+            deliveries = [await self._hand_over(producer) for _ in range(1 + random.below(_BURST))]
             if random.below(4):
                 for what, delivery in deliveries:
                     await self._settle(what, delivery)
             else:
                 settling += [self.host.spawn(self._settle(what, delivery)) for what, delivery in deliveries]
-            await asyncio.sleep(random.uniform(0.0, 0.5 if self.is_calm else 0.075))
+            await asyncio.sleep(random.uniform(0.0, 0.5 if self.is_calm else 0.15))
         await producer.flush(PATIENCE_MS / 1000)
         await asyncio.gather(*settling)
         await producer.close()
 
     async def _hand_over(self, producer: AsyncProducer[bytes, bytes]) -> tuple[Sent, Delivery]:
         random = self._random
-        place = self._places[random.below(len(self._places))]
-        while place.topic in self._still and not self.is_calm and self.host.scheduler.now_s > STILL_FROM_S:
-            place = self._places[random.below(len(self._places))]
+        place = self._next_place()
         what = Sent(self.host.name, place, self._numbers[place])
         self._numbers[place] += 1
         self._history.sent.add(what)
         size = random.below(100) if random.below(2) else random.below(len(FILLING))
         return what, await producer.enqueue(place.topic, what.value(size), partition=place.partition)
+
+    def _next_place(self) -> Place:
+        """Any; one after the other once it is calm, as all of them are waited for then."""
+        if self.is_calm:
+            self._turn += 1
+            return self._places[self._turn % len(self._places)]
+        is_still = self.host.scheduler.now_s > STILL_FROM_S
+        while True:
+            place = self._places[self._random.below(len(self._places))]
+            if not (is_still and place.topic in self._still):
+                return place
 
     async def _settle(self, what: Sent, delivery: Delivery) -> None:
         try:
@@ -180,6 +191,7 @@ def new_consumer(
         max_poll_interval_ms=10_000,
         retry_backoff_ms=50,
         auto_commit_interval_ms=500,
+        fetch_max_wait_ms=1_000,
         # Who subscribes to a topic that is not there yet looks for it so often.
         metadata_max_age_ms=2_500,
     )
