@@ -11,7 +11,7 @@ from tests.peers.client.kafka_cluster import KafkaCluster
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.client.admin.results import PartitionDescription
 from penstock.client.consumer.errors import LogTruncated
-from penstock.client.errors import TimedOut
+from penstock.client.errors import TimedOut, UnknownTopic
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
@@ -28,8 +28,8 @@ def _send(cluster: KafkaCluster, topic: str, count: int, first: int) -> None:
 def _partition(admin: Admin, topic: str) -> PartitionDescription | None:
     try:
         return admin.describe_topic(topic).partitions[0]
-    except TimedOut:
-        return None
+    except (TimedOut, UnknownTopic):
+        return None  # who was asked is frozen, or has not heard of the topic yet
 
 
 def _polled(consumer: Consumer[bytes, bytes], count: int) -> list[bytes]:
@@ -46,7 +46,11 @@ def test_a_consumer_notices_that_what_it_read_was_cut_off(cluster: KafkaCluster)
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     with Admin(cluster.bootstrap, request_timeout_ms=_ANSWER_MS) as admin:
         admin.create_topic(TopicSpec(topic, assignments={0: [_LAST, _FIRST]}, config=config))
-        until(lambda: len(admin.describe_topic(topic).partitions[0].isr) == 2, "both are in sync", PATIENCE_S)
+        until(
+            lambda: (found := _partition(admin, topic)) is not None and len(found.isr) == 2,
+            "both are in sync",
+            PATIENCE_S,
+        )
         _send(cluster, topic, 5, 0)
         cluster.nodes[_FIRST].freeze()
         with Consumer(

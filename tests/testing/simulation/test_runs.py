@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulation import __main__ as command
 from penstock.testing.simulation.__main__ import main
 from penstock.testing.simulation.checks import commit_findings, findings
 from penstock.testing.simulation.cluster import SimulatedCluster
@@ -19,7 +22,7 @@ from penstock.testing.simulation.faults import (
 from penstock.testing.simulation.hand import Hand, NoSuchHost
 from penstock.testing.simulation.history import History, Place, Sent
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
-from penstock.testing.simulation.run import Plan, simulate
+from penstock.testing.simulation.run import Plan, hastened, simulate
 from penstock.testing.simulation.scheduler import Scheduler
 
 _SEEDS_TO_CATCH_A_MUTATION = 40
@@ -87,6 +90,45 @@ def test_a_fault_to_a_host_that_is_not_there_is_refused() -> None:
     cluster = SimulatedCluster(Scheduler(0), 0, brokers=2, clients=1, settings={})
     with pytest.raises(NoSuchHost, match="broker-0, broker-1, client-0"):
         Hand(cluster, 0).schedule([Fault(1.0, "crash", "broker-7")])
+
+
+def test_a_disk_that_is_slow_for_several_reasons_is_as_slow_as_the_worst_and_the_hand_knows_when_all_is_over() -> None:
+    scheduler = Scheduler(0)
+    cluster = SimulatedCluster(scheduler, 0, brokers=1, clients=0, settings={})
+    hand, timing = Hand(cluster, 0), cluster.nodes[0].timing
+    hand.schedule(parse_schedule("1 slow-disk broker-0 for 3 x 20 | 2 slow-disk broker-0 for 3 x 50"))
+    slowness = []
+    for at_s in (1.5, 2.5, 4.5):
+        assert not scheduler.run_until(limit_s=at_s)
+        assert not hand.is_over
+        slowness.append(timing.slowness)
+    scheduler.run_until(limit_s=6)
+    assert [*slowness, timing.slowness] == [20, 50, 50, 1]
+    assert hand.is_over
+
+
+def test_a_run_that_ends_well_leaves_nothing_of_itself_in_the_process() -> None:
+    def runs() -> int:
+        return sum(isinstance(each, Scheduler) for each in gc.get_objects())
+
+    gc.collect()
+    before = runs()
+    assert not simulate(0).problem
+    assert runs() == before
+
+
+def test_drawn_faults_are_as_many_as_they_were_drawn_only_sooner_and_shorter() -> None:
+    fault = Fault(4.0, "cut", "broker-0", "broker-1", 3.0, 2.0)
+    assert hastened(fault) == Fault(2.0, "cut", "broker-0", "broker-1", 1.5, 2.0)
+
+
+def test_many_seeds_are_run_by_processes_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(command, "_SEEDS_A_LIFE", 2)
+    assert main(["--seeds", "3", "--jobs", "2", "--brokers", "1", "--schedule", "1 power broker-0 for 0.1"]) == 0
+    assert "3 seeds, 0 failed" in capsys.readouterr().out
 
 
 def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_and_taken_back() -> None:

@@ -10,7 +10,7 @@ to die it mostly dies at the worst moment: right after a write to a log, before 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -53,6 +53,7 @@ class Hand:
         self._down: Counter[str] = Counter()
         self._failing: Counter[str] = Counter()
         self._rotten: list[SimulatedNode] = []
+        self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._unfinished = 0
         cluster.on_killed = self._forget
 
@@ -282,10 +283,15 @@ class Hand:
         return back
 
     def _slow_down(self, node: SimulatedNode, factor: float) -> Undo:
-        def back() -> None:
-            node.timing.slowness /= factor
+        """As slow as the worst that is the matter with it: three of them at once would keep it busy for an hour."""
+        factors = self._slow[node.name]
 
-        node.timing.slowness *= factor
+        def back() -> None:
+            factors.remove(factor)
+            node.timing.slowness = max(factors, default=1.0)
+
+        factors.append(factor)
+        node.timing.slowness = max(factors)
         return back
 
     def _end_sessions(self, host: SimulatedHost) -> Undo | None:

@@ -28,7 +28,7 @@ from penstock.testing.simulation.history import Place
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
 from penstock.testing.simulation.scheduler import SimulationFailed
 
-TICK_S: Final = 0.01
+TICK_S: Final = 0.0075
 
 
 class InvariantBroken(SimulationFailed):

@@ -29,7 +29,10 @@ REQUEST_TIMEOUT_MS: Final = 1_500
 CONNECT_TIMEOUT_MS: Final = 1_000
 PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
-_BURST: Final = 12
+_PLACES_AT_ONCE: Final = 6
+_RECORDS_AT_ONCE: Final = 4
+_RESTLESS_S: Final = 0.2
+_CALM_S: Final = 0.4
 
 
 def places_of(topics: Iterable[str]) -> list[Place]:
@@ -45,7 +48,7 @@ def new_producer(bootstrap: str, name: str) -> AsyncProducer[bytes, bytes]:
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
         delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
         max_block_ms=PATIENCE_MS,
-        retry_backoff_ms=50,
+        retry_backoff_ms=100,
         start_timeout_ms=PATIENCE_MS,
     )
 
@@ -83,20 +86,24 @@ class Writer:
         random = self._random
         settling: list[asyncio.Task[None]] = []
         while not self.is_ending:
-            deliveries = [await self._hand_over(producer) for _ in range(1 + random.below(_BURST))]
+            places = [self._next_place() for _ in range(1 + random.below(_PLACES_AT_ONCE))]
+            deliveries = [
+                await self._hand_over(producer, place)
+                for place in places
+                for _ in range(1 + random.below(_RECORDS_AT_ONCE))
+            ]
             if random.below(4):
                 for what, delivery in deliveries:
                     await self._settle(what, delivery)
             else:
                 settling += [self.host.spawn(self._settle(what, delivery)) for what, delivery in deliveries]
-            await asyncio.sleep(random.uniform(0.0, 0.5 if self.is_calm else 0.15))
+            await asyncio.sleep(random.uniform(0.0, _CALM_S if self.is_calm else _RESTLESS_S))
         await producer.flush(PATIENCE_MS / 1000)
         await asyncio.gather(*settling)
         await producer.close()
 
-    async def _hand_over(self, producer: AsyncProducer[bytes, bytes]) -> tuple[Sent, Delivery]:
+    async def _hand_over(self, producer: AsyncProducer[bytes, bytes], place: Place) -> tuple[Sent, Delivery]:
         random = self._random
-        place = self._next_place()
         what = Sent(self.host.name, place, self._numbers[place])
         self._numbers[place] += 1
         self._history.sent.add(what)
@@ -147,7 +154,7 @@ class Reader:
                     expected = self._next.get(place)
                     self._history.saw(self.host.name, place, record.offset, record.value, expected)
                     self._next[place] = record.offset + 1
-            if not self._random.below(8):
+            if not self._random.below(3):
                 await self._commit(consumer)
         await consumer.close()
 
@@ -189,7 +196,7 @@ def new_consumer(
         session_timeout_ms=10_000,
         # A member whose coordinator loses power while it joins waits so long for the answer that never comes.
         max_poll_interval_ms=10_000,
-        retry_backoff_ms=50,
+        retry_backoff_ms=100,
         auto_commit_interval_ms=500,
         fetch_max_wait_ms=1_000,
         # Who subscribes to a topic that is not there yet looks for it so often.
