@@ -204,6 +204,24 @@ def test_writes_are_reported_in_order() -> None:
     assert story.fetched(require_stable=True) == 2
 
 
+def test_a_write_that_the_log_refused_is_over_while_earlier_ones_are_on_their_way() -> None:
+    """Too few replicas are in sync for new records, and those that were appended before wait for them."""
+    story = Story()
+    story.hold_writes = True
+    for offset in (1, 2):
+        story.send_commit({CLICKS: offset})
+    refused = story.held.pop().write_id
+    assert refused is not None
+    story.shard.append_failed(refused, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
+    with pytest.raises(WriteOutOfOrder):
+        story.shard.append_failed(refused, ErrorCode.NOT_ENOUGH_REPLICAS, story.now_ms)
+    story.write_next()
+    assert story.fetched(require_stable=True) == 1
+    story.hold_writes = False
+    assert story.commit({CLICKS: 3}) is ErrorCode.NONE
+    assert story.fetched() == 3
+
+
 def test_a_shard_serves_only_between_loading_and_unloading() -> None:
     shard = GroupCoordinatorShard(GroupSettings(), SeededRandom(1))
     request, context = HeartbeatRequest(group_id="g"), RequestContext(1, 4)

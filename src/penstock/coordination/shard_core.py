@@ -158,11 +158,11 @@ class ShardCore:
         return self._finish(turn)
 
     def append_failed(self, write_id: int, code: ErrorCode, now_ms: int) -> Outcome:
-        """The batch handed out under this id is not in the log and never will be.
+        """The batch handed out under this id is not in the log and never will be; earlier ones may be on their way.
 
         Where that is not certain, the shard is to be unloaded, and loaded again from the log.
         """
-        write = self._take_write(write_id)
+        write = self._take_write(write_id, in_order=False)
         if write is None:
             return Outcome([], [], None)
         turn = Turn(now_ms)
@@ -223,11 +223,11 @@ class ShardCore:
         records = [encode_record(record) for record in turn.records]
         return Outcome(turn.replies, records, self._last_write_id, turn.producer)
 
-    def _take_write(self, write_id: int) -> _Write | None:
+    def _take_write(self, write_id: int, *, in_order: bool = True) -> _Write | None:
         if self._phase is _Phase.GIVEN_UP:
             return None
         oldest = next(iter(self._writes), None)
-        if write_id != oldest:
+        if write_id != oldest and (in_order or write_id not in self._writes):
             raise WriteOutOfOrder(write_id, oldest)
         write = self._writes.pop(write_id)
         for group in write.groups:
