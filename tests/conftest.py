@@ -1,11 +1,16 @@
-"""What every test process leaves behind for the next module: nothing."""
+"""What holds for every test: none is judged by its time, and nothing is left behind for the next module."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# A first example imports what it needs, on a machine that may be busy.
+hypothesis.settings.register_profile("penstock", deadline=None)
+hypothesis.settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="module", autouse=True)

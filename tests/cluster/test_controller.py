@@ -71,6 +71,22 @@ def test_a_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
     stage.run(story())
 
 
+def test_a_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_that() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        held = await stage.controller(one)
+        one.tree.is_deaf = True
+        await two.tree.delete(paths.CONTROLLER)
+        [made] = await held.controller.create_topics([given("t", (1, 2))])
+        assert isinstance(made.refusal, NotController)
+        assert held.lost
+        assert not await two.tree.exists(paths.topic("t"))
+
+    stage.run(story())
+
+
 def test_a_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_makes_room() -> None:
     stage = Stage()
 

@@ -2,11 +2,11 @@
 
 Noun: a `ControllerStore`, the image that the tree holds by now, and what follows from it.
 
-Rule: every write checks that the epoch of this controller is still the last: a controller that was replaced changes
-nothing, and learns of it by the first write that it tries. The image is never ahead of the tree; it follows after each
-part of a decision. When it is not known whether a write was made, its nodes say so, and it is made again if it was not;
-if they cannot be read, or tell of somebody else's hand, the store is in doubt, and everything is read again before
-anything else is decided.
+Rule: every write checks that the epoch of this controller is still the last, and that its claim has not been ended: a
+controller that was replaced or is to be changes nothing, and learns of it by the first write that it tries. The image
+is never ahead of the tree; it follows after each part of a decision. When it is not known whether a write was made, its
+nodes say so, and it is made again if it was not; if they cannot be read, or tell of somebody else's hand, the store is
+in doubt, and everything is read again before anything else is decided.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from penstock.cluster.tree import ANY_VERSION, Check, Create, Delete, Node, Oper
 
 logger = logging.getLogger(__name__)
 
+_CLAIM: Final = (paths.CONTROLLER_EPOCH, paths.CONTROLLER)
 _TRIES: Final = 3  # of a write that is known not to have been made, as the connection broke
 
 
@@ -149,7 +150,11 @@ class ControllerStore:
     # The way of a change.
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        fenced = (Check(paths.CONTROLLER_EPOCH, self._claim.epoch_version), *operations)
+        fenced = (
+            Check(paths.CONTROLLER_EPOCH, self._claim.epoch_version),
+            Check(paths.CONTROLLER, ANY_VERSION),
+            *operations,
+        )
         for tries_left in reversed(range(_TRIES)):
             try:
                 await self.tree.multi(fenced)
@@ -165,7 +170,7 @@ class ControllerStore:
 
     def _failed(self, error: TreeError) -> Refusal:
         """What a failure means for the claim and for the image, and what whoever asked is told."""
-        is_replaced = isinstance(error, BadVersion | NoNode) and error.path == paths.CONTROLLER_EPOCH
+        is_replaced = isinstance(error, BadVersion | NoNode) and error.path in _CLAIM
         if is_replaced or isinstance(error, SessionExpired):
             logger.warning("this broker is the controller no more: %s", error)
             self.lose(NotController(f"this broker is the controller no more: {error}"))

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from penstock import Admin, Consumer, Producer, TopicPartition
+from penstock import Admin, Consumer, PenstockError, Producer, TopicPartition
 
 BEGIN_MS = 1_700_000_000_000
 PATIENCE_S = 30.0
@@ -100,7 +100,11 @@ def is_led(admin: Admin, topic: str, partitions: int) -> bool:
     if topic not in admin.list_topics():
         return False
     described = admin.describe_topic(topic).partitions
-    return len(described) == partitions and all(each.leader is not None for each in described)
+    if len(described) != partitions or any(each.leader is None for each in described):
+        return False
+    # Kafka names a leader before the broker itself has heard that it is one.
+    ends = admin.list_offsets({(topic, index): "latest" for index in range(partitions)})
+    return not any(isinstance(each, PenstockError) for each in ends.values())
 
 
 def texts(count: int, first: int = 0) -> list[bytes]:

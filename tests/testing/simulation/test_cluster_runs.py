@@ -58,6 +58,18 @@ def test_a_rolling_restart_fails_no_send() -> None:
     assert report.given_up == 0
 
 
+def test_nothing_is_given_up_for_lost_that_a_broker_comes_back_with() -> None:
+    # The one that is in sync is cut off, and taken for dead, until the faults are over.
+    faults = "2.49 add broker-3 | 3.582 sync-error broker-2 for 0.006 | 3.889 crash broker-1 for 0.089 | "
+    faults += (
+        "3.959 power broker-2 for 0.002 | 4.323 cut broker-0 for 1.169 | 5.091 slow-disk broker-0 for 0.909 x 58.8"
+    )
+    before = "0.541 clock broker-1 for 2.489 x 17.1 | 1.331 pause broker-1 for 0.014 | "
+    report = simulate(20205, scheduled(before + faults))
+    require_sound(report)
+    assert report.changes["unclean election"] == 0
+
+
 # The third is long out of sync when a disk is damaged, and then the one that has everything is gone for a while.
 _ONE_IS_DAMAGED = "2.5 crash broker-2 for 8 | 8.5 {} broker-1 for 0.3 | 8.8 crash broker-0 for 6"
 

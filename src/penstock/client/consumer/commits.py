@@ -1,13 +1,15 @@
 """Committed offsets: how far the group is said to have read.
 
-Rule: commits go out one after the other, since of two under way at once the older might arrive last. What the group's
-coordinator says about the member in its answer is told to the membership. Only news is committed by itself.
+Rule: commits go out one after the other, in the order in which they were asked for, since of two under way at once the
+older might arrive last. What the group's coordinator says about the member in its answer is told to the membership.
+Only news is committed by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -36,6 +38,28 @@ _GONE: Final = frozenset(
 )
 
 
+class _Row:
+    """Those who wait for their turn. A place counts from the call on, not from when its task first runs."""
+
+    def __init__(self) -> None:
+        self._places: deque[asyncio.Future[None]] = deque()
+
+    def enter(self) -> asyncio.Future[None]:
+        """Done when it is this place's turn, which lasts until it leaves."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._places.append(place)
+        self._call()
+        return place
+
+    def leave(self, place: asyncio.Future[None]) -> None:
+        self._places.remove(place)
+        self._call()
+
+    def _call(self) -> None:
+        if self._places and not self._places[0].done():
+            self._places[0].set_result(None)
+
+
 class Commits:
     def __init__(
         self, store: OffsetStore, settings: ConsumerSettings, clock: Clock, on_refusal: Callable[[], None]
@@ -44,7 +68,7 @@ class Commits:
         self._settings = settings
         self._clock = clock
         self._on_refusal = on_refusal
-        self._one_at_a_time = asyncio.Lock()
+        self._row = _Row()
         self._saved: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.membership: Membership | None = None
@@ -87,8 +111,16 @@ class Commits:
         group_id = self._group_id()
         if not offsets:
             return
+        place = self._row.enter()
         try:
-            async with asyncio.timeout(timeout_ms / 1000), self._one_at_a_time:
+            await self._commit(group_id, offsets, timeout_ms, place)
+        finally:
+            self._row.leave(place)
+
+    async def _commit(self, group_id: str, offsets: Offsets, timeout_ms: float, place: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await place
                 await self._store.save(group_id, offsets, self.committer)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
@@ -113,19 +145,27 @@ class Commits:
         done: Told | None = None,
     ) -> None:
         """Commit without waiting; `done` is told the outcome, on the loop's thread."""
-        if offsets:
-            task = asyncio.ensure_future(self._commit_quietly(dict(offsets), done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if not offsets:
+            return
+        place = self._row.enter()
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._row.leave(place)
+
+        task = asyncio.ensure_future(self._commit_quietly(dict(offsets), done, place))
+        self._tasks.add(task)
+        task.add_done_callback(over)
 
     async def _commit_quietly(
         self,
         offsets: Offsets,
         done: Told | None,
+        place: asyncio.Future[None],
     ) -> None:
         failure: BaseException | None = None
         try:
-            await self.commit(offsets, self._settings.default_api_timeout_ms)
+            await self._commit(self._group_id(), offsets, self._settings.default_api_timeout_ms, place)
         except PenstockError as error:
             failure = error
             _log.warning("offsets were not committed: %s", error)

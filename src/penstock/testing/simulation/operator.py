@@ -4,7 +4,8 @@ Noun: an `Operator`, a process with the real admin client: makes the topics, the
 leaders elected, and makes topics that are written, read and deleted while everything goes on. When the faults are over
 it stays, to decide what the cluster does not decide by itself.
 
-Rule: what is refused or not answered is tried again later, or not at all. A topic that is made again under the name of
+Rule: what is refused or not answered is tried again later, or not at all. That records are lost is accepted only when
+everybody had the time to come back with them. A topic that is made again under the name of
 one that was deleted is another topic: nothing of the old one is in it.
 """
 
@@ -35,6 +36,8 @@ from penstock.testing.simulation.workload import (
 BRIEF: Final = "brief"
 _AGAIN_S: Final = 0.25
 _CALL_MS: Final = 2_500
+# Who was taken for dead, and is not, is back by then with what it has.
+_HOPE_S: Final = 3.0
 _RECORDS: Final = 12
 _AT_ONCE: Final = 4
 
@@ -77,15 +80,16 @@ class Operator:
             await self._make(admin, name, settings)
         actions = (self._move, self._move, self._elect, self._live_briefly)
         while not self.is_ending:
-            await asyncio.sleep(self._random.uniform(0.1, 1.5))
+            await asyncio.sleep(self._random.uniform(0.1, 1.25))
             action = actions[self._random.below(len(actions))]
             try:
                 await action(admin)
             except PenstockError as error:
                 self._note(f"{action.__name__} failed: {type(error).__name__}")
+        until_s = self.host.scheduler.now_s + _HOPE_S
         while not self.is_released:
             await asyncio.sleep(_AGAIN_S)
-            if self.lost:
+            if self.lost and self.host.scheduler.now_s > until_s:
                 await self._accept_loss(admin)
         await admin.close()
 

@@ -31,7 +31,7 @@ PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
 _PLACES_AT_ONCE: Final = 6
 _RECORDS_AT_ONCE: Final = 4
-_RESTLESS_S: Final = 0.2
+_RESTLESS_S: Final = 0.17
 _CALM_S: Final = 0.4
 
 

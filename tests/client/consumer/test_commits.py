@@ -1,0 +1,108 @@
+"""In which order commits reach the store, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from penstock.client.consumer.commits import Commits
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.errors import TimedOut
+from penstock.client.offset_stores.base import NO_MEMBER, Membership, OffsetAndMetadata
+from penstock.runtime.clock import ManualClock
+
+P = TopicPartition("t", 0)
+
+
+class SlowStore:
+    """Saves when it is let, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.saved: list[int] = []
+        self.under_way = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def load(self, group: str, partitions: Iterable[Any]) -> dict[Any, OffsetAndMetadata]:
+        return {P: OffsetAndMetadata(self.saved[-1])} if self.saved else {}
+
+    async def save(
+        self, group: str, offsets: Mapping[Any, OffsetAndMetadata], membership: Membership = NO_MEMBER
+    ) -> None:
+        assert not self.under_way, "two at once"
+        self.under_way += 1
+        try:
+            await self.gate.wait()
+            self.saved.append(offsets[P].offset)
+        finally:
+            self.under_way -= 1
+
+    async def close(self) -> None: ...
+
+
+def story(tell: Callable[[Commits, SlowStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = SlowStore()
+        commits = Commits(store, ConsumerSettings(group_id="g"), ManualClock(), lambda: None)
+        async with asyncio.timeout(10):
+            await tell(commits, store)
+
+    asyncio.run(run())
+
+
+def at(offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {P: OffsetAndMetadata(offset)}
+
+
+def test_a_commit_does_not_overtake_one_that_was_asked_for_in_the_same_turn() -> None:
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        commits.commit_soon(at(1))
+        await commits.commit(at(2), 1_000)
+        await commits.drain()
+        assert store.saved == [1, 2]
+
+    story(tell)
+
+
+def test_commits_go_out_one_after_the_other_in_the_order_of_the_calls() -> None:
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        store.gate.clear()
+        heard: list[int] = []
+        for offset in range(1, 6):
+            commits.commit_soon(at(offset), lambda offsets, _: heard.append(offsets[P].offset))
+        last = asyncio.ensure_future(commits.commit(at(6), 1_000))
+        await asyncio.sleep(0)
+        store.gate.set()
+        await last
+        assert store.saved == [1, 2, 3, 4, 5, 6]
+        assert heard == [1, 2, 3, 4, 5]
+
+    story(tell)
+
+
+def test_one_that_gives_up_while_it_waits_lets_the_others_go_on_in_order() -> None:
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        store.gate.clear()
+        commits.commit_soon(at(1))
+        with pytest.raises(TimedOut):
+            await commits.commit(at(2), 1)
+        commits.commit_soon(at(3))
+        store.gate.set()
+        await commits.commit(at(4), 1_000)
+        assert store.saved == [1, 3, 4]
+
+    story(tell)
+
+
+def test_closing_before_a_commit_began_leaves_the_row_free() -> None:
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        commits.commit_soon(at(1))
+        await commits.close()  # its task has not run yet
+        await commits.commit(at(2), 1_000)
+        assert store.saved == [2]
+
+    story(tell)
