@@ -113,6 +113,9 @@ def run(
                3  no broker could be reached
                4  refused, or a pipeline has failed; what its tables have is sound
     """
+    from penstock.activity.pipelines import memory
+
+    memory.give_back()  # before anything below is imported
     from penstock.activity.pipelines import registry
     from penstock.activity.pipelines.backfill import check_idle, check_span
     from penstock.cli.activity_clusters import event_cluster

@@ -11,19 +11,36 @@ import pytest
 
 from penstock.activity.pipelines.running import settings_for
 
-_PROGRAM = """
+# What Python is told, and what Arrow's own functions ask for.
+_AFTER = """
 import pyarrow
 from penstock.activity.pipelines import memory
 memory.give_back()
 print(pyarrow.default_memory_pool().backend_name)
 """
+_BEFORE = """
+from penstock.activity.pipelines import memory
+memory.give_back()
+import pyarrow, pyarrow.compute
+begins = {name: getattr(pyarrow, f"{name}_memory_pool")() for name in pyarrow.supported_memory_backends()}
+asked = {name: pool.bytes_allocated() for name, pool in begins.items()}
+held = pyarrow.table({"k": ["a"] * 1000}).group_by("k").aggregate([("k", "count")])
+print(*(name for name, pool in begins.items() if pool.bytes_allocated() > asked[name]))
+"""
+_POOLS = """
+import os, sys
+from penstock.activity.pipelines import memory
+memory.give_back()
+print(os.environ["_RJEM_MALLOC_CONF"])
+"""
 
 
-def backend(**variables: str) -> str:
-    """Which of Arrow's allocators a process has that gives back what is free."""
-    given = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+def said(program: str, **variables: str) -> str:
+    """What a process prints that gives back what is free."""
+    ours = ("ARROW_DEFAULT_MEMORY_POOL", "_RJEM_MALLOC_CONF")
+    given = {name: value for name, value in os.environ.items() if name not in ours}
     answer = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env={**given, **variables}, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", program], env={**given, **variables}, capture_output=True, text=True, timeout=120,
         check=True,
     )  # fmt: skip
     return answer.stdout.strip()
@@ -31,11 +48,25 @@ def backend(**variables: str) -> str:
 
 @pytest.mark.skipif("jemalloc" not in pa.supported_memory_backends(), reason="this Arrow was built without jemalloc")
 def test_what_arrow_has_let_go_of_goes_back_to_the_system() -> None:
-    assert backend() == "jemalloc"
+    assert said(_AFTER) == "jemalloc"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or "jemalloc" not in pa.supported_memory_backends(), reason="Arrow is told so on Linux only"
+)
+def test_arrows_own_functions_ask_the_same_allocator() -> None:
+    assert said(_BEFORE) == "jemalloc"
 
 
 def test_whoever_has_chosen_an_allocator_keeps_it() -> None:
-    assert backend(ARROW_DEFAULT_MEMORY_POOL="system") == "system"
+    assert said(_AFTER, ARROW_DEFAULT_MEMORY_POOL="system") == "system"
+    assert said(_BEFORE, ARROW_DEFAULT_MEMORY_POOL="system") == "system"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="said on Linux only")
+def test_delta_has_few_pools_or_those_that_somebody_chose() -> None:
+    assert "narenas:2" in said(_POOLS)
+    assert said(_POOLS, _RJEM_MALLOC_CONF="narenas:7") == "narenas:7"
 
 
 def test_spark_on_this_machine_keeps_little_of_what_is_past_and_spark_elsewhere_what_its_owners_say() -> None:
