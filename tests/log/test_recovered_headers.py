@@ -74,4 +74,4 @@ def test_nothing_is_remembered_once_the_log_is_open() -> None:
     log = reopen(files, TINY, clean=False).log
     assert log.segment_count > 2
     assert all(log.segment_at(index).walked is None for index in range(log.segment_count))
-    assert all(segment.walked is None for segment in log._unsynced)
+    assert all(segment.walked is None for segment in log.durability.unsynced)

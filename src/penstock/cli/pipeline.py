@@ -115,7 +115,7 @@ def run(
     """
     from penstock.activity.pipelines import memory
 
-    memory.give_back()  # before anything below is imported
+    memory.give_back()  # before anything below loads Arrow
     from penstock.activity.pipelines import registry
     from penstock.activity.pipelines.backfill import check_idle, check_span
     from penstock.cli.activity_clusters import event_cluster

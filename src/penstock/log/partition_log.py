@@ -18,9 +18,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from penstock.log import closing
 from penstock.log.append_checks import check_client_batches, check_sizes, must_roll
-from penstock.log.checkpoints import LEADER_EPOCH_FILE, atomic_write
+from penstock.log.checkpoints import atomic_write
 from penstock.log.damage import LogDamage, forget_note, write_note
+from penstock.log.durability import Durability
 from penstock.log.errors import (
     DamagedLog,
     DiskFull,
@@ -35,16 +37,14 @@ from penstock.log.errors import (
 )
 from penstock.log.flush import Flush
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.marks import Marks, is_worth_marking
 from penstock.log.open_segments import OpenSegments
 from penstock.log.producers.snapshot import snapshot_name
 from penstock.log.producers.state import CompletedTransaction, ProducerStates
 from penstock.log.recompression import recompressed
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
-from penstock.log.segment_mark import Marker
 from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
 from penstock.log.settings import LogSettings
-from penstock.log.sweeping import DELETED, segment_files
+from penstock.log.sweeping import segment_files
 from penstock.log.sync_failures import note_failed_sync
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
 from penstock.records import (
@@ -56,7 +56,7 @@ from penstock.records import (
     stamp_append_time,
 )
 from penstock.records.control import decode_marker
-from penstock.runtime.files import File, Files
+from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,6 @@ class PartitionLog:
         self.epochs = epochs
         self.producers = producers
         self.log_start_offset = log_start_offset
-        self.flushed_offset = flushed_offset
         self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
         self._cuts: list[int] = []  # where each truncation cut
         self.restored_offset: int | None = None  # of the snapshot that this start began from
@@ -109,14 +108,8 @@ class PartitionLog:
         self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
-        self._prepared_size = self._flushed_size = 0  # of the log at its last flush
-        self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
-        self._appended_ms = now_ms
-        self.marks = Marks()
-        self._marker: Marker | None = None  # that a flush is writing
-        self._unsynced: list[Segment] = list(unsynced)
-        self._folder_changes = 1  # its files may be new
-        self._folder_changes_synced = 0
+        self.durability = Durability(self, flushed_offset, now_ms, unsynced)
+        self.marks = self.durability.marks
         self._failure: LogFailed | None = None
         self.damage: LogDamage | None = None  # the first that is known of
         self._open = OpenSegments(files, folder)
@@ -296,10 +289,7 @@ class PartitionLog:
         except LogFailed as error:
             self.fail(error)
             raise
-        self._appended_ms = now_ms
-        if self._unflushed_ms is None:
-            self._unflushed_ms = now_ms
-        self.marks.appended(now_ms)
+        self.durability.appended(now_ms)
         for header in headers:
             if header.leader_epoch > self.epochs.latest_epoch:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -338,10 +328,8 @@ class PartitionLog:
                 raise self.fail(second) from error
             raise self._disk_error(error) from error
         self.table = self.table.with_row(Row(old.base_offset, old.size, old.max_timestamp))
-        self._unsynced.append(old)
         self._open.add(old)
-        self._folder_changes += 1
-        self.marks.forget(base_offset)
+        self.durability.rolled(old, base_offset)
         self.active = new
         self._rolled_ms = now_ms
 
@@ -362,23 +350,22 @@ class PartitionLog:
     def forget_segment(self, base_offset: int) -> None:
         """Drop what is kept in memory of a sealed segment whose files change or go."""
         self._open.forget(base_offset)
-        self._unsynced = [waiting for waiting in self._unsynced if waiting.base_offset != base_offset]
+        self.durability.forget_segment(base_offset)
 
     def replace_segments(self, table: SegmentTable, active: Segment) -> None:
         """Go on with other segments: whoever changed the files says so here."""
         self.table = table
         self.active = active
-        self._folder_changes += 1
+        self.durability.folder_changes += 1
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
 
     def after_truncation(self, end_offset: int) -> None:
         """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
         self._cuts.append(end_offset)
-        self.marks.cut(self.active)
+        self.durability.cut(end_offset)
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
-        self.flushed_offset = min(self.flushed_offset, end_offset)
         self.checkpointed_offset = min(self.checkpointed_offset, end_offset)
         self._high_watermark = max(self.log_start_offset, min(self._high_watermark, end_offset))
 
@@ -508,13 +495,18 @@ class PartitionLog:
     # --- flush
 
     @property
+    def flushed_offset(self) -> int:
+        """Everything below is durable."""
+        return self.durability.flushed_offset
+
+    @property
     def unflushed(self) -> int:
-        return self.log_end_offset - self.flushed_offset
+        return self.log_end_offset - self.durability.flushed_offset
 
     @property
     def unflushed_bytes(self) -> int:
         """About; deletions count as flushes."""
-        return max(0, self.size - self._flushed_size)
+        return self.durability.unflushed_bytes
 
     @property
     def flush_count_reached(self) -> bool:
@@ -525,17 +517,12 @@ class PartitionLog:
         """Whether the topic's own flush policy asks for a flush."""
         if self.unflushed <= 0:
             return False
-        if self.flush_count_reached:
-            return True
-        # What recovery found is not known to be durable, either, and nobody knows how old it is.
-        return self._unflushed_ms is None or now_ms - self._unflushed_ms >= self.settings.flush_ms
+        return self.flush_count_reached or self.durability.is_older(now_ms, self.settings.flush_ms)
 
     def flush_wanted(self, now_ms: int, most_bytes: int, most_ms: int) -> bool:
         """Whether so much, or something so old, is not durable or has no mark; about, as deletions count as flushes."""
-        if self.unflushed > 0:
-            too_old = self._unflushed_ms is None or now_ms - self._unflushed_ms >= most_ms
-            if too_old or self.size - self._flushed_size >= most_bytes:
-                return True
+        if self.unflushed > 0 and (self.durability.is_older(now_ms, most_ms) or self.unflushed_bytes >= most_bytes):
+            return True
         # Where every append is synced for its producer nothing else would ever ask for a mark.
         return self.marks.wanted(self.active, now_ms, most_bytes, most_ms)
 
@@ -545,72 +532,14 @@ class PartitionLog:
         With `mark`, the flush leaves one for the next start after a crash, if there is enough to be worth it.
         """
         self.require_online()
-        changes = self._folder_changes
-        folder_is_dirty = changes != self._folder_changes_synced
-        mark = mark and self.marks.worth_it(self.active)
-        is_durable = self.flushed_offset >= self.log_end_offset and not self._unsynced and not folder_is_dirty
-        if is_durable and not mark:
-            return None
-        targets: list[File] = []
         try:
-            for segment in self._unsynced:
-                targets += [segment.file, segment.index.file, segment.time_index.file]
-                segment.aborted.flush()
-            self.active.aborted.flush()
-            targets.append(self.active.file)
-            marker = self._begin_mark(targets) if mark else None
-            self.epochs.save(self.files, f"{self.folder}/{LEADER_EPOCH_FILE}")
+            return self.durability.prepare(mark)
         except OSError as error:
             raise self._disk_error(error) from error
-        self._prepared_size = self.size
-        folder = self.folder if folder_is_dirty else None
-        sealed = frozenset(segment.base_offset for segment in self._unsynced)
-        return Flush(self.files, self.log_end_offset, self.generation, targets, folder, sealed, changes, marker)
-
-    def _begin_mark(self, targets: list[File]) -> Marker:
-        active = self.active
-        marker = Marker(self.files, active, self.producers.snapshot())
-        targets += [active.index.file, active.time_index.file]
-        self.marks.tried(active.base_offset, active.size, self._appended_ms)
-        self._marker = marker
-        return marker
 
     def complete_flush(self, flush: Flush) -> None:
         """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
-        if flush.marker is not None and (flush.generation != self.generation or flush.marker is not self._marker):
-            flush.marker.drop()
-        if flush.generation != self.generation:
-            return
-        self.flushed_offset = max(self.flushed_offset, flush.end_offset)
-        self._flushed_size = self._prepared_size
-        self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
-        self._unsynced = [segment for segment in self._unsynced if segment.base_offset not in flush.sealed]
-        # What was appended while the flush ran is at most as old as that.
-        self._unflushed_ms = None if self.flushed_offset >= self.log_end_offset else self._appended_ms
-        if flush.marker is not None and flush.marker is self._marker:
-            self._marker = None
-            self._keep_mark(flush.marker)
-
-    def _keep_mark(self, marker: Marker) -> None:
-        """Let a mark count that was written, and remove those that it makes needless."""
-        if not marker.is_written or self._failure is not None:
-            marker.drop()
-            return
-        if marker.offset == self.active.base_offset:
-            marker.drop()  # the segment was rolled there, and its own snapshot tells the same
-            return
-        try:
-            marker.keep()
-            self._folder_changes += 1
-            self.marks.added(marker.offset, self._folder_changes)
-            for offset in self.marks.take_old(self.checkpointed_offset, self._folder_changes_synced):
-                self._remove_snapshot(offset)
-        except OSError as error:
-            self.fail(error)
-
-    def _remove_snapshot(self, offset: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.files.remove(f"{self.folder}/{snapshot_name(offset)}")
+        self.durability.complete(flush)
 
     def flush(self) -> None:
         """Make everything durable, here and now."""
@@ -627,17 +556,7 @@ class PartitionLog:
 
     def is_as_found(self) -> bool:
         """Whether all that `close` would leave is there already, durable: nothing changed since the last clean stop."""
-        if self.found_closed_at != self.log_end_offset or self.generation or self._failure is not None:
-            return False
-        # The manifest below tells of most of these, but by the folder's time, which may stand still for milliseconds.
-        if self._folder_changes > 1 or self._unsynced or self.deletions_pending:
-            return False
-        if self.epochs.dirty or self.active.is_torn:
-            return False
-        try:
-            return SegmentTable.load(self.files, self.folder) is not None
-        except OSError:
-            return False  # closing it meets the same error, and says what it means
+        return closing.is_as_found(self)
 
     def close(self) -> None:
         """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest.
@@ -648,35 +567,13 @@ class PartitionLog:
             self.release()
             return
         try:
-            if self._marker is not None:
-                self._marker.is_cancelled, self._marker = True, None
+            self.durability.cancel_mark()
             if self._failure is None:
-                self.active.seal()
-                self.flush()
-                self._replace_marks()
-                self._save_manifest()
+                closing.leave_behind(self)
         except OSError as error:
             raise self._disk_error(error) from error
         finally:
             self.release()
-
-    def _replace_marks(self) -> None:
-        """Leave a snapshot for the end, with a mark if there is much before it, and no other inside of a segment."""
-        end, active, data = self.log_end_offset, self.active, None
-        if is_worth_marking(active.size):
-            data = Marker(self.files, active, self.producers.snapshot()).encode()
-        self.write_producer_snapshot(end, data)
-        for offset in self.marks.take_all():
-            if offset != end:
-                self._remove_snapshot(offset)
-
-    def _save_manifest(self) -> None:
-        if self.damage is not None:
-            return  # the next start must look for the note of it
-        if self.deletions_pending and any(name.endswith(DELETED) for name in self.files.list_folder(self.folder)):
-            return  # the next start must list the folder to find them
-        active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)
-        self.stamped_table().with_row(active).save(self.files, self.folder)
 
     def release(self) -> None:
         """Let go of the files without writing anything."""

@@ -28,10 +28,12 @@ held = pyarrow.table({"k": ["a"] * 1000}).group_by("k").aggregate([("k", "count"
 print(*(name for name, pool in begins.items() if pool.bytes_allocated() > asked[name]))
 """
 _POOLS = """
-import os, sys
+import os
 from penstock.activity.pipelines import memory
+at_load = []
+memory._load = lambda: at_load.append(os.environ["_RJEM_MALLOC_CONF"])
 memory.give_back()
-print(os.environ["_RJEM_MALLOC_CONF"])
+print(*at_load, "for", "all" if "_RJEM_MALLOC_CONF" in os.environ else "this one")
 """
 
 
@@ -65,8 +67,10 @@ def test_whoever_has_chosen_an_allocator_keeps_it() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="said on Linux only")
 def test_delta_has_few_pools_or_those_that_somebody_chose() -> None:
-    assert "narenas:2" in said(_POOLS)
-    assert said(_POOLS, _RJEM_MALLOC_CONF="narenas:7") == "narenas:7"
+    ours = said(_POOLS)
+    assert "narenas:2" in ours
+    assert ours.endswith(" for this one")  # and not for processes that it starts
+    assert said(_POOLS, _RJEM_MALLOC_CONF="narenas:7") == "narenas:7 for all"
 
 
 def test_spark_on_this_machine_keeps_little_of_what_is_past_and_spark_elsewhere_what_its_owners_say() -> None:

@@ -95,7 +95,13 @@ def test_a_damaged_status_is_nobodys(tmp_path: Path) -> None:
         ("...\npenstock.client.errors.BrokerError: x: no (CLUSTER_AUTHORIZATION_FAILED). Ask\n", "x: no", False),
         ("Job aborted\nReason: ExecutorLostFailure (executor 1 exited)\n", "an executor was lost", True),
         ("...\npenstock.spark.errors.DataLost: it is gone\nat ... java.io.EOFException\n", "it is gone", False),
-        ("Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n", "Job aborted", False),
+        ("Job aborted\nCaused by: java.lang.OutOfMemoryError: Java heap space\n", "OutOfMemoryError: Java heap", False),
+        (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1623.getResult.\n"
+            ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n\tat org.apache...\n"
+            "Caused by: java.io.IOException: No space left on device\n\tat java.base...\n",
+            "IOException: No space left on device", False,
+        ),
         ("[STREAM_FAILED]\norg.apache.spark.SparkException: Python worker failed to connect back.\n", "busy", True),
         ("Traceback\nValueError: no such thing\n", "ValueError: no such thing", False),
     ],

@@ -19,6 +19,8 @@ from penstock.wire.error_codes import ErrorCode
 _OURS: Final = re.compile(r"(penstock(?:\.\w+)+)\.(\w+): (.+)")
 _CODE: Final = re.compile(r"\(([A-Z_]+)\)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
+# Of Java's: the error that Py4J tells of, and what caused it.
+_CAUSED: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
 _LONGEST: Final = 400
 _SPARKS: Final = ("pyspark.", "py4j.")
 _ALL_OF_IT: Final = "PENSTOCK_TRACEBACK=1 shows all of it"
@@ -79,9 +81,16 @@ def cause_of(text: str, name: str) -> PenstockError:
     for words, meaning in _TROUBLES:
         if words in text:
             return _noted(SparkTrouble(f"{name}: {meaning}", hint=_ALL_OF_IT), text)
-    raised = _RAISED.findall(text)
-    said = f"{raised[-1][0]}: {raised[-1][1]}" if raised else next(iter(text.strip().splitlines()), "no reason given")
-    return _noted(PipelineError(f"{name}: {_short(said)}", hint=_ALL_OF_IT), text)
+    return _noted(PipelineError(f"{name}: {_short(_said(text))}", hint=_ALL_OF_IT), text)
+
+
+def _said(text: str) -> str:
+    """The line of a text that tells most: what Python raised, else what Java did, the first cause of it."""
+    raised = [one for one in _RAISED.findall(text) if not one[0].startswith("Py4J")] or _CAUSED.findall(text)
+    if not raised:
+        return next(iter(text.strip().splitlines()), "no reason given")
+    kind, message = raised[-1]
+    return f"{kind}: {message}" if message.strip() else kind
 
 
 def in_one_line(error: BaseException, name: str) -> PenstockError:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 _ARROWS_CHOICE: Final = "ARROW_DEFAULT_MEMORY_POOL"
@@ -24,25 +26,41 @@ _C_POOLS: Final = 2
 
 
 def give_back() -> None:
-    """From now on, for all of this process: best before Arrow and Delta are imported, and again after that.
+    """From now on, for all of this process. Loads Arrow and Delta, if they are installed and were not loaded before.
 
-    What an allocator does not know is left out.
+    What an allocator does not know is left out. Processes that are started later are not concerned.
     """
-    is_linux = sys.platform == "linux"
-    if is_linux:
-        _have_few_pools()
-    if _ARROWS_CHOICE in os.environ:
-        return
+    if sys.platform == "linux":
+        _limit_c_library()
+        with _said({_ARROWS_CHOICE: _FRUGAL, _DELTAS_CHOICE: _FEW_POOLS}):
+            _load()
+    else:
+        _load()
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None and _FRUGAL in arrow.supported_memory_backends():
-        # Not for all of it: Arrow's own functions ask for what the variable said when it was loaded.
+    if arrow is not None and _ARROWS_CHOICE not in os.environ and _FRUGAL in arrow.supported_memory_backends():
+        # If it was loaded before, this is not all of it: its own functions ask for what the variable said then.
         arrow.set_memory_pool(arrow.jemalloc_memory_pool())
-    elif arrow is None and is_linux:
-        os.environ[_ARROWS_CHOICE] = _FRUGAL
 
 
-def _have_few_pools() -> None:
-    os.environ.setdefault(_DELTAS_CHOICE, _FEW_POOLS)
+def _load() -> None:
+    for name in ("pyarrow", "deltalake"):
+        with contextlib.suppress(ImportError):  # whoever needs it says so, and what to install
+            importlib.import_module(name)
+
+
+def _limit_c_library() -> None:
     if _C_CHOICE not in os.environ:
         with contextlib.suppress(AttributeError, OSError):  # a C library without
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _C_POOLS)
+
+
+@contextlib.contextmanager
+def _said(variables: Mapping[str, str]) -> Iterator[None]:
+    """For the time of loading; what somebody else has said stays."""
+    new = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]

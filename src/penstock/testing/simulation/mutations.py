@@ -32,7 +32,7 @@ class UnknownMutation(ValueError):
 
 
 def _durable_at_once(self: GroupCommit, log: Any, offset: int, done: Callable[[None], None], **given: Any) -> None:
-    log.flushed_offset = max(log.flushed_offset, offset)
+    log.durability.flushed_offset = max(log.flushed_offset, offset)
     done(None)
 
 
@@ -61,11 +61,11 @@ def _no_sync(self: SimulatedFile) -> None:
 
 def _advance_over_unsynced(self: Partition) -> None:
     log = self.log
-    synced, log.flushed_offset = log.flushed_offset, log.log_end_offset
+    synced, log.durability.flushed_offset = log.flushed_offset, log.log_end_offset
     try:
         _REAL_ADVANCE(self)
     finally:
-        log.flushed_offset = synced
+        log.durability.flushed_offset = synced
 
 
 _REAL_RUN = Flush.run
