@@ -16,7 +16,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,8 @@ _SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _FINISHED: Final = "spark.penstock.registered"
 _REMOTE: Final = "sc://"
+# For every query that starts, and again for every task: see PythonStreamingSourceRunner of Spark's.
+_SET_BY_SPARK: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
 
 def session(
@@ -107,10 +110,34 @@ def finish(spark: SparkSession, *, visible_lag: bool = True) -> None:
     from penstock.spark.source import PenstockDataSource
 
     if spark.conf.get(_FINISHED, None) is None:
-        spark.dataSource.register(PenstockDataSource)
+        with _variables_there(spark):
+            spark.dataSource.register(PenstockDataSource)
         spark.conf.set(_FINISHED, "true")
     if visible_lag:
         publish(spark)
+
+
+@contextmanager
+def _variables_there(spark: SparkSession) -> Iterator[None]:
+    """What is registered meanwhile has a place for all variables that Spark sets for it later, whatever they are then.
+
+    All queries of a session share the source's variables, in a Java map. The start of a query sets some, while tasks of
+    another one, with the map in them, are written down. That fails (OptionalDataException) if a place is new.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        variables = spark.sparkContext.environment
+    except PySparkException:  # Spark Connect: the server has them
+        yield
+        return
+    added = [name for name in _SET_BY_SPARK if name not in variables]
+    variables.update(dict.fromkeys(added, ""))
+    try:
+        yield
+    finally:
+        for name in added:
+            del variables[name]
 
 
 def finish_always() -> None:

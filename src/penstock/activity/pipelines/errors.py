@@ -37,6 +37,8 @@ _TROUBLES: Final = (
     ("java.net.SocketException", "a connection inside Spark has ended"),
     ("java.net.ConnectException", "a connection inside Spark could not be opened"),
     ("java.io.EOFException", "a connection inside Spark has ended"),
+    ("java.io.OptionalDataException", "Spark changed a task while it wrote it down"),
+    ("java.util.ConcurrentModificationException", "two threads of Spark's got into each other's way"),
 )
 """Words of Spark's, and what they mean; the first one found counts."""
 
