@@ -10,6 +10,7 @@ from penstock.cluster import broker_changes, broker_news, controller_duties, ele
 from penstock.cluster.broker_news import BrokerNews
 from penstock.cluster.image import PartitionImage
 from penstock.cluster.partition_rules import PartitionRules
+from penstock.log import opening
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producers.state import ProducerStates
 from penstock.replication import partition as partitions
@@ -135,6 +136,8 @@ _EMPTIED_FAR_AWAY: Final = (
 _ONLY_ONE_IS_LEFT: Final = "2.5 crash broker-2 for 4.5 | 6.8 crash broker-0 for 5 | 6.9 crash broker-1 for 5"
 _ONE_FORGETS: Final = "2.5 stop broker-2 for 7 | 6 power broker-1 for 0.3 | 6.3 stop broker-0 for 8"
 _ONE_IS_EMPTIED: Final = "2.5 crash broker-2 for 6 | 6.5 empty broker-1 for 0.3 | 6.8 crash broker-0 for 6"
+# Likewise, and a bit has flipped in what is durable on the second.
+_ONE_IS_DAMAGED: Final = "2.5 crash broker-2 for 8 | 8.5 header-flip broker-1 for 0.3 | 8.8 crash broker-0 for 6"
 
 CLUSTER_MUTATIONS: dict[str, Mutation] = {
     "truncate-by-watermark": Mutation(
@@ -213,6 +216,12 @@ CLUSTER_MUTATIONS: dict[str, Mutation] = {
         ((controller_duties, "news_of_brokers", _nobody_emptied),),
         BROKERS,
         _ONE_IS_EMPTIED,
+    ),
+    "damage-taken-for-a-torn-end": Mutation(
+        "a log is cut where what was durable is damaged, and its broker is taken for one that is in sync",
+        ((opening, "_ended", lambda damage: None), (opening, "_missing_end", lambda *given: None)),
+        BROKERS,
+        _ONE_IS_DAMAGED,
     ),
     "epoch-stays-after-restart": Mutation(
         "a leader that was started again leads on in its old epoch",
