@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.activity_sustained", description="All pipelines for a while, at a flat rate."
     )
-    parser.add_argument("--minutes", type=float, default=15.0, help="how long events come (15)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long events come (30)")
     parser.add_argument("--rate", type=float, default=2_000.0, help="events a second (2000)")
     parser.add_argument("--folder", type=Path, help="where the run's data is put meanwhile (a temporary folder)")
     parser.add_argument("--without-report", action="store_true", help="do not check at the end that nothing was lost")

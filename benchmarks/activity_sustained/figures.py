@@ -22,7 +22,8 @@ LAG_SHARE: Final = 0.2
 MEMORY_MB: Final = 16.0
 MEMORY_SHARE: Final = 0.05
 RATE_SHARE: Final = 0.99
-_WARM_UP_S: Final = 300.0
+_WARM_UP_S: Final = 900.0
+"""The feed looks back ten minutes, and what it looked at is kept for three more: until then memory grows by design."""
 _MOST_PAIRED: Final = 200
 
 HEAP: Final = "Spark's Java after collections"
@@ -52,7 +53,7 @@ class Verdict(NamedTuple):
 
 
 def warm_up_s(length_s: float) -> float:
-    return min(_WARM_UP_S, length_s / 3)
+    return min(_WARM_UP_S, length_s / 2)
 
 
 def judged(samples: Sequence[Sample]) -> list[Sample]:
