@@ -20,7 +20,7 @@ RATE = 1_000.0
 KEPT = {"events_per_second": RATE}
 
 
-def samples(*, lag_per_min: float = 0.0, mb_per_min: float = 0.0, minutes: int = 15, restarts: int = 0) -> list[Sample]:
+def samples(*, lag_per_min: float = 0.0, mb_per_min: float = 0.0, minutes: int = 20, restarts: int = 0) -> list[Sample]:
     """A query that reads 1,000 a second with a lag like a saw, up to two seconds of events."""
     found = []
     for number in range(minutes * 12):
@@ -54,7 +54,7 @@ def test_memory_that_grows_is_told_and_what_grew_before_the_warm_up_is_not() -> 
     assert len(told) == 1
     assert told[0].startswith("memory of broker is flat: +49.6 MB")
     early = [
-        one._replace(usages={"broker": Usage(min(400.0, 100 + one.at_s), 0.1, {})}) if one.at_s <= 300 else one
+        one._replace(usages={"broker": Usage(min(400.0, 100 + one.at_s / 2), 0.1, {})}) if one.at_s <= 600 else one
         for one in samples()
     ]
     assert complaints(early) == []
@@ -99,8 +99,8 @@ def test_what_collections_leave_is_read_from_javas_log(tmp_path: Path) -> None:
 
 def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw_is_not() -> None:
     run = samples()
-    saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(15)]
-    more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(15)]
+    saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(20)]
+    more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(20)]
     assert [one.said for one in figures.verdicts(run, RATE, KEPT, None, saw) if not one.is_good] == []
     told = [one.said for one in figures.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
     assert len(told) == 1
