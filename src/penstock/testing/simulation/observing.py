@@ -167,8 +167,8 @@ class Observer:
         found = self._replicas.get(id(log))
         if found is None:
             node = next((each for each in self._cluster.nodes if each.files is log.files), None)
-            if node is None:
-                return None
+            if node is None or not log.files.exists(log.active.path):
+                return None  # of nobody, or deleted while its first flush was under way
             replica = Replica(node.name, node.lives, _stored(log, before))
             ledger = self._ledger(log)
             ledger.flushed(replica, min(log.flushed_offset, replica.end))
