@@ -220,6 +220,17 @@ def test_a_watermark_or_log_start_that_moved_is_told_once(news: tuple[str, Parti
     assert told(broker.round(fetch(session=session, epoch=2), news)) == ""
 
 
+def test_a_follower_that_asks_anew_is_told_again_for_it_ignores_what_was_on_its_way() -> None:
+    broker = Broker()
+    session, consumer = broker.open("a-0 a-1", privileged=True), broker.open("a-0 a-1")
+    news = result("a-1", 11)
+    assert told(broker.round(fetch("a-1", session=session, epoch=1, offset=9), news, privileged=True)) == "a-1"
+    assert told(broker.round(fetch("a-1", session=session, epoch=2, offset=11), news, privileged=True)) == "a-1"
+    assert told(broker.round(fetch(session=session, epoch=3), news, privileged=True)) == ""
+    assert told(broker.round(fetch("a-1", session=consumer, epoch=1, offset=9), news)) == "a-1"
+    assert told(broker.round(fetch("a-1", session=consumer, epoch=2, offset=11), news)) == ""
+
+
 def test_a_last_stable_offset_that_moved_alone_is_not_told() -> None:
     broker = Broker()
     session = broker.open("a-0")

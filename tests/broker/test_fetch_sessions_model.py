@@ -223,6 +223,8 @@ class Trial:
             session.offsets[key] = step.offset
             if key not in session.keys:
                 session.keys.append(key)
+            if session.privileged:
+                session.told.pop(key, None)  # a follower may have ignored what it was told before it asked anew
         session.keys = [key for key in session.keys if key not in step.forget]
         session.told = {key: session.told[key] for key in session.keys if key in session.told}
         if len(session.keys) > before and self.model.is_too_wide(0, session.privileged):

@@ -113,7 +113,11 @@ class FetchSession:
         for key, (_, partition) in asked.items():
             # Whatever a client attached to the request is not worth keeping for as long as the session lives.
             partition.unknown_tags = None
-            self._answered.setdefault(key)
+            if self.privileged:
+                # A follower ignores what an answer tells that was on its way when it asked this anew.
+                self._answered[key] = None
+            else:
+                self._answered.setdefault(key)
             if key not in self._ranks:
                 self._to_the_end(key)
             self._rouse(key)

@@ -52,6 +52,18 @@ def test_what_only_one_disk_has_is_not_committed() -> None:
     assert "durable on broker-0, where 2 are demanded" in (story.commit(0, 10) or "")
 
 
+def test_what_was_on_a_disk_that_is_lost_since_counts_for_who_was_told_of_it() -> None:
+    for lost_epoch, is_excused in ((0, True), (1, False)):
+        story = Story()
+        for replica in story.replicas:
+            story.ledger.met(replica, 0)
+        story.ledger.led(story.replicas[0], 0)
+        story.write(0, base=0)
+        story.write(1, base=0, epoch=lost_epoch)
+        story.ledger.met(Replica("broker-1", 2), 0)
+        assert ("where 2 are demanded" not in (story.commit(0, 10) or "")) is is_excused
+
+
 def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
     story = Story()
     story.ledger.led(story.replicas[0], 0)

@@ -86,6 +86,16 @@ class Ledger:
         self._written: dict[tuple[int, int], int] = {}
         self._offsets: list[int] = []
         self._committed_in: dict[int, int] = {}
+        self._latest: dict[str, Replica] = {}
+        self._before_loss: list[Replica] = []
+
+    def met(self, replica: Replica, durable_end: int) -> None:
+        """A log that was not there before: of another broker, or of another life, which may have another disk."""
+        before = self._latest.get(replica.broker)
+        if before is not None and before.durable_end > durable_end:
+            self._before_loss.append(before)
+        self._latest[replica.broker] = replica
+        self.flushed(replica, durable_end)
 
     def appended(self, replica: Replica, batch: Batch) -> str | None:
         replica.append(batch)
@@ -148,12 +158,20 @@ class Ledger:
         replica.watermark = watermark
         if self.syncs and watermark > self.committed_end:
             holders = [broker for broker, end in self.durable.items() if end >= watermark]
+            holders += [broker for broker in self._told_before_loss(replica, start) if broker not in holders]
             if replica.broker not in holders or len(holders) < insync_demanded:
                 return (
                     f"{self.name}: the watermark of {replica.broker} is {watermark}, durable on "
                     f"{', '.join(holders) or 'nobody'}, where {insync_demanded} are demanded: {self.durable}"
                 )
         return self._commit(replica, start, watermark)
+
+    def _told_before_loss(self, leader: Replica, start: int) -> Iterable[str]:
+        """Who had all that on a disk that was damaged or lost since: it told the leader so in time."""
+        batches = list(leader.between(start, leader.watermark))
+        for lost in self._before_loss:
+            if lost.durable_end >= leader.watermark and list(lost.between(start, leader.watermark)) == batches:
+                yield lost.broker
 
     def _commit(self, replica: Replica, start: int, end: int) -> str | None:
         for batch in replica.between(start, end):

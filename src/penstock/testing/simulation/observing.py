@@ -171,7 +171,7 @@ class Observer:
                 return None  # of nobody, or deleted while its first flush was under way
             replica = Replica(node.name, node.lives, _stored(log, before))
             ledger = self._ledger(log)
-            ledger.flushed(replica, min(log.flushed_offset, replica.end))
+            ledger.met(replica, min(log.flushed_offset, replica.end))
             # The log is kept: another one might get its id.
             found = self._replicas[id(log)] = log, ledger, replica
         return found
