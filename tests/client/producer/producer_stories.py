@@ -14,7 +14,7 @@ from penstock.client.producer.answers import Answer
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.plans import OutgoingRequest
-from penstock.client.producer.sequences import ProducerId
+from penstock.client.producer.sequences import Numbers, ProducerId
 from penstock.client.producer.settings import ProducerSettings, checked_settings
 from penstock.client.producer.settling import Acknowledged, Settlement
 from penstock.records import decode_batch, scan
@@ -71,6 +71,13 @@ class Bench:
         self.settlement = Settlement(self.accumulator, SeededRandom(2))
         self.routes = OneNode(slots)
         self.now_ms = 0.0
+
+    def introduced(self) -> Bench:
+        """The broker knows the producer in every partition already: several batches may be on their way."""
+        for queue in self.topic.queues:
+            queue.sequences.adopt(PRODUCER)
+            queue.sequences.stored(Numbers(*PRODUCER, 0), self.now_ms)
+        return self
 
     def put(self, value: bytes, partition: int = 0) -> Delivery | Blocked:
         queue = self.topic.queues[partition]

@@ -29,7 +29,7 @@ def test_a_batch_lingers_until_its_time_has_come() -> None:
 
 
 def test_a_full_batch_does_not_linger() -> None:
-    bench = Bench(linger_ms=1_000, batch_size=200)
+    bench = Bench(linger_ms=1_000, batch_size=200).introduced()
     for _ in range(4):
         bench.put(b"x" * 80)
     requests = bench.plan()
@@ -62,7 +62,7 @@ def test_a_batch_that_is_due_grows_until_a_request_has_room_for_it() -> None:
 
 
 def test_a_request_takes_one_batch_of_each_partition_up_to_its_size() -> None:
-    bench = Bench(partitions=3, max_request_size=1_000, batch_size=400)
+    bench = Bench(partitions=3, max_request_size=1_000, batch_size=400).introduced()
     for partition in range(3):
         bench.put_batch(b"x" * 300, partition=partition)
         bench.put_batch(b"y" * 300, partition=partition)
@@ -75,7 +75,7 @@ def test_a_request_takes_one_batch_of_each_partition_up_to_its_size() -> None:
 
 
 def test_no_more_than_the_allowed_requests_are_on_their_way() -> None:
-    bench = Bench()
+    bench = Bench().introduced()
     for value in values_of(range(8)):
         bench.put_batch(value)
     assert len(bench.plan()) == 5
@@ -96,7 +96,7 @@ def test_partitions_take_turns_when_a_broker_has_little_room() -> None:
 
 
 def test_a_batch_that_failed_goes_before_the_later_ones_and_alone() -> None:
-    bench = Bench()
+    bench = Bench().introduced()
     broker = ModelBroker()
     for value in values_of(range(3)):
         bench.put_batch(value)
@@ -114,6 +114,29 @@ def test_a_batch_that_failed_goes_before_the_later_ones_and_alone() -> None:
     assert broker.values == values_of(range(3))
 
 
+def test_one_batch_is_on_its_way_until_the_broker_knows_the_producer() -> None:
+    bench = Bench()
+    for value in values_of(range(3)):
+        bench.put_batch(value)
+    (first,) = bench.plan()
+    assert bench.plan() == []
+    bench.answer(first, Answer(ErrorCode.NOT_ENOUGH_REPLICAS))
+    (again,) = bench.plan()
+    assert again.batches == first.batches, "any other would be taken for the first"
+    bench.answer(again, STORED)
+    assert len(bench.plan()) == 2
+
+
+def test_a_producer_that_was_silent_for_long_may_be_forgotten() -> None:
+    bench = Bench().introduced()
+    bench.now_ms = 24 * 3_600_000
+    for value in values_of(range(3)):
+        bench.put_batch(value)
+    (request,) = bench.plan()
+    bench.answer(request, STORED)
+    assert len(bench.plan()) == 2
+
+
 def test_a_retry_carries_the_same_numbers() -> None:
     bench = Bench()
     bench.put_batch(b"a")
@@ -125,7 +148,7 @@ def test_a_retry_carries_the_same_numbers() -> None:
 
 
 def test_a_batch_refused_for_good_makes_the_next_ones_start_anew() -> None:
-    bench = Bench()
+    bench = Bench().introduced()
     broker = ModelBroker()
     deliveries = [bench.put_batch(value)[0] for value in values_of(range(3))]
     first, second, third = bench.plan()

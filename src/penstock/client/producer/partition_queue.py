@@ -3,8 +3,9 @@
 Rule: a partition's batches are stored in the order in which they were opened, or not at all.
 
 - Batches that come back stand before those that were never sent, in their old order.
-- With numbers (idempotent), several may be on their way at once: the broker refuses what does not follow. One that came
-  back goes out only when all before it are settled, and alone; new ones follow it again when nothing is left to repeat.
+- With numbers (idempotent), several may be on their way at once: the broker refuses what does not follow, once it knows
+  the producer. One that came back goes out only when all before it are settled, and alone; new ones follow it again
+  when nothing is left to repeat.
 - Without numbers, order is kept only where one request may be on its way at a time.
 - After a gap (see `sequences`) nothing new goes out before all that is on its way is answered. Then those whose fate is
   not known (the connection broke) go out once more under their old numbers, so that the broker says whether it has
@@ -133,11 +134,11 @@ class PartitionQueue:
 
     def may_take_more(self, now_ms: float, most_in_flight: int) -> bool:
         """Whether a batch that was never sent could be sent now."""
-        is_free = len(self.in_flight) < self._limit(most_in_flight)
+        is_free = len(self.in_flight) < self._limit(now_ms, most_in_flight)
         return is_free and now_ms >= self.not_before_ms and not self.sequences.needs_reset
 
-    def _limit(self, most_in_flight: int) -> int:
-        return 1 if self.is_muted_by_order or self.is_driven else most_in_flight
+    def _limit(self, now_ms: float, most_in_flight: int) -> int:
+        return 1 if self.is_muted_by_order or self.is_driven or self.sequences.is_strange(now_ms) else most_in_flight
 
     def next_to_send(
         self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
@@ -154,7 +155,7 @@ class PartitionQueue:
         batch = self.waiting[0]
         if batch.is_packing:
             return Held.PACKING
-        if len(self.in_flight) >= self._limit(most_in_flight):
+        if len(self.in_flight) >= self._limit(now_ms, most_in_flight):
             return Held.IN_ORDER
         if not is_numbering:
             return batch

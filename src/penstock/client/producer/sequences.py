@@ -9,6 +9,10 @@ partition starts anew: one epoch higher, from sequence 0. That is done only when
 more, else one that was stored might be sent again under new numbers. A broker compares epochs partition by partition,
 so each partition has its own, and a gap in one never disturbs another. After the last epoch a new id is needed.
 
+A broker that does not know the producer takes any sequence for its first one, also if it has just refused the batch
+before that: too few replicas were in sync, say, and then enough. So as long as nothing is known to be stored under an
+id and epoch, one batch is on its way at a time.
+
     sent 0-9, 10-19, 20-29; the first is refused for good    -> the others are out of order, and come back
     all answered: epoch 1; what were 10-19 and 20-29 go as 0-9 and 10-19
 """
@@ -20,6 +24,8 @@ from typing import Final, NamedTuple
 SEQUENCES: Final = 2**31
 MAX_EPOCH: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
+_KNOWN_FOR_MS: Final = 3_600_000.0
+"""Brokers forget a producer that writes nothing for long: by default a day, but that is a setting."""
 
 
 class ProducerId(NamedTuple):
@@ -48,18 +54,29 @@ def advance(sequence: int, count: int) -> int:
 class PartitionSequences:
     """The numbers of one partition."""
 
-    __slots__ = ("needs_reset", "next_sequence", "owner")
+    __slots__ = ("_known_until_ms", "needs_reset", "next_sequence", "owner")
 
     def __init__(self) -> None:
         self.owner: ProducerId | None = None
         self.next_sequence = 0
         self.needs_reset = False
+        self._known_until_ms = 0.0
 
     def adopt(self, producer: ProducerId) -> None:
         """Begins under an id that this partition has not used yet, at sequence 0."""
         self.owner = producer
         self.next_sequence = 0
         self.needs_reset = False
+        self._known_until_ms = 0.0
+
+    def is_strange(self, now_ms: float) -> bool:
+        """Whether the broker may not know the owner."""
+        return self.owner is not None and now_ms >= self._known_until_ms
+
+    def stored(self, numbers: Numbers, now_ms: float) -> None:
+        """A broker has the batch with these numbers."""
+        if self.owner == (numbers.producer_id, numbers.producer_epoch):
+            self._known_until_ms = now_ms + _KNOWN_FOR_MS
 
     def take(self, count: int) -> Numbers:
         """The numbers of the next batch, of `count` records."""

@@ -60,6 +60,7 @@ class Settlement:
         if decision.is_settled:
             batch.is_uncertain = False
         if isinstance(answer, Answer) and decision.verdict is Verdict.ACKNOWLEDGE:
+            batch.queue.sequences.stored(batch.numbers, now_ms)
             return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
         error = batch.last_error = _error_of(batch, answer)
         if decision.verdict is Verdict.AGAIN:
