@@ -24,7 +24,7 @@ BENCHMARKS = {
     "spark": "our Spark source beside Spark's own connector; many minutes",
     "activity_generate": "the site's generator on one core",
     "activity_verdicts": "who is named on sites that nobody has looked at, without Spark",
-    "activity_sustained": "all six pipelines at a flat rate, whether lag and memory stay; half an hour",
+    "activity_sustained": "all six pipelines at a flat rate, whether lag and memory stay; fifty minutes",
     "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers",
     "replication": "acks=all on three brokers of ours beside three of Apache Kafka 4.3; some minutes",
     "faults": "three brokers killed, paused and cut off under load, and what becomes of the records; many minutes",

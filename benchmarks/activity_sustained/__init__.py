@@ -1,10 +1,10 @@
-"""Sustained: all six pipelines on one machine for half an hour; whether lag and memory stay as they are.
+"""Sustained: all six pipelines on one machine for fifty minutes; whether lag and memory stay as they are.
 
-    python -m benchmarks.activity_sustained [--minutes 30] [--rate 2000] [--folder FOLDER] [--without-report]
+    python -m benchmarks.activity_sustained [--minutes 50] [--rate 2000] [--folder FOLDER] [--without-report]
 
 Rule: what runs is `penstock activity run`, as anybody runs it, at a flat rate; this looks at it from outside, by the
-status files of the pipelines, by /proc, and by what Java writes of its collections. The first half, at most a quarter
-of an hour, is warm-up. A rate is sustained if the generator kept to it, no lag, no memory and no heap has grown since
+status files of the pipelines, by /proc, and by what Java writes of its collections. The first 70 %, at most 35
+minutes, are warm-up. A rate is sustained if the generator kept to it, no lag, no memory and no heap has grown since
 then, nothing was started again, and the run's own report finds every event in the tables, once.
 
     watching.py    a sample every five seconds: lag, batches, memory and processor time of each process

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from benchmarks.activity_sustained.figures import HEAP, Points, batch_ms, lag_seconds, memory_mb, warm_up_s
+from benchmarks.activity_sustained.figures import Points, batch_ms, lag_seconds, memory_mb, warm_up_s
 from benchmarks.activity_sustained.watching import Sample
 from penstock.activity.live.charts import PALETTE_LIGHT, WIDTH, Line, Mark, over_time, palette
 
@@ -24,7 +24,7 @@ _STYLE: Final = (
 def svg(samples: Sequence[Sample], title: str, held: Points = ()) -> str:
     queries = sorted({name for one in samples for name in one.queries})
     kinds = sorted({kind for one in samples for kind in one.usages})
-    heap = [(HEAP, held)] if held else []
+    heap = [("Spark's Java after collections", held)] if held else []
     panels = [
         _panel("seconds of events that wait", samples, [(name, lag_seconds(samples, name)) for name in queries]),
         _panel("time of a batch, ms", samples, [(name, batch_ms(samples, name)) for name in queries]),

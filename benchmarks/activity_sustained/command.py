@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.activity_sustained", description="All pipelines for a while, at a flat rate."
     )
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long events come (30)")
+    parser.add_argument("--minutes", type=float, default=50.0, help="how long events come (50)")
     parser.add_argument("--rate", type=float, default=2_000.0, help="events a second (2000)")
     parser.add_argument("--folder", type=Path, help="where the run's data is put meanwhile (a temporary folder)")
     parser.add_argument("--without-report", action="store_true", help="do not check at the end that nothing was lost")
@@ -177,12 +177,16 @@ def _say(text: str) -> None:
 def _print(samples: Sequence[Sample], verdicts: Sequence[Verdict], held: Points) -> None:
     table("Seconds of events that wait, after the warm-up", _rows(figures.lags(samples), 1))
     table("Times of batches, ms", _rows(figures.batches(samples), 0))
-    table("Memory, MB", _rows({**figures.memories(samples), **figures.heap(samples, held)}, 0))
+    table("Memory, MB", _rows(_memory(samples, held), 0))
     used = figures.cores(samples)
     table("Cores in the mean", [{"process": name, "cores": f"{each:.2f}"} for name, each in used.items()])
     print(f"  all: {sum(used.values()):.2f} of {os.cpu_count()}\n")
     for one in verdicts:
         print(f"{'yes' if one.is_good else 'NO ':<4}{one.said}")
+
+
+def _memory(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
+    return {**figures.memories(samples), **figures.heap(samples, held), **figures.state(samples)}
 
 
 def _rows(courses: dict[str, Course], digits: int) -> list[dict[str, Any]]:
@@ -219,7 +223,7 @@ def _keep(
         "verdicts": [one._asdict() for one in verdicts],
         "lag_s": _plain(figures.lags(samples)),
         "batch_ms": _plain(figures.batches(samples)),
-        "memory_mb": _plain({**figures.memories(samples), **figures.heap(samples, held)}),
+        "memory_mb": _plain(_memory(samples, held)),
         "cores": figures.cores(samples),
         "generated": summary,
         "report": None if report is None else {key: report.get(key) for key in ("goals", "failures", "latencies")},

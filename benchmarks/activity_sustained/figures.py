@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,11 +23,14 @@ LAG_SHARE: Final = 0.2
 MEMORY_MB: Final = 16.0
 MEMORY_SHARE: Final = 0.05
 RATE_SHARE: Final = 0.99
-_WARM_UP_S: Final = 900.0
-"""The feed looks back ten minutes, and what it looked at is kept for three more: until then memory grows by design."""
+_WARM_UP_S: Final = 2_100.0
+"""Three of the pipelines look back half an hour, and that much is kept: until then memory grows by design."""
+_WARM_UP_SHARE: Final = 0.7
+_IN_A_ROW: Final = 3
 _MOST_PAIRED: Final = 200
 
-HEAP: Final = "Spark's Java after collections"
+HEAP: Final = "Spark's Java after collections, without state"
+STATE: Final = "state in Spark's Java"
 
 Points = Sequence[tuple[float, float]]
 
@@ -53,7 +57,7 @@ class Verdict(NamedTuple):
 
 
 def warm_up_s(length_s: float) -> float:
-    return min(_WARM_UP_S, length_s / 2)
+    return min(_WARM_UP_S, _WARM_UP_SHARE * length_s)
 
 
 def judged(samples: Sequence[Sample]) -> list[Sample]:
@@ -112,9 +116,33 @@ def memories(samples: Sequence[Sample]) -> dict[str, Course]:
 
 
 def heap(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
-    """What full collections have left, at the seconds of `held`, as far as they are judged."""
-    since_s = warm_up_s(samples[-1].at_s) if samples else 0.0
-    return _courses([(HEAP, [one for one in held if one[0] >= since_s], MEMORY_MB, MEMORY_SHARE)])
+    """What full collections have left, at the seconds of `held`, as far as they are judged.
+
+    A collection in the middle of a batch finds what the batch is at: the least of some in a row is what stays. State is
+    left out, which the site's members make, and is told for itself.
+    """
+    if not samples:
+        return {}
+    since_s = warm_up_s(samples[-1].at_s)
+    states = state_mb(samples)
+    times = [at_s for at_s, _ in states]
+    without = [
+        (at_s, left - states[max(0, bisect_right(times, at_s) - 1)][1]) for at_s, left in held if at_s >= since_s
+    ]
+    least = [
+        min(without[first : first + _IN_A_ROW], key=lambda one: one[1])
+        for first in range(0, len(without) - _IN_A_ROW + 1, _IN_A_ROW)
+    ]
+    return _courses([(HEAP, least, MEMORY_MB, MEMORY_SHARE)])
+
+
+def state(samples: Sequence[Sample]) -> dict[str, Course]:
+    """What Spark keeps from batch to batch, of all queries; shown and not judged."""
+    return _courses([(STATE, state_mb(judged(samples)), math.inf, 0.0)])
+
+
+def state_mb(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    return [(one.at_s, sum(query.state_mb for query in one.queries.values())) for one in samples]
 
 
 def batches(samples: Sequence[Sample]) -> dict[str, Course]:

@@ -40,6 +40,8 @@ class Query(NamedTuple):
     batch_id: int
     batch_ms: int
     restarts: int
+    state_mb: float = 0.0
+    """What Spark's Java keeps of it from batch to batch."""
 
 
 class Usage(NamedTuple):
@@ -147,7 +149,12 @@ def queries_of(warehouse: Path) -> dict[str, Query]:
         return {}
     return {
         f"{one.name}/{query.name}": Query(
-            query.lag, query.input_rows_total, query.batch_id, query.batch_ms, query.restarts
+            query.lag,
+            query.input_rows_total,
+            query.batch_id,
+            query.batch_ms,
+            query.restarts,
+            round(query.state_bytes / _MB, 1),
         )
         for one in status.read_all(str(warehouse))
         for query in one.queries

@@ -92,6 +92,7 @@ def test_stream_and_batch_and_plain_python_agree_and_what_is_malformed_is_counte
         seen = status.read_all(warehouse)[0]
     assert seen.is_alive
     assert seen.queries[0].malformed_total == 4
+    assert 0 < seen.queries[0].state_rows < seen.queries[0].state_bytes
     assert status.read_all(warehouse)[0].state == status.STOPPED
 
     kept = kept_windows(results.read(warehouse, "server_windows"))

@@ -194,6 +194,9 @@ class RowsQuery(Member):
                     one.batch_id = progress["batchId"]
             one.batch_ms = int(last["durationMs"].get("triggerExecution", 0))
             one.rows_per_s = round(float(last["processedRowsPerSecond"] or 0.0), 1)
+            operators = list(last["stateOperators"] or ())
+            one.state_rows = sum(int(each["numRowsTotal"]) for each in operators)
+            one.state_bytes = sum(int(each["memoryUsedBytes"]) for each in operators)
             ends = [source["endOffset"] for source in last["sources"]]
             for end in ends:
                 self._positions.update(_offsets(end))

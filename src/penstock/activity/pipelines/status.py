@@ -36,7 +36,8 @@ _STOP: Final = "stop"
 
 
 class QueryStatus(msgspec.Struct, kw_only=True):
-    """A query. Totals are since its process started; lag is in records, -1 while it is not known."""
+    """A query. Totals are since its process started; lag is in records, -1 while it is not known; state is what Spark
+    keeps of it from batch to batch."""
 
     name: str
     state: str = STARTING
@@ -48,6 +49,8 @@ class QueryStatus(msgspec.Struct, kw_only=True):
     lag: int = -1
     last_commit_ms: int = 0
     table_rows_changed: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
     restarts: int = 0
     message: str = ""
 
