@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -180,3 +184,19 @@ def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(
     with pytest.raises(SystemExit):
         main(["--brokers", "2"])
     assert "2 brokers cannot hold them" in capsys.readouterr().err
+
+
+def test_a_campaign_that_is_stopped_tells_what_it_has_found_so_far() -> None:
+    command_line = [sys.executable, "-m", "penstock.testing.simulation", "--seeds", "5000", "--jobs", "2"]
+    with subprocess.Popen(
+        command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert " of 5000 seeds" in first
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+        rest = process.stdout.read()
+    assert process.returncode == 130, rest
+    assert "seeds were not run" in rest
+    assert "simulated hours" in rest
+    assert "Traceback" not in rest

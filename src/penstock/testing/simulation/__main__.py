@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,7 @@ from penstock.testing.simulation.run import Plan, Report, simulate
 _BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _FAILURES_TOLD: Final = 5
+_STOPPED: Final = 128 + signal.SIGINT
 # Then other processes go on. What a run leaves behind when it ends in the middle of something (a record that is waited
 # for is outside of what the collector can see) would add up.
 _SEEDS_A_LIFE: Final = 500
@@ -38,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.environ.get(_HASH_SEED) != "0":
         # The order of sets is fixed when the interpreter starts.
         command = [sys.executable, "-m", "penstock.testing.simulation", *(arguments or sys.argv[1:])]
-        return subprocess.run(command, env={**os.environ, _HASH_SEED: "0"}, check=False).returncode
+        with _interrupts_ignored():
+            return subprocess.run(command, env={**os.environ, _HASH_SEED: "0"}, check=False).returncode
     mutation = MUTATIONS.get(options.mutation)
     written = options.schedule if mutation is None else options.schedule or mutation.schedule
     try:
@@ -89,8 +92,23 @@ def _run_all(seeds: Sequence[int], plan: Plan, options: argparse.Namespace) -> I
         return
     for start in range(0, len(seeds), _SEEDS_A_LIFE):
         some = seeds[start : start + _SEEDS_A_LIFE]
-        with ProcessPoolExecutor(min(options.jobs, len(some))) as pool:
+        pool = ProcessPoolExecutor(
+            min(options.jobs, len(some)), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+        )
+        try:
             yield from pool.map(run, some)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group: the one who counts ends the run."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Report:
@@ -114,11 +132,16 @@ class _Told:
 
     def tell(self, reports: Iterable[Report], total: int) -> int:
         progress = Progress(total, time.monotonic())
-        for report in reports:
-            self._take(report)
-            line = progress.line(self._runs, len(self._failures), time.monotonic(), time.time())
-            if line is not None:
-                _say(line)
+        was_stopped = False
+        try:
+            for report in reports:
+                self._take(report)
+                line = progress.line(self._runs, len(self._failures), time.monotonic(), time.time())
+                if line is not None:
+                    _say(line)
+        except KeyboardInterrupt:
+            was_stopped = True
+            _say(f"stopped; {total - self._runs} seeds were not run")
         took_s = max(progress.took_s(time.monotonic()), 1e-9)
         _say(
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
@@ -131,6 +154,8 @@ class _Told:
         if self._mutation is not None:
             _say(f"{self._mutation}: {'caught' if self._failures else 'NOT caught'}")
             return 0 if self._failures else 1
+        if was_stopped:
+            return _STOPPED
         return 1 if self._failures else 0
 
     def _take(self, report: Report) -> None:
@@ -177,4 +202,5 @@ def _complain(text: str) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started this may ignore it
     sys.exit(main())
