@@ -11,6 +11,7 @@ from tests.replication.hosting import LEDGER, NOW_MS, Committed, Host, TopicRule
 from penstock.cluster.image import PartitionImage
 from penstock.log.errors import LogFailed
 from penstock.log.flush import GroupCommit
+from penstock.log.producers.errors import OutOfOrderSequence
 from penstock.log.prompt_sync import FAST_IN_A_ROW, PromptSync
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
@@ -266,6 +267,41 @@ def test_leader_loses_followers_then_rejects_acks_all() -> None:
         leader.append(b"b")
     leader.append(b"c", acks_all=False)
     assert leader.partition.log.high_watermark == 0, "KIP-966: what one replica has alone is not committed"
+
+
+def test_what_follows_a_first_batch_that_was_refused_does_not_go_before_it() -> None:
+    leader, *_ = three(minimum=2)
+
+    def write(sequence: int, *, producer: int = 7, epoch: int = 0) -> int:
+        records = encode_batch(
+            [(1, None, b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+        )
+        return leader.partition.append(records, 1).base_offset
+
+    write(5, producer=9)  # nobody knows what was before: it is taken for the first
+    leader.take(cluster(1, 5, isr=(1,), version=1))
+    with pytest.raises(NotEnoughReplicas):
+        write(0)
+    with pytest.raises(NotEnoughReplicas):
+        write(1)
+    leader.take(cluster(1, 5, isr=(1, 2), version=2))
+    with pytest.raises(OutOfOrderSequence, match="sequence 2 where 0 is due"):
+        write(2)
+    assert [write(6, producer=9), write(3, producer=8), write(4, epoch=1, producer=10)] == [1, 2, 3]
+    assert [write(0), write(1), write(2)] == [4, 5, 6]
+
+
+def test_a_refusal_is_forgotten_when_another_leads_and_after_a_while() -> None:
+    for change in ("epoch", "time", "renumbered"):
+        leader, *_ = three(minimum=2)
+        leader.take(cluster(1, 5, isr=(1,), version=1))
+        first = encode_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0)
+        with pytest.raises(NotEnoughReplicas):
+            leader.partition.append(first, 1)
+        leader.take(cluster(1, 6 if change == "epoch" else 5, isr=(1, 2), version=2))
+        epoch = 1 if change == "renumbered" else 0
+        later = encode_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=epoch, base_sequence=3)
+        assert leader.partition.append(later, 60_001 if change == "time" else 2).base_offset == 0
 
 
 def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:

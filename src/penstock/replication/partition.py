@@ -29,6 +29,7 @@ from penstock.replication.commit_waiters import NEVER_MS, CommitWaiters, Done
 from penstock.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
 from penstock.replication.following import NO_EPOCH, EpochEnd, Position, divergence
 from penstock.replication.leadership import UNKNOWN_START, Leadership
+from penstock.replication.refusals import Refusals
 from penstock.replication.watchers import EndWatcher, Watcher, Watchers
 from penstock.runtime.clock import Clock
 from penstock.wire.error_codes import ErrorCode
@@ -50,9 +51,9 @@ class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "_clock", "_commits", "_start_waiters", "_sync_error", "_trimming", "_waiters", "_watchers", "index",
-        "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version", "topic",
-        "topic_id",
+        "_clock", "_commits", "_refusals", "_start_waiters", "_sync_error", "_trimming", "_waiters", "_watchers",
+        "index", "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version",
+        "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,7 @@ class Partition:
         self._clock = clock
         self.is_alone = False  # it leads, and has no other replica: the watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
+        self._refusals: Refusals | None = None  # there are seldom any
         self._waiters = CommitWaiters()
         self._start_waiters: CommitWaiters | None = None  # there is seldom anybody
         self._watchers = Watchers()
@@ -189,6 +191,7 @@ class Partition:
         self.leader = image.leader
         self.leader_epoch = image.leader_epoch
         self.state_version = image.state_version
+        self._refusals = None
 
     def _lose_role(self) -> None:
         self.leadership = None
@@ -231,9 +234,14 @@ class Partition:
         leadership = self.leadership
         if leadership is None:
             raise NotLeaderError(self.topic, self.index)
-        if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
-            raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
         log = self.log
+        if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
+            if from_client:
+                self._refusals = self._refusals or Refusals()
+                self._refusals.add(records, log.producers, now_ms)
+            raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
+        if self._refusals:
+            self._refusals.check(records, log.producers, now_ms)
         appended = log.append(records, leader_epoch=leadership.epoch, now_ms=now_ms, from_client=from_client)
         end = appended.last_offset + 1
         if not appended.is_duplicate:
