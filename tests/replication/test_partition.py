@@ -302,6 +302,7 @@ def test_a_refusal_is_forgotten_when_another_leads_and_after_a_while() -> None:
         epoch = 1 if change == "renumbered" else 0
         later = encode_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=epoch, base_sequence=3)
         assert leader.partition.append(later, 60_001 if change == "time" else 2).base_offset == 0
+        assert not leader.partition._refusals
 
 
 def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:

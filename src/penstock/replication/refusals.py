@@ -30,6 +30,7 @@ class _Refused(NamedTuple):
 class Refusals:
     def __init__(self) -> None:
         self._first: dict[int, _Refused] = {}
+        self._until_ms = 0  # then all is forgotten
 
     def __len__(self) -> int:
         return len(self._first)
@@ -43,10 +44,14 @@ class Refusals:
             if known is not None and known.epoch == header.producer_epoch and known.sequence <= header.base_sequence:
                 continue
             self._make_room(now_ms)
-            self._first[producer] = _Refused(header.producer_epoch, header.base_sequence, now_ms + _REMEMBERED_MS)
+            self._until_ms = now_ms + _REMEMBERED_MS
+            self._first[producer] = _Refused(header.producer_epoch, header.base_sequence, self._until_ms)
 
     def check(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
         """OutOfOrderSequence for what follows something that was refused. What is not, and is stored, is forgotten."""
+        if now_ms >= self._until_ms:
+            self._first.clear()  # nobody looks any more, until something else is refused
+            return
         for header in scan(records).headers[:1]:
             refused = self._first.get(header.producer_id)
             if refused is None:

@@ -64,6 +64,27 @@ def test_what_was_on_a_disk_that_is_lost_since_counts_for_who_was_told_of_it() -
         assert ("where 2 are demanded" not in (story.commit(0, 10) or "")) is is_excused
 
 
+def test_a_leader_is_not_excused_by_a_disk_of_its_own_nor_a_broker_counted_twice() -> None:
+    story = Story()
+    for replica in story.replicas:
+        story.ledger.met(replica, 0)
+    story.write(0, 1, base=0)
+    again = Replica("broker-0", 2, story.replicas[0].batches.values())
+    story.ledger.met(again, 0)
+    story.ledger.led(again, 1)
+    assert "where 2 are demanded" in (story.ledger.advanced(again, 10, 2) or "")
+    story = Story()
+    story.ledger.led(story.replicas[0], 0)
+    for life in range(3):
+        lost = Replica("broker-1", life)
+        story.ledger.met(lost, 0)
+        story.ledger.appended(lost, batch(0))
+        story.ledger.flushed(lost, 10)
+    story.ledger.met(Replica("broker-1", 3), 0)
+    story.write(0, base=0)
+    assert "where 3 are demanded" in (story.ledger.advanced(story.replicas[0], 10, 3) or "")
+
+
 def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
     story = Story()
     story.ledger.led(story.replicas[0], 0)

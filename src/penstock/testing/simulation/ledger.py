@@ -158,7 +158,7 @@ class Ledger:
         replica.watermark = watermark
         if self.syncs and watermark > self.committed_end:
             holders = [broker for broker, end in self.durable.items() if end >= watermark]
-            holders += [broker for broker in self._told_before_loss(replica, start) if broker not in holders]
+            holders += self._told_before_loss(replica, start).difference(holders)
             if replica.broker not in holders or len(holders) < insync_demanded:
                 return (
                     f"{self.name}: the watermark of {replica.broker} is {watermark}, durable on "
@@ -166,12 +166,16 @@ class Ledger:
                 )
         return self._commit(replica, start, watermark)
 
-    def _told_before_loss(self, leader: Replica, start: int) -> Iterable[str]:
-        """Who had all that on a disk that was damaged or lost since: it told the leader so in time."""
+    def _told_before_loss(self, leader: Replica, start: int) -> set[str]:
+        """Who had all that on a disk that was damaged or lost since, and told the leader so in time: the others."""
         batches = list(leader.between(start, leader.watermark))
-        for lost in self._before_loss:
-            if lost.durable_end >= leader.watermark and list(lost.between(start, leader.watermark)) == batches:
-                yield lost.broker
+        return {
+            lost.broker
+            for lost in self._before_loss
+            if lost.broker != leader.broker
+            and lost.durable_end >= leader.watermark
+            and list(lost.between(start, leader.watermark)) == batches
+        }
 
     def _commit(self, replica: Replica, start: int, end: int) -> str | None:
         for batch in replica.between(start, end):
