@@ -149,7 +149,9 @@ def test_many_files_of_a_day_are_joined_and_old_ones_removed(tmp_path: Path, mon
     for minute in range(60):
         table.merge(rows((minute, 1, minute), (minute, 2, minute)))
     before = len(table.store.delta.file_uris())
+    in_memory = {path: one.num_rows for path, one in table._cache.items()}
     table.tend()
+    assert {path: one.num_rows for path, one in table._cache.items()} == in_memory  # joining brings nothing into memory
     after = {Path(uri).name for uri in table.store.delta.file_uris()}
     assert len(after) < before
     assert {path.name for path in (tmp_path / "counts").rglob("*.parquet") if "_delta_log" not in str(path)} == after

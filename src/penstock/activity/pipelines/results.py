@@ -134,12 +134,15 @@ class ResultTable:
     def _read(self, file: _File) -> pa.Table:
         rows = self._cache.get(file.path)
         if rows is None:
-            filesystem, root = self.store.storage.filesystem()
-            with told_plainly(f"{self.name} cannot be read"):
-                rows = pq.read_table(f"{root}/{file.path}", filesystem=filesystem, partitioning=None)
-            rows = rows.select(self.schema.names).cast(self.schema)
+            rows = self._stored(file)
         self._keep(file.path, rows)
         return rows
+
+    def _stored(self, file: _File) -> pa.Table:
+        filesystem, root = self.store.storage.filesystem()
+        with told_plainly(f"{self.name} cannot be read"):
+            rows = pq.read_table(f"{root}/{file.path}", filesystem=filesystem, partitioning=None)
+        return rows.select(self.schema.names).cast(self.schema)
 
     def _keep(self, path: str, rows: pa.Table) -> None:
         self._cache[path] = rows
@@ -227,7 +230,7 @@ class ResultTable:
             small = self._small_neighbours(change, pa.concat_tables(rest))
             rest += [self._read(file) for file in small]
             gone += small
-        self._write(gone, pa.concat_tables(rest) if rest else None, transaction, data_change=True)
+        self._write(gone, pa.concat_tables(rest) if rest else None, transaction)
         self._commits += 1
         self._forget_idle()
         if self._commits % _SWEEP_AFTER_COMMITS == 0:
@@ -245,21 +248,23 @@ class ResultTable:
 
     def _write(
         self, gone: Sequence[_File], rows: pa.Table | None, transaction: Transaction | None, *,
-        data_change: bool, most: int = changes.FILE_ROWS,
+        is_joining: bool = False,
     ) -> None:  # fmt: skip
+        """`is_joining`: the same rows, of which nobody had any in memory."""
         looked_at = self._version
 
         def check() -> None:
             if self.store.version != looked_at:
                 raise ConcurrentLoad(f"{self.name} was changed by another meanwhile", hint="Run the same again")
 
+        most = _JOINED_ROWS * 2 if is_joining else changes.FILE_ROWS
         parts = [] if rows is None else list(changes.split(rows, self.time, most))
         made = [(self._written(day, part), part) for day, part in parts]
         try:
             self.store.commit(
                 CommitNote(_KIND), add=[self._data_file(file) for file, _ in made],
                 remove=[file.live for file in gone], transactions=dict([transaction] if transaction else []),
-                data_change=data_change, check=check,
+                data_change=not is_joining, check=check,
             )  # fmt: skip
         except BaseException:
             self.store.storage.remove_files([file.path for file, _ in made])
@@ -269,7 +274,8 @@ class ResultTable:
             self._cache.pop(file.path, None)
         for file, part in made:
             self._files[file.path] = file
-            self._keep(file.path, part)
+            if not is_joining:
+                self._keep(file.path, part)
         self._version = self.store.version
 
     def _written(self, day: str, rows: pa.Table) -> _File:
@@ -295,11 +301,15 @@ class ResultTable:
     # ------------------------------------------------------------------------------------------ tending
 
     def tend(self) -> None:
-        """Join files of times that are done with, and remove files that no version of the last hour names."""
-        for group in _groups(self._files.values()):
-            rows = pa.concat_tables([self._read(file) for file in group])
+        """Join files of times that are done with, and remove files that no version of the last hour names.
+
+        Files whose rows are in memory are looked at all the time, and are left as they are: a larger one would be in
+        memory until the last of its rows is old enough.
+        """
+        idle = [file for file in self._files.values() if file.path not in self._cache]
+        for group in _groups(idle):
             try:
-                self._write(group, rows, None, data_change=False, most=_JOINED_ROWS * 2)
+                self._write(group, pa.concat_tables(map(self._stored, group)), None, is_joining=True)
             except ConcurrentLoad:
                 self._look()
                 return
@@ -315,7 +325,7 @@ class ResultTable:
 
 
 def _groups(files: Iterable[_File]) -> list[list[_File]]:
-    """Files to be made one: of a day that has many, neighbours in time; its last ones still change and are left."""
+    """Files to be made one: of a day that has many, neighbours in time."""
     by_day: dict[str, list[_File]] = {}
     for file in files:
         if file.rows < _JOINED_ROWS // 2:
@@ -324,9 +334,8 @@ def _groups(files: Iterable[_File]) -> list[list[_File]]:
     for small in by_day.values():
         if len(small) < _JOIN_FROM_FILES:
             continue
-        rest = sorted(small, key=lambda one: one.high)[: -_JOIN_FROM_FILES // 2]
         group: list[_File] = []
-        for file in rest:
+        for file in sorted(small, key=lambda one: one.high):
             group.append(file)
             if sum(one.rows for one in group) >= _JOINED_ROWS:
                 groups.append(group)

@@ -58,8 +58,11 @@ _SETTINGS: Final = {
 _LOCAL: Final = {
     # Half of the processor time of the first minutes went into compiling code for hours that never came.
     # A batch that is interrupted is recognised by a regular expression that goes as deep as the message is long.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m",
-    "spark.driver.memory": "1g",
+    # The heap is as large as it may be from the start: one that grows when a full collection finds much, by and by
+    # takes that too, and looks as one that leaks.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m"
+    " -XX:MinHeapFreeRatio=95 -XX:MaxHeapFreeRatio=99",
+    "spark.driver.memory": "768m",
     # What a user interface would show is kept in the heap also where there is none: a thousand executions with their
     # plans, which six pipelines fill within ten minutes, and then go on replacing in the old generation.
     "spark.sql.ui.retainedExecutions": "20",

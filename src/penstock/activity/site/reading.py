@@ -29,7 +29,8 @@ _DIRECT_VIEWS: Final = 0.16
 _VOTES: Final = 0.04
 _SEARCHES: Final = 0.08
 _POSTS: Final = 0.01
-_FOLLOWS: Final = 0.003
+_FOLLOWS: Final = 0.0003
+"""Few, beside those of the opening: whom a member follows changes by the week, not by the minute."""
 _UNFOLLOWS: Final = 0.2
 _FROM_THE_FOLLOWED: Final = 0.6
 _LINKED: Final = 0.06
