@@ -45,6 +45,8 @@ from tests.compatibility.client_stories import (
     until,
 )
 
+from penstock.records import scan
+from penstock.replication.partition import Partition
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -185,6 +187,42 @@ def test_an_idempotent_producer_numbers_its_records(address: str, topic: str) ->
     sending.flush()
     assert sending.offsets == list(range(50))
     assert [record.value() for record in read_partition(address, topic, 50, 1)] == values
+
+
+def test_a_producer_whose_first_batch_is_refused_for_a_moment_has_everything_once_and_in_order(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next batches are on their way already, and there are enough replicas for those (decision 011)."""
+    send_all(address, topic, [b"made"])
+    refused: set[int] = set()
+    append = Partition.append
+
+    def append_later(partition: Partition, records: Any, now_ms: int, **more: Any) -> Any:
+        producer_id = scan(records).headers[0].producer_id
+        is_first = partition.topic == topic and producer_id >= 0 and producer_id not in refused
+        enough = partition.min_insync_replicas
+        if is_first:
+            refused.add(producer_id)
+            partition.min_insync_replicas = 2
+        try:
+            return append(partition, records, now_ms, **more)
+        finally:
+            partition.min_insync_replicas = enough
+
+    monkeypatch.setattr(Partition, "append", append_later)
+    sent: list[bytes] = []
+    for number in range(10):
+        sending = Sending(producer_of(address, enable_idempotence=True, batch_num_messages=1, linger_ms=0))
+        values = [b"%d-%d" % (number, index) for index in range(8)]
+        for value in values:
+            sending.send(topic, value, partition=0)
+        sending.flush()
+        assert sending.errors == []
+        sent += values
+    assert len(refused) == 10
+    assert [message.value() for message in read_partition(address, topic, 1 + len(sent))] == [b"made", *sent]
+    admin, end = administering(address), TopicPartition(topic, 0)
+    assert outcome(admin.list_offsets({end: OffsetSpec.latest()})).offset == 1 + len(sent)
 
 
 def test_keys_nulls_headers_and_timestamps_come_back(address: str, topic: str) -> None:
