@@ -26,6 +26,8 @@ RATE_SHARE: Final = 0.99
 _WARM_UP_S: Final = 2_100.0
 """Three of the pipelines look back half an hour, and that much is kept: until then memory grows by design."""
 _WARM_UP_SHARE: Final = 0.7
+_HEAP_WARM_UP_S: Final = 600.0
+"""What looks back so far is no part of the heap, and a full collection comes every two minutes: few, if not for long."""
 _IN_A_ROW: Final = 3
 _MOST_PAIRED: Final = 200
 
@@ -116,14 +118,14 @@ def memories(samples: Sequence[Sample]) -> dict[str, Course]:
 
 
 def heap(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
-    """What full collections have left, at the seconds of `held`, as far as they are judged.
+    """What full collections have left, at the seconds of `held`, after the first minutes.
 
     A collection in the middle of a batch finds what the batch is at: the least of some in a row is what stays. State is
     left out, which the site's members make, and is told for itself.
     """
     if not samples:
         return {}
-    since_s = warm_up_s(samples[-1].at_s)
+    since_s = min(_HEAP_WARM_UP_S, warm_up_s(samples[-1].at_s))
     states = state_mb(samples)
     times = [at_s for at_s, _ in states]
     without = [
