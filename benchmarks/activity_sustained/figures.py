@@ -27,7 +27,7 @@ _WARM_UP_S: Final = 2_100.0
 """Three of the pipelines look back half an hour, and that much is kept: until then memory grows by design."""
 _WARM_UP_SHARE: Final = 0.7
 _HEAP_WARM_UP_S: Final = 600.0
-"""What looks back so far is no part of the heap, and a full collection comes every two minutes: few, if not for long."""
+"""What looks back so far is no part of the heap; and full collections are rare, one in two minutes."""
 _IN_A_ROW: Final = 3
 _MOST_PAIRED: Final = 200
 
