@@ -29,6 +29,11 @@ def test_a_cluster_loses_nothing_acknowledged_and_heals(seed: int) -> None:
     assert report.checks > 5_000
 
 
+def test_a_reader_who_meets_a_leader_of_yesterday_looks_again_before_he_misses_anything() -> None:
+    """A leader that was paused says what it knows until it has heard of the next one. Nothing is lost by that."""
+    assert not simulate(3736, CLUSTER).problem
+
+
 def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
     assert simulate(4, CLUSTER) == simulate(4, CLUSTER)
 

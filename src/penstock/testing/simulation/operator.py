@@ -5,8 +5,9 @@ leaders elected, and makes topics that are written, read and deleted while every
 it stays, to decide what the cluster does not decide by itself.
 
 Rule: what is refused or not answered is tried again later, or not at all. That records are lost is accepted only when
-everybody had the time to come back with them. A topic that is made again under the name of
-one that was deleted is another topic: nothing of the old one is in it.
+everybody had the time to come back with them. A topic that is made again under the name of one that was deleted is
+another topic: nothing of the old one is in it. A leader that was paused, and does not know yet that another one leads,
+shows readers what was: who misses something in the middle of faults looks again before he says so.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _AGAIN_S: Final = 0.25
 _CALL_MS: Final = 2_500
 # Who was taken for dead, and is not, is back by then with what it has.
 _HOPE_S: Final = 3.0
+# Whoever led before has heard by then that he does not.
+_OLD_VIEW_S: Final = 10.0
 _RECORDS: Final = 12
 _AT_ONCE: Final = 4
 
@@ -154,8 +157,7 @@ class Operator:
                     acknowledged[what.place, offset] = what
         finally:
             await producer.close()
-        found = await read_everything(self._bootstrap, f"{self.host.name}-reader", places_of([BRIEF]))
-        self._judge(acknowledged, {(place, offset): value for place, all_ in found.items() for offset, value in all_})
+        self._history.odd += await self._odd(acknowledged)
         await self._delete(admin)
         self.done["topic deleted"] += 1
 
@@ -169,8 +171,22 @@ class Operator:
             else:
                 return
 
-    def _judge(self, acknowledged: Mapping[tuple[Place, int], Sent], found: Mapping[tuple[Place, int], bytes]) -> None:
-        odd = self._history.odd
+    async def _odd(self, acknowledged: Mapping[tuple[Place, int], Sent]) -> list[tuple[Place, str]]:
+        """What is not as it was acknowledged, once nobody shows an older view."""
+        until_s = self.host.scheduler.now_s + _OLD_VIEW_S
+        while True:
+            read = await read_everything(self._bootstrap, f"{self.host.name}-reader", places_of([BRIEF]))
+            found = {(place, offset): value for place, all_ in read.items() for offset, value in all_}
+            odd = self._compared(acknowledged, found)
+            if not odd or self.host.scheduler.now_s > until_s:
+                return odd
+            self._note(f"of {BRIEF} {len(odd)} records are not as they were acknowledged; looking again")
+            await asyncio.sleep(_AGAIN_S)
+
+    def _compared(
+        self, acknowledged: Mapping[tuple[Place, int], Sent], found: Mapping[tuple[Place, int], bytes]
+    ) -> list[tuple[Place, str]]:
+        odd = []
         for (place, offset), value in found.items():
             if not value.startswith(f"life-{self._lives}:".encode()):
                 odd.append((place, f"{place}: at {offset} of life {self._lives} is {value[:40]!r}"))
@@ -178,6 +194,7 @@ class Operator:
             stored = found.get((place, offset))
             if stored is None or Sent.of(stored) != what:
                 odd.append((place, f"{place}: {what} was acknowledged at {offset}, where {stored!r:.60} is"))
+        return odd
 
 
 async def _stored(producer: AsyncProducer[bytes, bytes], records: Sequence[Sent]) -> list[tuple[Sent, int]]:
