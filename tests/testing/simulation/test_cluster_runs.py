@@ -34,6 +34,11 @@ def test_a_reader_who_meets_a_leader_of_yesterday_looks_again_before_he_misses_a
     assert not simulate(3736, CLUSTER).problem
 
 
+def test_a_header_that_is_damaged_where_no_start_looks_is_no_complaint() -> None:
+    """The machine had been stopped in good order before; whoever reads that batch finds out."""
+    assert not simulate(7751, CLUSTER).problem
+
+
 def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
     assert simulate(4, CLUSTER) == simulate(4, CLUSTER)
 

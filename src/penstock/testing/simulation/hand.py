@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.log.checkpoints import RECOVERY_POINT_FILE, CheckpointError, read_offsets
+from penstock.log.folders.claim import CLEAN_MARKER
 from penstock.log.segment import LOG_SUFFIX
 from penstock.records import HEADER_SIZE, scan
 from penstock.runtime.randomness import SeededRandom
@@ -187,9 +188,10 @@ class Hand:
     def _flip_a_bit(self, node: SimulatedNode, *, in_header: bool) -> None:
         """Of a batch that was known to be durable, on the disk of a machine that is off.
 
-        Of a header where a start looks at it: what is in an older segment is met by readers, as any other bit is, and
-        until then a replica seems to differ from the others that serves nothing wrong.
+        Of a header where a start looks at it: what is in an older segment, or in any after a clean stop, is met by
+        readers, as any other bit is, and until then a replica that serves nothing wrong seems to differ from the others.
         """
+        in_header = in_header and not node.files.exists(f"{node.data_folder}/{CLEAN_MARKER}")
         places = list(_durable_batches(node, newest_only=in_header))
         if places:
             path, position, size = places[self._random.below(len(places))]
