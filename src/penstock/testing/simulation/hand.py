@@ -189,7 +189,7 @@ class Hand:
         """Of a batch that was known to be durable, on the disk of a machine that is off.
 
         Of a header where a start looks at it: what is in an older segment, or in any after a clean stop, is met by
-        readers, as any other bit is, and until then a replica that serves nothing wrong seems to differ from the others.
+        readers, as any other bit is; until then a replica that serves nothing wrong seems to differ from the others.
         """
         in_header = in_header and not node.files.exists(f"{node.data_folder}/{CLEAN_MARKER}")
         places = list(_durable_batches(node, newest_only=in_header))
