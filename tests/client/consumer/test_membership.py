@@ -180,6 +180,19 @@ def test_a_rebalance_that_begins_before_the_user_was_told_drops_the_share() -> N
     assert m.next_step(0) == Join()
 
 
+def test_a_reason_to_meet_again_that_comes_while_the_shares_are_handed_out_is_not_forgotten() -> None:
+    m = new()
+    assert m.next_step(0) == Join()
+    m.joined(0, 0, member_id="me", generation=1, leader="me")
+    assert m.next_step(0) == Sync(is_leader=True)
+    m.request_rejoin("a topic has more partitions", 1)  # the request is on its way, with shares of what there was
+    m.synced(0, 2, A)
+    assert m.next_step(2) == Join()
+    m.joined(0, 3, member_id="me", generation=2, leader="me")
+    m.synced(0, 4, A | B)
+    assert m.next_step(4) == Assign(A | B, A | B)
+
+
 def test_partitions_told_to_the_user_after_they_were_lost_are_taken_back() -> None:
     m = new()
     get_in(m, A)

@@ -200,6 +200,8 @@ class Membership:
 
     def synced(self, code: int, now_ms: float, share: Iterable[TopicPartition] = ()) -> None:
         if code == ErrorCode.NONE:
+            if self.state is not State.JOINED:
+                return  # the group has to meet again, which was found out while this answer was on its way
             self._share = frozenset(share)
             self.state = State.MEMBER
             self._next_beat_ms = now_ms + self._heartbeat_interval_ms
