@@ -11,6 +11,7 @@ every request that waits fails with NotConnected and the reason. One timer serve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any, Final, cast
 from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut, UnsupportedVersion
 from penstock.client.framing import Frame, FrameReceiver
 from penstock.client.strangers import stranger
+from penstock.runtime.keep_alive import probe_when_idle
 from penstock.wire.errors import FrameError, WireError
 from penstock.wire.headers import decode_response, encode_request
 from penstock.wire.registry import APIS, response_codec
@@ -252,6 +254,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it is gone already, and will say so
+                probe_when_idle(sock)
         # asyncio before 3.12 would join what it is given to write at once.
         self._gathers = sys.version_info >= (3, 12) or not type(transport).__module__.startswith("asyncio.")
 

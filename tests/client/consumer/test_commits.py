@@ -1,4 +1,4 @@
-"""In which order commits reach the store, without a broker."""
+"""In which order commits reach the store, and what a refusal means, without a broker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from penstock.client.consumer.commits import Commits
+from penstock.client.consumer.errors import CommitFailed
+from penstock.client.consumer.membership import Assign, Rest, Revoke
+from penstock.client.consumer.membership import Membership as Place
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.types import TopicPartition
-from penstock.client.errors import TimedOut
+from penstock.client.errors import TimedOut, error_for
 from penstock.client.offset_stores.base import NO_MEMBER, Membership, OffsetAndMetadata
 from penstock.runtime.clock import ManualClock
+from penstock.wire.error_codes import ErrorCode
 
 P = TopicPartition("t", 0)
 
@@ -26,6 +30,8 @@ class SlowStore:
         self.under_way = 0
         self.gate = asyncio.Event()
         self.gate.set()
+        self.refusal: ErrorCode | None = None
+        self.committers: list[Membership] = []
 
     async def load(self, group: str, partitions: Iterable[Any]) -> dict[Any, OffsetAndMetadata]:
         return {P: OffsetAndMetadata(self.saved[-1])} if self.saved else {}
@@ -35,8 +41,11 @@ class SlowStore:
     ) -> None:
         assert not self.under_way, "two at once"
         self.under_way += 1
+        self.committers.append(membership)
         try:
             await self.gate.wait()
+            if self.refusal is not None:
+                raise error_for(self.refusal)
             self.saved.append(offsets[P].offset)
         finally:
             self.under_way -= 1
@@ -104,5 +113,56 @@ def test_closing_before_a_commit_began_leaves_the_row_free() -> None:
         await commits.close()  # its task has not run yet
         await commits.commit(at(2), 1_000)
         assert store.saved == [2]
+
+    story(tell)
+
+
+def member() -> Place:
+    """Of a group, in its generation 1, reading what there is."""
+    place = Place(is_cooperative=False, instance_id=None, heartbeat_interval_ms=3_000, max_poll_interval_ms=300_000)
+    settle(place, 1)
+    return place
+
+
+def settle(place: Place, generation: int) -> None:
+    place.joined(ErrorCode.NONE, 0, member_id="m", generation=generation, leader="m")
+    place.synced(ErrorCode.NONE, 0, [P])
+    assign = place.next_step(0)
+    assert isinstance(assign, Assign)
+    place.assigned(assign, 0)
+
+
+def test_a_member_whose_generation_is_refused_has_lost_its_partitions() -> None:
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        place = commits.membership = member()
+        store.refusal = ErrorCode.ILLEGAL_GENERATION
+        with pytest.raises(CommitFailed):
+            await commits.commit(at(1), 1_000)
+        assert place.next_step(0) == Revoke(frozenset({P}), lost=True)
+
+    story(tell)
+
+
+def test_that_an_old_generation_is_refused_says_nothing_of_the_one_that_the_member_has_joined_since() -> None:
+    """A commit that was tried again and again until the group had met (seed 8328)."""
+
+    async def tell(commits: Commits, store: SlowStore) -> None:
+        place = commits.membership = member()
+        store.gate.clear()
+        old = asyncio.ensure_future(commits.commit(at(1), 1_000))
+        await asyncio.sleep(0)
+        place.request_rejoin("the group meets again", 0)
+        place.revoked(Revoke(frozenset({P}), lost=False), 0)
+        settle(place, 2)
+        store.refusal = ErrorCode.ILLEGAL_GENERATION
+        store.gate.set()
+        with pytest.raises(CommitFailed):
+            await old
+        assert (place.generation, place.owned) == (2, frozenset({P}))
+        assert isinstance(place.next_step(0), Rest)
+        store.refusal = None
+        await commits.commit(at(1), 1_000)
+        assert [each.generation for each in store.committers] == [1, 2]
+        assert store.saved == [1]
 
     story(tell)

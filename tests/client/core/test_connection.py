@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.client.addresses import Address
 from penstock.client.connection import BufferList, Connection
 from penstock.client.errors import NotConnected, ProtocolViolation, RequestTimedOut, UnsupportedVersion
 from penstock.client.opening import Way, open_connection
+from penstock.runtime import keep_alive
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import RequestHeader
 from penstock.wire.schemas.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -297,3 +299,22 @@ def test_versions_are_the_highest_that_both_know() -> None:
             connection.close()
 
     run(story())
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_broker_that_falls_silent_while_it_is_waited_for_is_asked_whether_it_is_there(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A machine that loses power does not close its connections, and a JoinGroup may wait for minutes."""
+
+    async def story() -> None:
+        async with Scripted(speaking(lambda *_: groups("g"))) as server:
+            connection = await opened(server)
+            sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == keep_alive.IDLE_S
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == keep_alive.INTERVAL_S
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == keep_alive.PROBES
+            connection.abort()
+
+    run(story(), loop_factory=loop_factory)

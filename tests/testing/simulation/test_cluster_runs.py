@@ -39,6 +39,11 @@ def test_a_header_that_is_damaged_where_no_start_looks_is_no_complaint() -> None
     assert not simulate(7751, CLUSTER).problem
 
 
+def test_a_commit_of_an_old_generation_that_is_refused_late_does_not_cost_the_member_its_partitions() -> None:
+    """It had been tried again until the group had met; the last offsets were not committed for it."""
+    assert not simulate(8328, CLUSTER).problem
+
+
 def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
     assert simulate(4, CLUSTER) == simulate(4, CLUSTER)
 

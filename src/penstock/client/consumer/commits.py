@@ -1,8 +1,9 @@
 """Committed offsets: how far the group is said to have read.
 
 Rule: commits go out one after the other, in the order in which they were asked for, since of two under way at once the
-older might arrive last. What the group's coordinator says about the member in its answer is told to the membership.
-Only news is committed by itself.
+older might arrive last. What the group's coordinator says about the member in its answer is told to the membership,
+unless the member has joined anew since: then it is about a place that the member no longer has. Only news is committed
+by itself.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from penstock.client.consumer.positions import Place
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import ConfigError, GroupError, PenstockError, TimedOut
+from penstock.client.offset_stores.base import NO_MEMBER, OffsetAndMetadata, OffsetStore
 from penstock.client.offset_stores.base import Membership as Committer
-from penstock.client.offset_stores.base import OffsetAndMetadata, OffsetStore
 from penstock.runtime.clock import Clock
 from penstock.wire.error_codes import ErrorCode
 
@@ -99,7 +100,7 @@ class Commits:
     def committer(self) -> Committer:
         membership = self.membership
         if membership is None:
-            return Committer()
+            return NO_MEMBER
         return Committer(membership.generation, membership.member_id, self._settings.group_instance_id)
 
     def _group_id(self) -> str:
@@ -118,10 +119,12 @@ class Commits:
             self._row.leave(place)
 
     async def _commit(self, group_id: str, offsets: Offsets, timeout_ms: float, place: asyncio.Future[None]) -> None:
+        committer = NO_MEMBER
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await place
-                await self._store.save(group_id, offsets, self.committer)
+                committer = self.committer
+                await self._store.save(group_id, offsets, committer)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
                 raise
@@ -132,7 +135,7 @@ class Commits:
         except GroupError as error:
             if error.code not in _GONE:
                 raise
-            if self.membership is not None:
+            if self.membership is not None and committer == self.committer:
                 self.membership.commit_refused(error.code, self._clock.monotonic_ms())
                 self._on_refusal()
             raise CommitFailed(group_id, error.message, error.code) from error
