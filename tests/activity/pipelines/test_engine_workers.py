@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock.activity.pipelines.workers import quiet
+
+
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """The path of a Unix socket has room for 107 bytes; that of a test's own folder may be too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("closed", [BrokenPipeError, ConnectionResetError])
@@ -27,6 +41,40 @@ def test_a_worker_that_fails_otherwise_is_told_and_one_that_does_not_goes_on() -
     assert quiet(worker)(0) == 0
     with pytest.raises(MemoryError):
         quiet(worker)(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "is_told"), [("penstock.activity.pipelines.workers", False), ("pyspark.daemon", True)]
+)
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the end of a worker is seen in /proc")
+def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
+    short_folder: str, module: str, is_told: bool
+) -> None:
+    environment = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": short_folder,
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", module, "pyspark.worker"], env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as daemon:  # fmt: skip
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stderr is not None
+        (length,) = struct.unpack("!i", daemon.stdout.read(4))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(daemon.stdout.read(length).decode())
+            (worker,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+        deadline_s = time.monotonic() + 60
+        while Path(f"/proc/{worker}").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        daemon.stdin.close()
+        told = daemon.stderr.read().decode()
+    assert ("BrokenPipeError" in told) == is_told
+    assert is_told or not told
 
 
 def test_a_session_of_a_run_has_these_workers() -> None:

@@ -4,7 +4,9 @@
 
 Rule: a query that is stopped, or started again, closes the pipe to the workers of its tasks. That such a worker can
 write no more is the end that it should have, and Spark's own daemon prints a traceback of it. Whatever else happens to
-a worker is told as ever. Nothing else is imported here: workers are forks of this process.
+a worker is told as ever. Nothing else is imported here: workers are forks of this process. The workers that plan a
+query's sources are not among them: for those Spark always starts its own daemon, so that the end of a session may still
+show one such traceback.
 """
 
 from __future__ import annotations
