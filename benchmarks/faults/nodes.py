@@ -18,6 +18,7 @@ from typing import Final
 from benchmarks.faults.asking import NoAnswer, answers
 from benchmarks.faults.places import Place
 from benchmarks.peers.servers import ServerFailed
+from penstock.runtime.held_process import hold
 
 _START_S: Final = 90.0
 _STOP_S: Final = 60.0
@@ -76,7 +77,8 @@ class Node:
 
     def pause(self) -> None:
         """Its connections stay, but it does nothing until `resume`."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            hold(self._process)
         self.is_paused = True
 
     def resume(self) -> None:

@@ -35,6 +35,7 @@ from penstock.cluster.zookeeper_settings import (
     logging_text,
     main_class,
 )
+from penstock.runtime.held_process import hold
 from penstock.runtime.java import JavaCommand, JavaMissing, find_java_command
 from penstock.runtime.network import AddressInUse, CannotListen
 from penstock.runtime.port_reservation import PortReservation
@@ -160,7 +161,8 @@ class ZooKeeperProcess:
 
     def pause(self) -> None:
         """Hold it as it is: it neither answers nor closes its connections."""
-        self.send(signal.SIGSTOP)
+        if self._process is not None:
+            hold(self._process)
 
     def resume(self) -> None:
         self.send(signal.SIGCONT)

@@ -384,8 +384,12 @@ def test_lag_is_told_in_records_and_in_seconds(admin: Admin, broker: EmbeddedBro
 def test_members_and_what_they_read(admin: Admin, broker: EmbeddedBroker) -> None:
     admin.create_topic(TopicSpec("shared", 2))
     consumer = KafkaConsumer(
-        "shared", bootstrap_servers=broker.address, group_id="team", client_id="someone", enable_auto_commit=False
+        bootstrap_servers=broker.address, group_id="team", client_id="someone", enable_auto_commit=False
     )
+    # It would join before it knows the topic's partitions. It joins again when it does, and then forgets about that if
+    # a poll ends before it has been told what it has.
+    consumer.topics()
+    consumer.subscribe(["shared"])
     try:
         deadline_s = time.monotonic() + 20
         while len(consumer.assignment()) < 2 and time.monotonic() < deadline_s:

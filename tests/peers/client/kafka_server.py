@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.peers.java_process import FLAGS
 from tests.peers.provision import Found
 
+from penstock.runtime.held_process import hold
 from penstock.runtime.port_reservation import PortReservation
 
 HOST = "127.0.0.1"
@@ -108,7 +109,8 @@ class JavaServer:
 
     def freeze(self) -> None:
         """Its connections stay, but it does nothing until `thaw`."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            hold(self._process)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
