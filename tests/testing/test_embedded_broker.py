@@ -8,10 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.broker.wire_client import WireClient, until
 
-from penstock import testing
+from penstock import Admin, ConfigResource, testing
 from penstock.broker.settings import InvalidSettings
 from penstock.cluster.errors import Refusal
+from penstock.records import encode_batch
 from penstock.testing import Broker
 
 
@@ -46,6 +48,24 @@ def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path, monk
     with pytest.raises(InvalidSettings), Broker(settings={"num.partitions": "many"}):
         raise AssertionError
     assert os.listdir(tmp_path) == []
+
+
+def test_records_of_long_ago_are_left_to_the_test_unless_it_says_otherwise() -> None:
+    old = [(1_700_000_000_000, None, b"old", ())]
+
+    def begin(broker: Broker) -> int:
+        found = broker.broker.replicas.get("t", 0)
+        assert found is not None
+        return found.log.log_start_offset
+
+    with Broker(settings={"log.retention.check.interval.ms": "20"}) as hasty:
+        hasty.create_topic("t")
+        with WireClient(hasty.port) as client:
+            assert client.produce("t", encode_batch(old)).error_code == 0
+        until(lambda: begin(hasty) == 1, "it looks, and removes the record")
+    with Broker() as patient, Admin(patient.address) as admin:
+        told = admin.describe_config(ConfigResource.broker(0))["log.retention.check.interval.ms"].value
+        assert told == "86400000"
 
 
 def test_there_is_nothing_else_under_its_name() -> None:

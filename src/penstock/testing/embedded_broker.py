@@ -24,6 +24,7 @@ from penstock.cluster.topics import NewTopic
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
+_DAY_MS = 86_400_000
 
 
 class EmbeddedBroker:
@@ -44,6 +45,8 @@ class EmbeddedBroker:
             "group.initial.rebalance.delay.ms": "0",
             # Its loop shares the interpreter with the clients under test: awake, it would stand in their way.
             "socket.busy.poll.us": "0",
+            # Tests like timestamps of long ago, and would lose their records when the broker happens to look.
+            "log.retention.check.interval.ms": str(_DAY_MS),
             **(settings or {}),
             "log.dirs": (settings or {}).get("log.dirs", self.data_dir),
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
