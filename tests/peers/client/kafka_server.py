@@ -1,8 +1,7 @@
 """Apache Kafka as a process: 4.3 as one node of its own, 0.9.0.1 with its ZooKeeper.
 
 Rule: settings are as shipped but for addresses, folders, what a single node needs, how soon one that was killed may
-come back, the number of partitions of the internal topics (fifty take a second that nobody learns from) and how long
-records are kept: those of tests are of long ago, and the server looks half a minute after its start.
+come back, and the number of partitions of the internal topics: fifty take a second that nobody learns from.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@{host}:{controller_port}
 log.dirs={data}
-log.retention.ms=-1
 broker.session.timeout.ms=1000
 broker.heartbeat.interval.ms=200
 group.initial.rebalance.delay.ms=0
@@ -50,7 +48,6 @@ _SETTINGS_0_9 = """\
 broker.id=0
 listeners=PLAINTEXT://{host}:{port}
 log.dirs={data}
-log.retention.ms=-1
 zookeeper.connect={host}:{zookeeper_port}
 group.min.session.timeout.ms=500
 offsets.topic.num.partitions=1
