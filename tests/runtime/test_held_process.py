@@ -56,14 +56,10 @@ def test_who_is_held_already_stays_held(busy: subprocess.Popen[bytes]) -> None:
     assert states(busy) == {"T"}
 
 
-def test_one_that_has_ended_is_left_alone_with_its_exit_code() -> None:
+def test_one_that_ends_is_left_with_its_exit_code() -> None:
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"]) as process:
-        hold_until_ended(process)
+        while process.poll() is None:
+            hold(process)
+            process.send_signal(signal.SIGCONT)
+        hold(process)
         assert process.wait() == 7
-        hold(process)
-
-
-def hold_until_ended(process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        hold(process)
-        process.send_signal(signal.SIGCONT)
