@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help setup run test test-peers check bench simulate clean
+.PHONY: help setup run test test-long test-peers check bench simulate clean
 
 help:
 	@echo "make setup       .venv with the pinned set and the compiled kernel"
 	@echo "make run         the main job: a site's activity through the log into Spark"
-	@echo "make test        the tests (PyPI only)"
+	@echo "make test        the tests, in five minutes (PyPI only)"
+	@echo "make test-long   the tests that take long: more of Spark, of kills and of faults (PyPI only)"
 	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
 	@echo "make check       ruff, mypy, import-linter"
 	@echo "make bench       benchmarks beside the peers"
@@ -19,7 +20,10 @@ setup:
 	@$(PYTHON) tools/bootstrap.py
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not peer" $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not peer and not long" $(ARGS)
+
+test-long: setup
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "long and not peer" $(ARGS)
 
 test-peers: setup
 	$(BIN)/python tools/test_peers.py $(ARGS)
