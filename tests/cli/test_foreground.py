@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import requires
 from typing import Any, cast
 
 import pytest
@@ -64,3 +65,9 @@ def test_what_keeps_it_from_starting_is_told_apart_from_a_signal() -> None:
             await start(broker, lambda _: broker.goes_on.set())
 
     asyncio.run(story())
+
+
+def test_a_plain_installation_brings_uvloop_and_a_broker_runs_on_it() -> None:
+    plain = [each for each in requires("penstock") or () if "extra ==" not in each]
+    assert any(each.startswith("uvloop") for each in plain), "the measured broker is the one that pip installs"
+    assert foreground._event_loop()[1] == "uvloop"
