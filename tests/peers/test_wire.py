@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.peers.java_process import JavaProcess
 from tests.peers.kafka_layouts import kafka_json, kafka_layout, without_case, without_null_in_names
-from tests.wire.generate import ALL_CASES, Case, Generator
+from tests.wire.generate import ALL_CASES, Case, Generator, check_every
 
 from penstock.wire.api_keys import FIRST_PRIVATE_KEY, ApiKey
 from penstock.wire.compiler import codec_for
@@ -77,17 +77,6 @@ def oracle(request: pytest.FixtureRequest, oracle_of: OracleOf) -> Kafka:
     return oracle_of(request.param)
 
 
-def problems_of(cases: list[Case], check: Callable[[Case], None]) -> list[str]:
-    """What is wrong with which case: all at once, since one slip in a schema shows in many versions."""
-    problems = []
-    for case in cases:
-        try:
-            check(case)
-        except AssertionError as error:
-            problems.append(f"{case}: {error}")
-    return problems
-
-
 def test_it_knows_as_many_of_our_messages_as_ever(oracle: Kafka) -> None:
     assert len(oracle.cases) >= COMPARED[oracle.name], f"of {len(ALL_CASES)} messages"
 
@@ -105,7 +94,7 @@ def test_the_layout_of_every_message_is_the_same(oracle: Kafka) -> None:
         assert kafka_layout(layout(case.message, case.version)) == theirs
 
     untold = UNTOLD.get(oracle.name, set())
-    assert problems_of([case for case in oracle.cases if str(case) not in untold], check) == []
+    check_every([case for case in oracle.cases if str(case) not in untold], check)
 
 
 @pytest.mark.parametrize("generator", [Generator, TagGenerator])
@@ -120,7 +109,7 @@ def test_it_reads_the_same_values_and_writes_the_same_bytes(oracle: Kafka, gener
             assert without_case(answer["json"]) == kafka_json(message, struct), f"seed {seed}"
             assert answer["hex"] == data.hex(), f"seed {seed}"
 
-    assert problems_of(oracle.cases, check) == []
+    check_every(oracle.cases, check)
 
 
 def test_headers_have_the_same_versions(oracle: Kafka) -> None:
@@ -133,7 +122,7 @@ def test_headers_have_the_same_versions(oracle: Kafka) -> None:
             theirs["response_headers"][at],
         ]
 
-    assert problems_of(oracle.cases, check) == []
+    check_every(oracle.cases, check)
 
 
 @pytest.mark.parametrize("client_id", ["reader-7", "", "Grüße", None])
@@ -147,7 +136,7 @@ def test_it_reads_our_request_headers_and_finds_the_body(oracle: Kafka, client_i
             assert header["client_id"] == (client_id or "")
         assert frame[header["body_at"] :] == codec_for(case.message, case.version).encode(message)
 
-    assert problems_of([case for case in oracle.cases if case.side == "request"], check) == []
+    check_every([case for case in oracle.cases if case.side == "request"], check)
 
 
 def test_it_reads_our_response_headers_and_finds_the_body(oracle: Kafka) -> None:
@@ -159,7 +148,7 @@ def test_it_reads_our_response_headers_and_finds_the_body(oracle: Kafka) -> None
         assert header["correlation_id"] == -5
         assert frame[header["body_at"] :] == codec_for(case.message, case.version).encode(message)
 
-    assert problems_of([case for case in oracle.cases if case.side == "response"], check) == []
+    check_every([case for case in oracle.cases if case.side == "response"], check)
 
 
 @pytest.mark.parametrize("message", [ConsumerProtocolSubscription, ConsumerProtocolAssignment])

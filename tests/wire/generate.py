@@ -5,14 +5,18 @@ Everything follows from the seed, so a failure names all that is needed to see i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import pytest
 
 from penstock.wire.compiler.plan import ArrayOf, Field, Kind, Struct, layout
 from penstock.wire.registry import APIS, Api
 from penstock.wire.types import BOOL, BYTES, FLOAT64, STRING, Message
+
+T = TypeVar("T")
 
 _BITS = {
     "b": (8, True),
@@ -46,6 +50,20 @@ ALL_CASES = [
     for side in ("request", "response")
     for version in range(api.versions.lowest, api.versions.highest + 1)
 ]
+
+
+def check_every(cases: Iterable[T], check: Callable[[T], None]) -> None:
+    """Check all of them and fail with every mismatch, since one mistake in a schema shows in many versions."""
+    mismatches, checked = [], 0
+    for case in cases:
+        checked += 1
+        try:
+            check(case)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - reported below
+            mismatches.append(f"{case}: {type(error).__name__}: {error}")
+    assert checked, "no case was checked"
+    if mismatches:
+        pytest.fail("\n".join([f"{len(mismatches)} of {checked} fail", *mismatches]), pytrace=False)
 
 
 class Generator:

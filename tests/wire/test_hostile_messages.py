@@ -9,7 +9,7 @@ from random import Random
 from struct import pack
 
 import pytest
-from tests.wire.generate import ALL_CASES, Case, Generator
+from tests.wire.generate import ALL_CASES, Case, Generator, check_every
 
 from penstock.wire.compiler import codec_for
 from penstock.wire.compiler.plan import Kind
@@ -41,49 +41,55 @@ def sample(case: Case, seed: int = 1) -> bytes:
     return codec_for(case.message, case.version).encode(SmallGenerator(seed).message(case.message, case.version))
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_a_message_cut_anywhere_is_refused(case: Case) -> None:
-    codec = codec_for(case.message, case.version)
-    data = sample(case)
-    for length in range(len(data)):
-        with pytest.raises(DecodeError):
-            codec.decode(data[:length])
-        with pytest.raises(DecodeError):
-            codec.decode(memoryview(data)[:length])
+def test_a_message_cut_anywhere_is_refused() -> None:
+    def check(case: Case) -> None:
+        codec = codec_for(case.message, case.version)
+        data = sample(case)
+        for length in range(len(data)):
+            with pytest.raises(DecodeError):
+                codec.decode(data[:length])
+            with pytest.raises(DecodeError):
+                codec.decode(memoryview(data)[:length])
+
+    check_every(ALL_CASES, check)
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_random_bytes_are_a_message_or_a_typed_error(case: Case) -> None:
-    codec = codec_for(case.message, case.version)
-    random = Random(str(case))
-    for _ in range(60):
-        data = random.randbytes(random.randrange(200))
+def test_random_bytes_are_a_message_or_a_typed_error() -> None:
+    def check(case: Case) -> None:
+        codec = codec_for(case.message, case.version)
+        random = Random(str(case))
+        for _ in range(60):
+            data = random.randbytes(random.randrange(200))
+            try:
+                message, end = codec.decode(data)
+            except DecodeError:
+                continue
+            assert type(message) is case.message
+            assert end <= len(data)
+
+    check_every(ALL_CASES, check)
+
+
+def test_damage_at_any_byte_is_a_message_or_a_typed_error_in_little_memory() -> None:
+    def check(case: Case) -> None:
+        codec = codec_for(case.message, case.version)
+        data = sample(case)
+        codec.decode(data)
+        tracemalloc.start()
         try:
-            message, end = codec.decode(data)
-        except DecodeError:
-            continue
-        assert type(message) is case.message
-        assert end <= len(data)
+            for position in range(0, len(data), 1 + len(data) // 150):
+                for damage in (pack(">i", HUGE), HUGE_COMPACT, b"\xff", b"\x80\x00", b"\x7f"):
+                    damaged = data[:position] + damage + data[position + len(damage) :]
+                    try:
+                        codec.decode(damaged)
+                    except DecodeError:
+                        continue
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < MOST_BYTES
 
-
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_damage_at_any_byte_is_a_message_or_a_typed_error_in_little_memory(case: Case) -> None:
-    codec = codec_for(case.message, case.version)
-    data = sample(case)
-    codec.decode(data)
-    tracemalloc.start()
-    try:
-        for position in range(0, len(data), 1 + len(data) // 150):
-            for damage in (pack(">i", HUGE), HUGE_COMPACT, b"\xff", b"\x80\x00", b"\x7f"):
-                damaged = data[:position] + damage + data[position + len(damage) :]
-                try:
-                    codec.decode(damaged)
-                except DecodeError:
-                    continue
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < MOST_BYTES
+    check_every(ALL_CASES, check)
 
 
 @pytest.mark.parametrize(

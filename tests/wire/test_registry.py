@@ -14,7 +14,7 @@ import penstock.wire.schemas
 from penstock.wire.api_keys import FIRST_PRIVATE_KEY, ApiKey
 from penstock.wire.error_codes import ErrorCode, error_code
 from penstock.wire.errors import SchemaError, UnknownApi, UnknownVersion
-from penstock.wire.registry import APIS, Api, find_api, request_codec, response_codec
+from penstock.wire.registry import APIS, find_api, request_codec, response_codec
 from penstock.wire.versions import VersionRange
 
 # Versions that must be there: what clients of the last fifteen years use, and what brokers say to each other.
@@ -87,11 +87,14 @@ def test_all_required_versions_are_known() -> None:
         assert known.highest >= required.highest, name
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_the_table_says_what_the_schemas_say(api: Api) -> None:
-    for message in (api.request, api.response):
-        assert message.SCHEMA.versions == api.versions
-        assert message.SCHEMA.flexible == api.flexible
+def test_the_table_says_what_the_schemas_say() -> None:
+    differing = [
+        message.__name__
+        for api in APIS.values()
+        for message in (api.request, api.response)
+        if (message.SCHEMA.versions, message.SCHEMA.flexible) != (api.versions, api.flexible)
+    ]
+    assert differing == []
 
 
 def test_every_schema_is_in_the_table() -> None:
