@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from tests.broker.wire_client import until
+from tests.timeouts import until
 
 from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.testing import Broker

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.broker.wire_client import WireClient, until
+from tests.broker.wire_client import WireClient
+from tests.timeouts import until
 
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.broker.http_request import Request
 from penstock.broker.http_server import Handler, HttpLimits, HttpServer, Reply
 from penstock.runtime.clock import ManualClock
-
-PATIENCE_S = 30
 
 
 @dataclass(frozen=True)

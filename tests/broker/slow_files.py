@@ -6,10 +6,9 @@ import os
 import threading
 
 from tests.broker.faulty_files import FaultyFiles
+from tests.timeouts import PATIENCE_S
 
 from penstock.runtime.files import File
-
-PATIENCE_S = 30.0
 
 
 class SlowFiles(FaultyFiles):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.exposition import ParsedFamily, parse
 from tests.broker.wire_client import WireClient, batch_of, delete_topic, fetch_request, make_topic, produce_request
+from tests.timeouts import PATIENCE_S
 
 from penstock.broker.response_errors import error_codes
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -37,7 +38,7 @@ def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
 
 
 def text_of(embedded: EmbeddedBroker) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{embedded.http_port}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{embedded.http_port}/metrics", timeout=PATIENCE_S) as answer:
         data: bytes = answer.read()
     return data.decode()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.cluster_stories import BrokerCluster, running
-from tests.broker.wire_client import until
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.cluster.errors import BrokerIdInUse
@@ -42,7 +42,7 @@ def test_what_is_acknowledged_is_on_every_replica(cluster: BrokerCluster) -> Non
     with Producer(cluster.bootstrap) as producer:
         deliveries = [producer.send("views-0", b"%d" % number) for number in range(300)]
         for delivery in deliveries:
-            delivery.result(20)
+            delivery.result(PATIENCE_S)
     ends = {
         tuple(
             partition.log.log_end_offset
@@ -77,7 +77,7 @@ def test_a_broker_that_stops_in_good_order_is_not_noticed_by_who_sends(cluster: 
             while not stop.is_set():
                 value = b"%d" % number
                 try:
-                    producer.send("views-2", value).result(20)
+                    producer.send("views-2", value).result(PATIENCE_S)
                 except BaseException as error:  # noqa: BLE001 - told below
                     failures.append(error)
                     return
@@ -109,7 +109,7 @@ def test_the_coordinator_of_a_group_moves_with_its_partition(cluster: BrokerClus
     _make(cluster, "views-3")
     with Producer(cluster.bootstrap) as producer:
         for number in range(10):
-            producer.send("views-3", b"%d" % number).result(20)
+            producer.send("views-3", b"%d" % number).result(PATIENCE_S)
     assert len(_values(cluster, "views-3", 10, group="readers-3")) == 10
     cluster.until_in_sync("__consumer_offsets")
     for number in (0, 1):
@@ -143,7 +143,7 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
     epochs = {number: broker.broker.membership.broker_epoch for number, broker in cluster.brokers.items()}
     cluster.zookeeper.pause()
     with Producer(cluster.bootstrap) as producer:
-        producer.send("views-5", b"while nobody answers for the tree").result(20)
+        producer.send("views-5", b"while nobody answers for the tree").result(PATIENCE_S)
     cluster.zookeeper.kill()
     cluster.zookeeper.start()
     until(
@@ -155,7 +155,7 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
         within_s=60,
     )
     with Producer(cluster.bootstrap) as producer:
-        producer.send("views-5", b"afterwards").result(20)
+        producer.send("views-5", b"afterwards").result(PATIENCE_S)
     assert len(_values(cluster, "views-5", 2)) == 2
 
 

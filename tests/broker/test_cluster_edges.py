@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 from tests.broker.cluster_stories import BrokerCluster, running
-from tests.broker.wire_client import until
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.client.admin import ConfigResource
@@ -54,7 +54,7 @@ class Sender:
             while not self._stop.is_set():
                 value = b"%d" % len(self.sent)
                 try:
-                    producer.send(self._topic, value).result(30)
+                    producer.send(self._topic, value).result(PATIENCE_S)
                 except BaseException as error:  # noqa: BLE001 - told by `until_more`
                     self.failures.append(error)
                     return
@@ -86,7 +86,7 @@ def read_all(cluster: BrokerCluster, topic: str, count: int) -> list[bytes]:
 
 def http(cluster: BrokerCluster, number: int, path: str) -> str:
     try:
-        with urlopen(f"http://127.0.0.1:{cluster.brokers[number].http_port}/{path}", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{cluster.brokers[number].http_port}/{path}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
     except HTTPError as error:
         return error.read().decode()
@@ -161,7 +161,7 @@ def test_records_that_are_deleted_are_deleted_on_every_broker_when_it_is_answere
     make(cluster, "deleted")
     with Producer(cluster.bootstrap) as producer:
         for number in range(10):
-            producer.send("deleted", b"%d" % number).result(20)
+            producer.send("deleted", b"%d" % number).result(PATIENCE_S)
     with Admin(cluster.bootstrap) as admin:
         assert list(admin.delete_records({("deleted", 0): 7}).values()) == [7]
     starts = [broker.broker.replicas.get("deleted", 0) for broker in cluster.brokers.values()]
@@ -186,7 +186,7 @@ def test_what_a_leader_sends_is_throttled_as_the_settings_say_while_it_runs(clus
 def send(cluster: BrokerCluster, topic: str, *values: bytes) -> None:
     with Producer(cluster.bootstrap) as producer:
         for value in values:
-            producer.send(topic, value).result(30)
+            producer.send(topic, value).result(PATIENCE_S)
 
 
 def test_a_consumer_notices_that_what_it_read_was_cut_off_by_an_unclean_leader(cluster: BrokerCluster) -> None:
@@ -223,7 +223,7 @@ def test_a_consumer_notices_that_what_it_read_was_cut_off_by_an_unclean_leader(c
 
 def polled(consumer: Consumer[bytes, bytes], count: int) -> list[bytes]:
     found: list[bytes] = []
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < deadline_s:
         for records in consumer.poll(1000).values():
             found += [record.value for record in records]

@@ -17,9 +17,9 @@ from tests.broker.wire_client import (
     make_topic,
     records_in,
     send_and_be_heard,
-    until,
     values_in,
 )
+from tests.timeouts import until
 
 from penstock.broker.broker import Broker
 from penstock.records import Codec

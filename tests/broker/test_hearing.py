@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.broker.hearing import Hearing, Verdict, verdict
 from penstock.cluster.image import ClusterImage
@@ -98,7 +99,7 @@ def test_one_of_three_that_does_not_answer_is_taken_for_dead_once() -> None:
         members, links = _Members(), _Links(3)
         hearing = _hearing(members, links)
         members.show(b1=5, b2=6, b3=7)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await members.happened.wait()
             members.happened.clear()
             links.asked.clear()
@@ -118,7 +119,7 @@ def test_a_controller_that_hears_nobody_lets_another_be_the_controller() -> None
         members = _Members()
         hearing = _hearing(members, _Links(2, 3))
         members.show(b1=5, b2=6, b3=7)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await members.happened.wait()
             await asyncio.wait([task for _, task in hearing._asked.values()])
         assert (members.dead, members.rests_s[0]) == ([], _SESSION_MS / 1000)

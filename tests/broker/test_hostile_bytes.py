@@ -26,9 +26,9 @@ from tests.broker.wire_client import (
     make_topic,
     produce_request,
     request_bytes,
-    until,
     values_in,
 )
+from tests.timeouts import until
 from tests.wire.generate import Generator
 
 from penstock.broker.broker import Broker

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.exposition import parse
 from tests.broker.http_stories import Peer, run, says, site
+from tests.timeouts import PATIENCE_S
 
 from penstock.broker.http_request import Refused, Request, parse_request
 from penstock.broker.http_server import (
@@ -498,7 +499,7 @@ def test_an_ordinary_client_understands_all_of_it() -> None:
         family.labelled(number=number).add(number)
 
     def visit(port: int) -> None:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         for _ in range(2):
             client.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
             response = client.getresponse()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.broker.office import Equipment, Office
 from penstock.cluster.controller_claim import ControllerClaim
 from penstock.cluster.image import ClusterImage
@@ -66,7 +68,7 @@ def test_an_office_whose_closing_is_cancelled_publishes_nothing_any_more() -> No
         await asyncio.wait([closing])
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            await asyncio.wait(others, timeout=5)
+            await asyncio.wait(others, timeout=PATIENCE_S)
         assert [task for task in others if not task.done()] == []
         assert [link.is_closed for link in links.made] == [True] * len(links.made)
 

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.broker.http_stories import Peer
-from tests.broker.slow_files import PATIENCE_S, SlowFiles
+from tests.broker.slow_files import SlowFiles
 from tests.broker.wire_client import WireClient, batch_of, make_topic, produce_request, send_and_be_heard
+from tests.timeouts import PATIENCE_S
 
 from penstock.broker import log_loading
 from penstock.broker.broker import Broker

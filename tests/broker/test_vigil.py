@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.broker.vigil import Vigil
 from penstock.client.addresses import Address
 from penstock.cluster.image import ClusterImage
@@ -72,7 +74,7 @@ def test_who_breaks_off_and_refuses_is_dead_and_who_only_breaks_off_is_not() -> 
         vigil = Vigil(membership, lambda _: Address("127.0.0.1", port), 1000)  # type: ignore[arg-type]
         vigil.start()
         membership.show((1, 5), (2, 7))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await peer.came.wait()
             peer.drop()
             await peer.came.wait()
@@ -93,7 +95,7 @@ def test_who_was_declared_dead_and_came_back_is_spared_for_a_while() -> None:
         vigil = Vigil(membership, lambda _: Address("127.0.0.1", port), 60_000)  # type: ignore[arg-type]
         vigil.start()
         membership.show((1, 5), (2, 7))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await membership.heard.wait()
             membership.show((1, 5), (2, 8))
             (task,) = [task for _, task in vigil._watches.values()]

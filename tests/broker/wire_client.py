@@ -11,11 +11,12 @@ import asyncio
 import itertools
 import socket
 import struct
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar
+
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.broker.broker import Broker
 from penstock.cluster.topics import NewTopic
@@ -34,7 +35,6 @@ from penstock.wire.schemas.produce import (
 from penstock.wire.types import Message
 
 ALL: Final = -1
-TIMEOUT_S: Final = 20.0
 BEGIN_MS: Final = 1_700_000_000_000
 MIB: Final = 1024 * 1024
 
@@ -48,7 +48,7 @@ class Disconnected(ConnectionError):
 class WireClient:
     """One connection."""
 
-    def __init__(self, port: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, port: int, *, timeout_s: float = PATIENCE_S) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._numbers = itertools.count(1)
@@ -209,7 +209,7 @@ def values_in(data: Any) -> list[bytes | None]:
 
 def on_loop(broker: Broker, work: Coroutine[Any, Any, T]) -> T:
     """Run on the broker's own event loop, from the thread of a test."""
-    return asyncio.run_coroutine_threadsafe(work, broker.loop).result(TIMEOUT_S)
+    return asyncio.run_coroutine_threadsafe(work, broker.loop).result(PATIENCE_S)
 
 
 def call(broker: Broker, function: Callable[[], T]) -> T:
@@ -232,15 +232,6 @@ def delete_topic(broker: Broker, name: str) -> None:
     outcomes: Sequence[Any] = on_loop(broker, broker.cluster.delete_topics([name]))
     if outcomes[0].refusal is not None:
         raise outcomes[0].refusal
-
-
-def until(done: Callable[[], bool], what: str, within_s: float = TIMEOUT_S) -> None:
-    """Look again until it is so; only for what the broker does by itself and tells nobody."""
-    deadline_s = time.monotonic() + within_s
-    while not done():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not within {within_s} s: {what}")
-        time.sleep(0.002)
 
 
 def send_and_be_heard(broker: Broker, client: WireClient, api: ApiKey, message: Message, version: int) -> int:

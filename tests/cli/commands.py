@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli.main import cli
-
-PATIENCE_S = 60
 
 
 class Shell:

@@ -6,7 +6,6 @@ import contextlib
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,8 +14,8 @@ from types import TracebackType
 from typing import IO
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.timeouts import PATIENCE_S
 
-PATIENCE_S = 60.0
 CLEAN_MARKER = ".kafka_cleanshutdown"
 
 
@@ -89,13 +88,6 @@ def server(folder: Path, *options: str | Path) -> Running:
     """`penstock server start` on a free port, without HTTP unless the options have it."""
     quiet = () if "--http-port" in options else ("--http-port", "0")
     return Running("server", "start", "--data-dir", folder, "--listen", "127.0.0.1:0", *quiet, *options)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def produce(address: str, topic: str, *values: bytes) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.client.core.scripted import Scripted, speaking
+from tests.timeouts import PATIENCE_S
 
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import RequestHeader
@@ -85,14 +86,14 @@ class ScriptedCluster:
 
     def __enter__(self) -> ScriptedCluster:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(PATIENCE_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     async def _live(self) -> None:

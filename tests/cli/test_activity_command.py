@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.cli.commands import Shell
-from tests.cli.running import Running, free_port
+from tests.cli.running import Running
+from tests.ports import free_port
 
 from penstock import Admin, Consumer, TopicPartition
 from penstock.activity.events import KINDS, TRUTH_TOPIC

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
-from tests.cli.running import free_port
+from tests.ports import free_port
 
 from penstock.cli.cluster import told
 from penstock.cli.topics_report import is_internal

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.logs import partition, run
+from tests.timeouts import PATIENCE_S
 
 from penstock import __version__
 from penstock.cli.main import AREAS, EXIT_PIPE_CLOSED, main
@@ -17,7 +18,7 @@ HEAVY = ("asyncio", "pyarrow", "lz4", "zstandard", "cramjam", "kazoo", "msgspec"
 
 def penstock(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock", *args], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "penstock", *args], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -27,7 +28,9 @@ def imported_by(*args: str) -> set[str]:
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    print('\\n'.join(sys.modules), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     return set(done.stderr.split())
 
 
@@ -147,7 +150,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path: Path) -> None:
         first = process.stdout.readline()
         process.stdout.close()
         errors = process.stderr.read()
-        code = process.wait(timeout=60)
+        code = process.wait(timeout=PATIENCE_S)
     assert first.startswith(b"Dumping ")
     assert (code, errors) == (EXIT_PIPE_CLOSED, b"")
 
@@ -161,7 +164,7 @@ def test_a_reader_that_never_reads_ends_it_quietly_too(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.close()
         errors = process.stderr.read()
-        code = process.wait(timeout=60)
+        code = process.wait(timeout=PATIENCE_S)
     assert (code, errors) == (EXIT_PIPE_CLOSED, b"")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import Shell, put_on_path
 from tests.cli.logs import run
-from tests.cli.running import free_port
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 
 def completed(shell: Shell, *words: str) -> list[str]:
@@ -23,7 +24,7 @@ def completed(shell: Shell, *words: str) -> list[str]:
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", "from penstock.cli.main import main; main()"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
@@ -57,7 +58,7 @@ def test_a_script_for_each_shell(shell_name: str) -> None:
     assert f"_PENSTOCK_COMPLETE={shell_name}_complete" in result.stdout
     program = shutil.which(shell_name)
     if program is not None:
-        subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=60)
+        subprocess.run([program, "-n"], input=result.stdout, text=True, check=True, timeout=PATIENCE_S)
 
 
 _PRESS_TAB = """
@@ -73,7 +74,8 @@ def test_bash_itself_completes_commands_options_and_topics(shell: Shell, topic: 
     def offered(*words: str) -> list[str]:
         done = subprocess.run(
             ["bash", "--norc", "-c", _PRESS_TAB, "bash", "penstock", *words],
-            env={**put_on_path(tmp_path), **shell.environment}, capture_output=True, text=True, timeout=60, check=True,
+            env={**put_on_path(tmp_path), **shell.environment}, capture_output=True, text=True, check=True,
+            timeout=PATIENCE_S,
         )  # fmt: skip
         assert done.stderr == ""
         return done.stdout.split()

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import PATIENCE_S, Shell
+from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli.consume_reading import _buffered
 from penstock.client.producer import Producer

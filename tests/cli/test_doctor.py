@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.cli.commands import Shell
-from tests.cli.running import free_port
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli import doctor_cluster, doctor_machine
 from penstock.cli.doctor_cluster import _disk, _skew
@@ -91,7 +92,7 @@ def test_records_of_the_future(tmp_path: Path) -> None:
         str(tmp_path), settings={"log.message.timestamp.after.max.ms": "9223372036854775807"}
     ) as broker:
         with Producer[bytes, bytes](broker.address) as producer:
-            producer.send("ahead", b"v", timestamp_ms=time.time_ns() // 1_000_000 + 7_200_000).result(10)
+            producer.send("ahead", b"v", timestamp_ms=time.time_ns() // 1_000_000 + 7_200_000).result(PATIENCE_S)
         code, found = findings(Shell(broker.address))
     assert code == 1
     assert checks(found, PROBLEM) == {"clock"}

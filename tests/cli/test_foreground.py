@@ -7,6 +7,7 @@ from importlib.metadata import requires
 from typing import Any, cast
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.broker.broker import Broker
 from penstock.cli import foreground
@@ -36,7 +37,7 @@ async def start(broker: Starting, happen: Any) -> bool:
     starting = asyncio.create_task(foreground._start(cast(Broker, broker), stop))
     await asyncio.sleep(0)
     happen(stop)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         return await starting
 
 

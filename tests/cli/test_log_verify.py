@@ -24,6 +24,7 @@ from tests.cli.logs import (
     segments,
     transactional,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli.output import counted, human_bytes
 from penstock.log.sparse_index import OFFSET_ENTRY
@@ -279,7 +280,7 @@ def test_a_long_verification_shows_progress_on_a_terminal(tmp_path: Path, monkey
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, "log", "verify", str(tmp_path / "t-0")],
-            stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True,
+            stdout=subprocess.PIPE, stderr=theirs, timeout=PATIENCE_S, check=True,
         )  # fmt: skip
         seen = os.read(ours, 65536)
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
 
@@ -90,7 +91,7 @@ def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) 
     folder = Folder(str(tmp_path), "operations")
 
     def obey() -> None:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + PATIENCE_S
         while not folder.is_asked_to_stop() and time.monotonic() < deadline_s:
             time.sleep(0.02)
         one.state = "stopped"

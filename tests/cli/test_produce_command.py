@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands import PATIENCE_S, Shell
+from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.consumer import Consumer, ConsumerRecord
 

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 from tests.cli.logs import run
-from tests.cli.running import CLEAN_MARKER, Running, consume, free_port, produce, server
+from tests.cli.running import CLEAN_MARKER, Running, consume, produce, server
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli.foreground import free_port_after, http_url, raise_open_files_limit
 from penstock.cli.log_lines import LineFormatter
@@ -212,7 +214,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.stdout.readline() == "stuck\n"
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 128 + signal.SIGTERM
+            assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         finally:
             process.kill()
 
@@ -260,9 +262,9 @@ def test_health_and_metrics_answer(tmp_path: Path) -> None:
         produce(broker.address(), "t", b"one")
         line = broker.until("metrics at ")
         metrics, health = re.findall(r"http://[^\s,]+", line)
-        with urllib.request.urlopen(health, timeout=60) as answer:
+        with urllib.request.urlopen(health, timeout=PATIENCE_S) as answer:
             assert json.load(answer)["status"] == "ok"
-        with urllib.request.urlopen(metrics, timeout=60) as answer:
+        with urllib.request.urlopen(metrics, timeout=PATIENCE_S) as answer:
             assert 'topic="t"' in answer.read().decode()
         assert broker.stop() == 0
 
@@ -278,7 +280,7 @@ def test_up_shows_where_it_is_and_its_snippets_work(tmp_path: Path) -> None:
         assert f"{tmp_path / 'penstock-data'} (no topics yet)" in broker.text
         assert "/metrics" in broker.text
         produced, consumed = (_snippet(broker.said, title) for title in ("Produce from Python", "Consume from Python"))
-        subprocess.run([sys.executable, "-c", produced], check=True, timeout=60, capture_output=True)
+        subprocess.run([sys.executable, "-c", produced], check=True, timeout=PATIENCE_S, capture_output=True)
         with subprocess.Popen([sys.executable, "-uc", consumed], stdout=subprocess.PIPE, text=True) as consumer:
             assert consumer.stdout is not None
             assert consumer.stdout.readline() == "0 b'hello'\n"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli import supervising
 from penstock.cli.supervising import Backoff, PrefixedLines, Program, Supervisor, served_line, shown_line
 
-PATIENCE_S = 60.0
 STAND_IN = """
 import signal, sys
 name, journal, *ways = sys.argv[1:]

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.cluster.configs import ResourceKind
 from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
 from penstock.cluster.image import ClusterImage
@@ -36,7 +38,7 @@ class Rules:
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(story, 60))
+    return asyncio.run(asyncio.wait_for(story, PATIENCE_S))
 
 
 def broker(broker_id: int = 0, rack: str | None = None) -> BrokerRegistration:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -54,14 +52,6 @@ def unique(what: str) -> str:
 def numbered(count: int, first: int = 0) -> list[bytes]:
     """Values that tell their place, long enough for codecs to have something to do."""
     return [b"value %d " % number + b"again and again " * 10 for number in range(first, first + count)]
-
-
-def until(done: Callable[[], bool], what: str, within_s: float = 30.0) -> None:
-    """Repeat what makes progress by itself (a poll that waits a little) until it is done."""
-    deadline_s = time.monotonic() + within_s
-    while not done():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not within {within_s} s: {what}")
 
 
 class DoomedProcess:

@@ -26,6 +26,7 @@ from tests.compatibility.client_stories import (
     DoomedProcess,
     numbered,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.error_codes import ErrorCode
@@ -59,7 +60,7 @@ async def take(consumer: Any, count: int) -> list[Any]:
     return records
 
 
-async def until(done: Callable[[], Awaitable[bool]], what: str, within_s: float = 30.0) -> None:
+async def until(done: Callable[[], Awaitable[bool]], what: str, within_s: float = PATIENCE_S) -> None:
     deadline_s = time.monotonic() + within_s
     while not await done():
         if time.monotonic() > deadline_s:

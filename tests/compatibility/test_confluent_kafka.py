@@ -42,8 +42,8 @@ from tests.compatibility.client_stories import (
     SESSION_TIMEOUT_MS,
     DoomedProcess,
     numbered,
-    until,
 )
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.records import scan
 from penstock.replication.partition import Partition
@@ -140,7 +140,7 @@ def administering(address: str) -> AdminClient:
 def outcome(futures: dict[Any, Any]) -> Any:
     """What became of a question about one thing."""
     (future,) = futures.values()
-    return future.result(20)
+    return future.result(PATIENCE_S)
 
 
 def code_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
@@ -268,11 +268,11 @@ def test_earliest_latest_and_times_are_found(address: str, topic: str) -> None:
         sending.send(topic, b"%d" % number, partition=0, timestamp=BEGIN_MS + number * HOUR_MS)
     sending.flush()
     with consuming(address) as consumer:
-        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 10)
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S) == (0, 10)
         asked = [TopicPartition(topic, 0, BEGIN_MS + 4 * HOUR_MS + 1)]
-        assert [each.offset for each in consumer.offsets_for_times(asked, timeout=10)] == [5]
+        assert [each.offset for each in consumer.offsets_for_times(asked, timeout=PATIENCE_S)] == [5]
         late = [TopicPartition(topic, 0, BEGIN_MS + 100 * HOUR_MS)]
-        assert [each.offset for each in consumer.offsets_for_times(late, timeout=10)] == [OFFSET_END]
+        assert [each.offset for each in consumer.offsets_for_times(late, timeout=PATIENCE_S)] == [OFFSET_END]
         consumer.assign([TopicPartition(topic, 0, 5)])
         assert [record.value() for record in take(consumer, 5)] == [b"5", b"6", b"7", b"8", b"9"]
 
@@ -327,7 +327,7 @@ def test_commits_keep_their_metadata(address: str, topic: str, group: str) -> No
     send_all(address, topic, numbered(5))
     with consuming(address, group_id=group) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 3, "a note")], asynchronous=False)
-        (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+        (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
         assert (committed.offset, committed.metadata) == (3, "a note")
 
 
@@ -442,7 +442,7 @@ def test_topics_are_made_described_and_deleted(address: str, topic: str) -> None
         outcome(admin.create_topics([NewTopic(topic, 4, 1)]))
     assert code_of(raised) == KafkaError.TOPIC_ALREADY_EXISTS
     outcome(admin.delete_topics([topic]))
-    assert topic not in admin.list_topics(timeout=10).topics
+    assert topic not in admin.list_topics(timeout=PATIENCE_S).topics
     with pytest.raises(KafkaException) as raised:
         outcome(admin.delete_topics([topic]))
     assert code_of(raised) == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -451,7 +451,7 @@ def test_topics_are_made_described_and_deleted(address: str, topic: str) -> None
 def test_a_topic_that_is_only_validated_is_not_made(address: str, topic: str) -> None:
     admin = administering(address)
     outcome(admin.create_topics([NewTopic(topic, 4, 1)], validate_only=True))
-    assert topic not in admin.list_topics(timeout=10).topics
+    assert topic not in admin.list_topics(timeout=PATIENCE_S).topics
     with pytest.raises(KafkaException) as raised:
         outcome(admin.create_topics([NewTopic(topic, 1, 7)]))
     assert code_of(raised) == KafkaError.INVALID_REPLICATION_FACTOR
@@ -461,7 +461,7 @@ def test_partitions_are_added_never_taken(address: str, topic: str) -> None:
     admin = administering(address)
     outcome(admin.create_topics([NewTopic(topic, 2, 1)]))
     outcome(admin.create_partitions([NewPartitions(topic, 5)]))
-    assert len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 5
+    assert len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 5
     with pytest.raises(KafkaException) as raised:
         outcome(admin.create_partitions([NewPartitions(topic, 3)]))
     assert code_of(raised) == KafkaError.INVALID_PARTITIONS
@@ -499,7 +499,7 @@ def test_a_topics_settings_are_shown_changed_and_reset(address: str, topic: str)
 
 def test_the_brokers_settings_are_shown(address: str) -> None:
     admin = administering(address)
-    (node,) = admin.list_topics(timeout=10).brokers
+    (node,) = admin.list_topics(timeout=PATIENCE_S).brokers
     shown = outcome(admin.describe_configs([ConfigResource(ResourceType.BROKER, str(node))]))
     assert shown["num.partitions"].value == str(PARTITIONS)
 
@@ -509,7 +509,7 @@ def test_groups_are_listed_described_and_deleted_when_empty(address: str, topic:
     admin = administering(address)
 
     def listed() -> bool:
-        return group in [each.group_id for each in admin.list_consumer_groups().result(10).valid]
+        return group in [each.group_id for each in admin.list_consumer_groups().result(PATIENCE_S).valid]
 
     with member(address, topic, group) as consumer:
         take(consumer, 3)

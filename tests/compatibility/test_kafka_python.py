@@ -31,8 +31,8 @@ from tests.compatibility.client_stories import (
     DoomedProcess,
     numbered,
     unique,
-    until,
 )
+from tests.timeouts import until
 
 from penstock.testing.embedded_broker import EmbeddedBroker
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from tests.broker.cluster_stories import BrokerCluster, running
-from tests.broker.wire_client import until
+from tests.timeouts import until
 
 from penstock import Admin, Producer, TopicSpec
 

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import put_on_path
-from tests.client.contract.contract import until
 from tests.peers.provision import Found
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 _TOPIC = "page-views"
-_PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,14 @@ def test_fish_completes_commands_options_and_topics(
 ) -> None:
     script = tmp_path / "penstock.fish"
     with script.open("wb") as output:
-        subprocess.run(["penstock", "completion", "fish"], env=environment, stdout=output, check=True, timeout=60)
+        subprocess.run(
+            ["penstock", "completion", "fish"], env=environment, stdout=output, check=True, timeout=PATIENCE_S
+        )
 
     def offered(line: str) -> dict[str, str]:
         done = subprocess.run(
             [peer("fish").path, "--no-config", "-c", f"source {script}; complete -C {shlex.quote(line)}"],
-            env=environment, capture_output=True, text=True, timeout=60, check=True,
+            env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
         )  # fmt: skip
         words = (each.partition("\t") for each in done.stdout.splitlines())
         return {word: told for word, _, told in words}
@@ -69,7 +70,7 @@ class Terminal:
         """The line after typing this and pressing Tab."""
         self._line.unlink(missing_ok=True)
         self.type(f"{typed}\t{self._SHOW}")
-        until(self._line.exists, f"{typed} was completed", _PATIENCE_S)
+        until(self._line.exists, f"{typed} was completed", PATIENCE_S)
         return self._line.read_text()
 
     def type(self, text: str) -> None:
@@ -103,12 +104,12 @@ def zsh_on_a_terminal(program: Path, environment: dict[str, str], folder: Path) 
     try:
         terminal = Terminal(fd, line)
         terminal.type(f"source {start}\n")
-        until(ready.exists, "zsh is set up", _PATIENCE_S)
+        until(ready.exists, "zsh is set up", PATIENCE_S)
         yield terminal
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        draining.join(_PATIENCE_S)
+        draining.join(PATIENCE_S)
         os.close(fd)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.peers.provision import Found
 from tests.peers.zookeeper_server import zookeeper
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.cluster import ClusterClient
 from penstock.client.errors import BootstrapError, Cause
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-3.9")]
 def registry(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
     with zookeeper(peer, tmp_path_factory.mktemp("zookeeper")) as hosts:
         kazoo: Any = importlib.import_module("kazoo.client").KazooClient(hosts=hosts)
-        kazoo.start(timeout=60)
+        kazoo.start(timeout=PATIENCE_S)
         yield hosts, kazoo
         kazoo.stop()
         kazoo.close()

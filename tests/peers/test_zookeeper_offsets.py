@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.peers.provision import Found
 from tests.peers.zookeeper_server import zookeeper
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.offset_stores import OffsetAndMetadata, OffsetStoreError, ZooKeeperOffsetStore
 
@@ -29,7 +30,7 @@ def hosts(peer: Callable[[str], Found], tmp_path_factory: pytest.TempPathFactory
 def client(hosts: str) -> Iterator[Any]:
     """A client of its own, to look at what is there."""
     kazoo: Any = importlib.import_module("kazoo.client").KazooClient(hosts=hosts)
-    kazoo.start(timeout=60)
+    kazoo.start(timeout=PATIENCE_S)
     yield kazoo
     kazoo.stop()
     kazoo.close()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tests.peers.java_process import FLAGS
 from tests.peers.provision import Found
-
-from penstock.runtime.port_reservation import PortReservation
+from tests.ports import free_port
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
@@ -20,15 +19,13 @@ MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 @contextmanager
 def zookeeper(peer: Callable[[str], Found], folder: Path) -> Iterator[str]:
     """Runs one with its data in a folder; yields its address. Clients that come before it is up try again."""
-    reservation = PortReservation("127.0.0.1", 0)
-    port = reservation.port
+    port = free_port()
     settings = folder / "zoo.cfg"
     settings.write_text(
         f"dataDir={folder / 'data'}\nclientPortAddress=127.0.0.1\nclientPort={port}\n"
         "admin.enableServer=false\ntickTime=500\nmaxClientCnxns=0\n"
     )
     classpath = os.pathsep.join(map(str, sorted(_jars(peer).glob("*.jar"))))
-    reservation.release()
     with (folder / "zookeeper.log").open("wb") as log:
         process = subprocess.Popen(
             [str(peer("java").path), *FLAGS, "-cp", classpath, MAIN, str(settings)],

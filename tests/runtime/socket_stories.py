@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 from struct import pack
 from typing import Any, NamedTuple
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.files import File
 from penstock.runtime.network import Connection, Limits, Reply
 from penstock.runtime.socket_connection import SocketConnection
 from penstock.runtime.socket_server import SocketServer
-
-PATIENCE_S = 60.0
 
 
 class Region(NamedTuple):

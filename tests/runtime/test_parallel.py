@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.runtime.parallel import in_parallel
-
-PATIENCE_S = 20.0
 
 
 def test_with_one_thread_work_happens_here_in_order_and_when_it_is_asked_for() -> None:

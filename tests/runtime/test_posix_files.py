@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.runtime import posix_files
 from penstock.runtime.posix_files import PosixFiles
@@ -49,7 +50,7 @@ def test_a_lock_held_by_another_process_is_refused_naming_it_and_freed_by_its_re
     with _lock_holder(path) as holder:
         with pytest.raises(BlockingIOError, match=f"locked by process {holder.pid}"):
             PosixFiles().lock(path)
-        assert holder.communicate(timeout=30)[0] == "released\n"
+        assert holder.communicate(timeout=PATIENCE_S)[0] == "released\n"
     PosixFiles().lock(path).release()
     assert os.path.getsize(path) == 0
 
@@ -58,7 +59,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     with _lock_holder(path) as holder:
         holder.kill()
-        holder.wait(timeout=30)
+        holder.wait(timeout=PATIENCE_S)
     lock = PosixFiles().lock(path)
     assert Path(path).read_text() == f"{os.getpid()}\n"
     lock.release()
@@ -160,7 +161,7 @@ def test_closing_while_another_thread_syncs_releases_the_descriptor_after_the_sy
 
     def slow_sync(descriptor: int) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(PATIENCE_S)
         os.fsync(descriptor)
 
     monkeypatch.setattr(posix_files, "_sync_data", slow_sync)
@@ -176,12 +177,12 @@ def test_closing_while_another_thread_syncs_releases_the_descriptor_after_the_sy
 
     thread = threading.Thread(target=sync)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(PATIENCE_S)
     file.close()
     assert file.closed
     assert _descriptor_is_open(descriptor)
     leave.set()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert errors == []
     assert not _descriptor_is_open(descriptor)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.workers import (
@@ -25,7 +26,7 @@ from penstock.runtime.workers import (
 async def _outcome(workers: Workers, work: Callable[[], Any]) -> Outcome[Any]:
     answer: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
     workers.run(work, answer.set_result)
-    return await asyncio.wait_for(answer, 30)
+    return await asyncio.wait_for(answer, PATIENCE_S)
 
 
 def test_work_runs_on_another_thread_and_is_answered_on_the_loops_own() -> None:
@@ -40,7 +41,7 @@ def test_work_runs_on_another_thread_and_is_answered_on_the_loops_own() -> None:
             answered.set()
 
         workers.run(threading.get_ident, done)
-        await asyncio.wait_for(answered.wait(), 30)
+        await asyncio.wait_for(answered.wait(), PATIENCE_S)
         assert threads[0] == threading.get_ident()
         assert threads[1] != threading.get_ident()
         workers.close()
@@ -80,7 +81,7 @@ def test_the_loop_goes_on_while_work_blocks() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1)
         release = threading.Event()
         answers: list[bool] = []
-        workers.run(lambda: release.wait(30), lambda outcome: answers.append(outcome.result()))
+        workers.run(lambda: release.wait(PATIENCE_S), lambda outcome: answers.append(outcome.result()))
         for _ in range(5):
             await asyncio.sleep(0)
         assert answers == []
@@ -96,7 +97,7 @@ def test_as_many_pieces_of_work_run_at_once_as_there_are_threads() -> None:
     async def story() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 3)
         together = threading.Barrier(3)
-        outcomes = await asyncio.gather(*(_outcome(workers, lambda: together.wait(30)) for _ in range(3)))
+        outcomes = await asyncio.gather(*(_outcome(workers, lambda: together.wait(PATIENCE_S)) for _ in range(3)))
         assert sorted(outcome.result() for outcome in outcomes) == [0, 1, 2]
         workers.close()
 
@@ -142,7 +143,7 @@ def test_closing_after_the_loop_answers_too() -> None:
     workers = ThreadWorkers(loop, 1)
     release = threading.Event()
     answers: list[bool] = []
-    workers.run(lambda: release.wait(30), lambda outcome: answers.append(outcome.result()))
+    workers.run(lambda: release.wait(PATIENCE_S), lambda outcome: answers.append(outcome.result()))
     loop.close()
     release.set()
     workers.close()
@@ -154,7 +155,7 @@ def test_closing_does_not_wait_for_ever_when_told() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1)
         release = threading.Event()
         answers: list[bool] = []
-        workers.run(lambda: release.wait(30), lambda outcome: answers.append(outcome.result()))
+        workers.run(lambda: release.wait(PATIENCE_S), lambda outcome: answers.append(outcome.result()))
         with pytest.raises(WorkersBusy) as raised:
             workers.close(timeout_ms=1)
         assert raised.value.unfinished == 1
@@ -170,7 +171,7 @@ def test_too_much_waiting_work_is_refused() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1, waiting_max=2)
         release = threading.Event()
         for _ in range(2):
-            workers.run(lambda: release.wait(30), lambda outcome: None)
+            workers.run(lambda: release.wait(PATIENCE_S), lambda outcome: None)
         with pytest.raises(WorkersBusy):
             workers.run(lambda: True, lambda outcome: None)
         release.set()
@@ -208,7 +209,7 @@ def test_finished_work_is_forgotten_so_that_its_files_close(tmp_path: Path) -> N
         descriptor = file.fileno()
         workers.run(file.sync, lambda outcome: closed.set())
         del file
-        await asyncio.wait_for(closed.wait(), 30)
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)
         again = PosixFiles().open(str(tmp_path / "a"))
         assert again.fileno() == descriptor
         workers.close()

@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.broker.wire_client import WireClient, until
+from tests.broker.wire_client import WireClient
+from tests.timeouts import until
 
 from penstock import Admin, ConfigResource, testing
 from penstock.broker.settings import InvalidSettings

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.cli.running import free_port
+from tests.ports import free_port
 
 from penstock.activity.live import supervising_checks as checks
 from penstock.activity.live.supervising_folder import OWN, CannotRun, Made, RunFolder

@@ -10,6 +10,7 @@ import pytest
 from tests.activity.live.test_run_command import refused
 from tests.activity.pipelines.tls_broker import TlsBroker, tls_broker
 from tests.client.core.tls import PEM
+from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
 from penstock.activity.clusters import Cluster
@@ -21,8 +22,6 @@ from penstock.activity.live.state_watching import Watch
 from penstock.activity.live.supervising_folder import CannotRun, RunFolder
 from penstock.activity.live.supervising_plan import Plan
 from penstock.client.admin.results import TopicSpec
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from tests.activity.live.runs import HandMade, full_snapshot
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.live.page.app import STREAMS, page
 from penstock.activity.live.page.server import PageServer, bound
 from penstock.testing.embedded_broker import EmbeddedBroker
-
-PATIENCE_S = 30.0
 
 
 class Visitor:
@@ -165,7 +164,7 @@ def test_it_stops_though_somebody_listens(seen: HandMade) -> None:
     answer.readline()
     closing = threading.Thread(target=server.close)
     closing.start()
-    closing.join(10)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
     connection.close()
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.activity.live.runs import UNTIL_THE_PIPE_CLOSES, script
-from tests.cli.running import free_port
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.live.processes import Child, Restarts
 from penstock.activity.live.processes_usage import Usages
-
-PATIENCE_S = 60.0
 
 
 def until_it_said(log: Path, text: str) -> None:

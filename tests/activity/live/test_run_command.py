@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import free_port
+from tests.ports import free_port
 
 PATIENCE_S = 180.0
 STOP_S = 10.0
@@ -37,7 +37,7 @@ class Session:
     def state(self) -> dict[str, Any]:
         """What the page is told; nothing while there is no page."""
         try:
-            with urllib.request.urlopen(f"{self.page}/api/state", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.page}/api/state", timeout=PATIENCE_S) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except OSError:
@@ -66,7 +66,7 @@ class Session:
         return found
 
     def until_alone(self) -> None:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + PATIENCE_S
         while self.others():
             assert time.monotonic() < deadline_s, self.others()
             time.sleep(0.05)
@@ -86,7 +86,7 @@ def processes(state: dict[str, Any]) -> dict[str, int]:
 
 def refused(*options: str, **environment: str) -> str:
     done = subprocess.run(
-        [*COMMAND, *options], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+        [*COMMAND, *options], capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **environment}
     )
     assert done.returncode in (1, 2), done.stdout
     assert "Traceback" not in done.stderr
@@ -139,7 +139,7 @@ def test_a_run_survives_its_parts_goes_on_after_its_end_and_leaves_nothing_behin
         # Ctrl-C in a terminal reaches everybody; only the first process acts upon it.
         began_s = time.monotonic()
         os.killpg(run.process.pid, signal.SIGINT)
-        assert run.process.wait(60) == 0, run.output.read_text()
+        assert run.process.wait(PATIENCE_S) == 0, run.output.read_text()
         assert time.monotonic() - began_s < STOP_S
         run.until_alone()
         assert json.loads((folder / "generated.json").read_text())["unacknowledged"] == 0

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from tests.activity.live.runs import NOW_MS, HandMade, Heard, ScriptPlan, query, script_plan
-from tests.cli.running import free_port
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.live.supervising import Drain, Supervisor
 from penstock.activity.live.supervising_kept import RunFailed
 from penstock.activity.live.supervising_plan import Plan
 
-PATIENCE_S = 60.0
 ENDS_BY_ITSELF = "print('{\"events\": 5}')"
 
 

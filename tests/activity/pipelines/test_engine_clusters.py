@@ -17,7 +17,9 @@ from tests.activity.pipelines.engine_worlds import KEPT, logged, plain_windows, 
 from tests.activity.pipelines.engine_worlds import kept_windows as windows_in
 from tests.activity.pipelines.tls_broker import tls_broker
 from tests.activity.plain import tables
-from tests.cli.running import Running, free_port
+from tests.cli.running import Running
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
 from penstock.activity.clusters import Cluster
@@ -30,7 +32,6 @@ from penstock.client.errors import PenstockError
 from penstock.spark.tables import Warehouse
 from penstock.testing import Broker
 
-PATIENCE_S = 120.0
 ALERTS = TopicPartition("alerts", 0)
 LOADS = Pipeline(
     name="loads", summary="requests as they are", trigger=timedelta(seconds=1), loads=(REQUESTS, SERVERS), reports=()
@@ -108,7 +109,7 @@ def test_a_broker_that_is_killed_in_the_middle_is_waited_for_and_nothing_is_miss
                     assert not run.wait(0.1), run.failure
                     assert time.monotonic() < deadline_s + PATIENCE_S, run.status()
                 run.ask_to_stop()
-                assert run.wait(60)
+                assert run.wait(PATIENCE_S)
     assert len(requests) == sum(kind is REQUESTS for kind, _ in events)
     assert windows_in(results.read(warehouse, "server_windows")) == expected
     landed = Warehouse(warehouse).open(REQUESTS.topic).store.delta.to_pyarrow_table(columns=["id"])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.engine_worlds import KEPT, kept_windows, plain_windows, send, table, traffic
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.clusters import Cluster
 from penstock.activity.events import REQUESTS, SERVERS
@@ -23,7 +24,6 @@ from penstock.activity.pipelines.running import PipelinesRun
 from penstock.testing import Broker
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 120.0
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "7"))
 

@@ -8,6 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.running import settings_for
 
@@ -42,7 +43,7 @@ def said(program: str, **variables: str) -> str:
     ours = ("ARROW_DEFAULT_MEMORY_POOL", "_RJEM_MALLOC_CONF")
     given = {name: value for name, value in os.environ.items() if name not in ours}
     answer = subprocess.run(
-        [sys.executable, "-c", program], env={**given, **variables}, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", program], env={**given, **variables}, capture_output=True, text=True, timeout=PATIENCE_S,
         check=True,
     )  # fmt: skip
     return answer.stdout.strip()

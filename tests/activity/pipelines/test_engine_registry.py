@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines import registry, status
 from penstock.activity.pipelines.errors import UnknownPipeline, cause_of
@@ -37,7 +38,9 @@ def test_names_are_given_without_importing_the_pipelines() -> None:
         "import sys; from penstock.activity.pipelines import registry; registry.names();"
         "print([name for name in ('numpy', 'pyarrow', 'pyspark') if name in sys.modules])"
     )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert answer.stdout.strip() == "[]"
 
 
@@ -55,7 +58,7 @@ def test_a_status_is_read_as_it_was_written_and_alive_while_its_process_is(tmp_p
     assert found.to_json()["lag"] == 5
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait(60)
+    ended.wait(PATIENCE_S)
     folder.write(PipelineStatus(name="search", state="running", pid=ended.pid, host=socket.gethostname()))
     assert not status.read_all(str(tmp_path))[0].is_alive
 

@@ -21,6 +21,7 @@ from tests.activity.pipelines.engine_worlds import (
     table,
     traffic,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.clusters import Cluster
 from penstock.activity.events import REQUESTS, SERVERS
@@ -33,7 +34,6 @@ from penstock.activity.pipelines.status import Folder
 from penstock.spark.tables.storage import Storage
 from penstock.testing import Broker
 
-PATIENCE_S = 90.0
 ROWS = PIPELINE.rows[0]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.activity.pipelines.workers import quiet
 
@@ -67,7 +68,7 @@ def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(daemon.stdout.read(length).decode())
             (worker,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + PATIENCE_S
         while Path(f"/proc/{worker}").exists():
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
@@ -88,5 +89,5 @@ def test_a_session_of_a_run_has_these_workers() -> None:
         "print(spark.sparkContext.parallelize([1], 1).map(line).collect()[0].split(chr(0)))\n"
         "spark.stop()\n"
     )
-    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert "'penstock.activity.pipelines.workers', 'pyspark.worker'" in done.stdout, done.stderr

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.activity.pipelines.engine_worlds import KEPT
-from tests.cli.running import free_port
 from tests.client.core.tls import PEM, server_context
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock.testing import Broker
 
@@ -25,7 +26,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tls-proxy", daemon=True)
         self._thread.start()
         serving = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
-        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(30)
+        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(PATIENCE_S)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.connections = 0
 
@@ -59,9 +60,9 @@ class Proxy:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
 

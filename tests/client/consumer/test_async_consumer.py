@@ -9,6 +9,7 @@ import pytest
 from tests.broker.wire_client import BEGIN_MS, make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers
 from tests.client.core.scripted import run
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.consumer.types import TopicPartition
@@ -122,7 +123,7 @@ def test_functions_for_partitions_that_go_are_awaited_before_they_go(broker: Emb
                 started = True
                 stop = asyncio.Event()
                 reading = [asyncio.create_task(read_on(c, stop)) for c in (first, second)]
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(first.assignment()) != 1 or len(second.assignment()) != 1:
                         await asyncio.sleep(0.01)
                 stop.set()
@@ -174,7 +175,7 @@ def test_a_cancelled_reader_closes_and_leaves_its_group_at_once(broker: Embedded
             await task
         async with reader(broker.address, topic, group_id=group) as next_one:
             fill(broker, topic, [10])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await read(next_one, 1) == [10]
 
     run(story())

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.consumer.commits import Commits
 from penstock.client.consumer.errors import CommitFailed
@@ -57,7 +58,7 @@ def story(tell: Callable[[Commits, SlowStore], Awaitable[None]]) -> None:
     async def run() -> None:
         store = SlowStore()
         commits = Commits(store, ConsumerSettings(group_id="g"), ManualClock(), lambda: None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await tell(commits, store)
 
     asyncio.run(run())

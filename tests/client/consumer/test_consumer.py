@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_topic, on_loop, until
+from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_topic, on_loop
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers, read, reader
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.errors import NoOffset, PositionOutOfRange
@@ -216,7 +217,7 @@ def test_commits_without_waiting_tell_their_outcome(broker: EmbeddedBroker) -> N
             heard.set()
 
         consumer.commit_async(callback=tell)
-        assert heard.wait(10)
+        assert heard.wait(PATIENCE_S)
         assert outcome == [None]
         assert consumer.committed()[TopicPartition(topic, 0)].offset == 3
 

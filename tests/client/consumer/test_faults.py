@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import make_topic, until
+from tests.broker.wire_client import make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, read, reader
 from tests.client.producer.proxy import Proxy
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.cluster_view import ClusterView, PartitionView, TopicView
 from penstock.client.consumer.consumer import Consumer
@@ -35,12 +36,6 @@ from penstock.wire.schemas.list_offsets import (
 )
 
 QUICK: dict[str, Any] = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 50, "consumer_timeout_ms": 20_000}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -229,7 +224,7 @@ def test_ctrl_c_ends_a_consumer_that_waits_and_its_place_is_free_at_once(broker:
     time.sleep(0.3)  # It waits for the fourth.
     begun = time.monotonic()
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=10)
+    _, errors = child.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - begun < 3
     assert child.returncode != 0
     assert errors.strip().endswith("KeyboardInterrupt")
@@ -250,7 +245,7 @@ def test_a_program_that_ends_without_closing_leaves_its_group(broker: EmbeddedBr
         print(next(kept).value)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), broker.address, topic, group]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "b'0'\n"
     assert done.stderr == ""
     with reader(broker.address, topic, group_id=group) as consumer:

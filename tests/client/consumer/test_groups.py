@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import make_topic, until
+from tests.broker.wire_client import make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, read, reader
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.errors import CommitFailed
@@ -51,7 +52,7 @@ class Worker(threading.Thread):
 
     def stop(self) -> None:
         self.consumer.close()
-        self.join(10)
+        self.join(PATIENCE_S)
         assert self.failure is None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.client.core.scripted import VERSIONS, Scripted, brokers, run, speaking
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.consumer.near_replicas import NearReplicas
@@ -111,7 +112,7 @@ class TwoBrokers:
                 await consumer.assign([P])
                 await consumer.seek(P, 0)
                 found: list[bytes] = []
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     async for record in consumer:
                         found.append(record.value)
                         if len(found) == count:

@@ -7,8 +7,9 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from tests.broker.wire_client import BEGIN_MS, until
+from tests.broker.wire_client import BEGIN_MS
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.consumer.simple import FetchFrom, SimpleConsumer
 from penstock.client.consumer.streams import MessageStreams
@@ -46,7 +47,7 @@ def test_streams_share_the_partitions_and_every_record_comes_once(broker: Embedd
         begun = time.monotonic()
         streams.close()
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         assert time.monotonic() - begun < 5
     assert {partition for partition, _ in seen[0][-5:]} | {partition for partition, _ in seen[1][-5:]}

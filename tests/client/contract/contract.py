@@ -14,20 +14,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, Consumer, PenstockError, Producer, TopicPartition
 
 BEGIN_MS = 1_700_000_000_000
-PATIENCE_S = 30.0
 KEPT = {"retention.ms": "-1"}
-_AGAIN_S = 0.01
 
 
 class MakeTopic(Protocol):
@@ -84,15 +83,6 @@ def new_name(prefix: str) -> str:
 
 def new_group() -> str:
     return new_name("group")
-
-
-def until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Waits for something that other threads or processes do."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"in vain after {patience_s} s: {what}")
-        time.sleep(_AGAIN_S)
 
 
 def is_led(admin: Admin, topic: str, partitions: int) -> bool:

@@ -21,8 +21,8 @@ from tests.client.contract.contract import (
     reader,
     take,
     texts,
-    until,
 )
+from tests.timeouts import until
 
 from penstock import Admin, AsyncAdmin, ConfigResource, OffsetAndMetadata, TopicSpec, errors
 from penstock.client.admin.results import OffsetResult

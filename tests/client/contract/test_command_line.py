@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.client.contract.contract import Capabilities, MakeTopic, fill, new_group, new_name, texts
+from tests.timeouts import PATIENCE_S
 
-_PATIENCE_S = 60
 _REFUSED = 4
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 FIXTURES = ("run",)
@@ -23,7 +23,7 @@ def run(bootstrap: str) -> Run:
     def running(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "penstock", *words],
-            input=stdin, capture_output=True, text=True, timeout=_PATIENCE_S,
+            input=stdin, capture_output=True, text=True, timeout=PATIENCE_S,
             env={**os.environ, "PENSTOCK_BOOTSTRAP_SERVER": bootstrap},
         )  # fmt: skip
         assert done.returncode == code, f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.client.contract.contract import (
     BEGIN_MS,
-    PATIENCE_S,
     Capabilities,
     MakeTopic,
     fill,
@@ -21,6 +20,7 @@ from tests.client.contract.contract import (
     texts,
     values,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock import AsyncConsumer, Consumer, SimpleConsumer, TopicPartition, errors
 from penstock.client.consumer import NoOffset, PositionOutOfRange

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.client.contract.contract import (
     BEGIN_MS,
-    PATIENCE_S,
     Capabilities,
     MakeTopic,
     new_name,
@@ -19,6 +18,7 @@ from tests.client.contract.contract import (
     texts,
     values,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock import AsyncProducer, Producer, ProducerRecord, errors
 

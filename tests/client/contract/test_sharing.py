@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests.client.contract.contract import (
-    PATIENCE_S,
     Capabilities,
     MakeTopic,
     Worker,
@@ -26,9 +25,9 @@ from tests.client.contract.contract import (
     reader,
     take,
     texts,
-    until,
     values,
 )
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, AsyncConsumer, MessageStreams, OffsetAndMetadata, SqlOffsetStore, TopicPartition, errors
 from penstock.client.consumer import CommitFailed

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import RequestHeader, decode_request, encode_response
 from penstock.wire.registry import request_codec
@@ -35,7 +37,7 @@ def run(
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             # A scripted server's connections end a moment after it.
             if left:
-                await asyncio.wait(left, timeout=1)
+                await asyncio.wait(left, timeout=PATIENCE_S)
             left = [task for task in left if not task.done()]
             if left:
                 raise AssertionError(f"left running: {left}")

@@ -14,6 +14,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as TheirPartition
 from tests.client.core.scripted import VERSIONS, Scripted, brokers, run, speaking
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.admin import Admin, AsyncAdmin, ConfigResource, ConfigSynonym, OffsetResult, TopicSpec
 from penstock.client.cluster import ClusterClient
@@ -391,7 +392,7 @@ def test_members_and_what_they_read(admin: Admin, broker: EmbeddedBroker) -> Non
     consumer.topics()
     consumer.subscribe(["shared"])
     try:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + PATIENCE_S
         while len(consumer.assignment()) < 2 and time.monotonic() < deadline_s:
             consumer.poll(timeout_ms=100)
         assert consumer.assignment() == {TheirPartition("shared", 0), TheirPartition("shared", 1)}
@@ -455,7 +456,7 @@ def test_a_broker_that_says_nothing_ends_the_call_in_its_time() -> None:
     async def story() -> None:
         async with server, AsyncAdmin(server.address) as admin:
             with pytest.raises(TimedOut):
-                await asyncio.wait_for(admin.list_groups(timeout_ms=200), 5)
+                await asyncio.wait_for(admin.list_groups(timeout_ms=200), PATIENCE_S)
 
     run(story())
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.background import Background
 from penstock.client.errors import ClosedError, TimedOut
@@ -92,7 +93,7 @@ def test_a_time_out_ends_the_call_and_the_coroutine(background: Background) -> N
     with pytest.raises(TimedOut):
         background.run(endless(), 0.05)
     assert time.monotonic() - began_s < 5
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
 
 
 def test_a_coroutine_that_ignores_its_cancellation_does_not_hold_the_call(background: Background) -> None:
@@ -125,7 +126,7 @@ def test_call_runs_on_the_loop(background: Background) -> None:
         done.set()
 
     background.call(look)
-    assert done.wait(5)
+    assert done.wait(PATIENCE_S)
     assert seen == [True]
     assert not background.on_loop
 
@@ -144,7 +145,7 @@ def test_releasing_ends_who_still_waits() -> None:
     thread.start()
     time.sleep(0.05)
     held.release()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert isinstance(outcome[0], ClosedError)
     assert loop_threads() == []
 
@@ -179,7 +180,7 @@ def test_ctrl_c_ends_a_blocking_call_at_once() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert output.splitlines() == ["tidied up", "interrupted"]
     assert process.returncode == 0
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.client.core.scripted import Scripted, brokers, run, speaking
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.addresses import Address
 from penstock.client.cluster import ClusterClient
@@ -144,7 +145,7 @@ def test_a_client_that_is_closed_leaves_nothing_behind(broker: EmbeddedBroker) -
     run(story())
     gc.collect()
     # The broker, in this very process, closes its ends a little later.
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + PATIENCE_S
     while open_files() > before and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert open_files() <= before
@@ -233,7 +234,7 @@ def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
         ):
             fake.nodes = led_by(-1)
             cluster.follow(["a"])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(fake.asked) < 5:  # nobody but the client itself asks
                     await asyncio.sleep(0.005)
                 fake.nodes = led_by(1)
@@ -472,7 +473,7 @@ def test_a_cluster_that_is_gone_is_an_error_within_the_time_out() -> None:
             (await cluster.to_any()).close()
         await asyncio.sleep(0.01)
         with pytest.raises(BootstrapError, match="refused"):
-            await asyncio.wait_for(cluster.refresh(), 5)
+            await asyncio.wait_for(cluster.refresh(), PATIENCE_S)
         await cluster.close()
 
     run(story())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.client.core.scripted import VERSIONS, Handle, Scripted, answer_bytes, brokers, next_request, run, speaking
 from tests.client.core.tls import server_context, trusting_context
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.addresses import Address
 from penstock.client.cluster import ClusterClient
@@ -103,7 +104,7 @@ def test_a_name_server_that_is_silent_costs_no_more_than_the_time_out(monkeypatc
     answered = threading.Event()
 
     def silent(*_: object, **__: object) -> None:
-        answered.wait(20)
+        answered.wait(PATIENCE_S)
         raise socket.gaierror(socket.EAI_AGAIN, "too late")
 
     async def story() -> None:
@@ -447,7 +448,7 @@ def test_a_start_with_time_ends_with_it_and_says_why() -> None:
         reservation = PortReservation("127.0.0.1", 0)
         cluster = ClusterClient(f"127.0.0.1:{reservation.port}", retry_backoff_ms=20)
         with pytest.raises(BootstrapError, match="refused"):
-            await asyncio.wait_for(cluster.start(timeout_ms=200), 5)
+            await asyncio.wait_for(cluster.start(timeout_ms=200), PATIENCE_S)
         await cluster.close()
         reservation.release()
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from tests.client.core.scripted import run
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.addresses import Address
 from penstock.client.cluster import ClusterClient
@@ -51,5 +52,5 @@ def test_no_zookeeper_there_is_an_attempt_with_its_cause() -> None:
     run(story())
     reservation.release()
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.client.offset_stores.databases import DATABASES, Connect
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import ConfigError
 from penstock.client.offset_stores import AlreadyStored, OffsetAndMetadata, OffsetStoreError, SqlOffsetStore, StaleOwner
@@ -199,7 +200,7 @@ def test_a_successor_waits_for_the_transaction_under_way_and_sees_its_offset(con
         taking = pool.submit(take_over)
         begun.wait()
         connection.commit()
-        assert taking.result(timeout=30) == {P0: OffsetAndMetadata(77)}
+        assert taking.result(timeout=PATIENCE_S) == {P0: OffsetAndMetadata(77)}
 
 
 def test_many_first_owners_at_once_leave_one(connect: Connect) -> None:

@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
+from tests.timeouts import PATIENCE_S
+
 _PIECE = 16_384
 
 
@@ -52,7 +54,7 @@ class Proxy:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
     def cut_after(self, *, to_broker: int = -1, to_client: int = -1) -> None:
         """Cut all connections when so many bytes more have gone that way."""

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future, wait
 
 import pytest
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError
 from penstock.client.producer.completion import Completion, RecordMetadata
@@ -51,7 +52,7 @@ def test_a_thread_that_waits_is_woken() -> None:
     batch, deliveries = pending()
     timer = threading.Timer(0.02, batch.acknowledge, (7, 1))
     timer.start()
-    assert deliveries[1].result(5).offset == 8
+    assert deliveries[1].result(PATIENCE_S).offset == 8
     timer.join()
 
 
@@ -90,7 +91,7 @@ def test_it_becomes_a_real_future() -> None:
     batch, deliveries = pending()
     futures: list[Future[RecordMetadata]] = [delivery.to_future() for delivery in deliveries]
     batch.acknowledge(5, 0)
-    done, _ = wait(futures, timeout=1)
+    done, _ = wait(futures, timeout=PATIENCE_S)
     assert sorted(future.result().offset for future in done) == [5, 6, 7]
     failing, (delivery, *_) = pending()
     future = delivery.to_future()

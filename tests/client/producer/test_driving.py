@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.broker.wire_client import make_topic, until
+from tests.broker.wire_client import make_topic
 from tests.client.producer.reading import stored_values
 from tests.client.producer.test_faults import behind_a_proxy, value
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.errors import ClosedError
 from penstock.client.producer import Delivery, Producer, driving
 from penstock.client.producer.driving import Driving
 from penstock.client.producer.side_link import SideLink
 from penstock.testing.embedded_broker import EmbeddedBroker
-
-_PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def send_until_driven(producer: Producer, topic: str) -> int:
     for sent in range(5_000):
         if threads._driven:
             return sent
-        producer.send(topic, value(sent)).result(_PATIENCE_S)
+        producer.send(topic, value(sent)).result(PATIENCE_S)
     raise AssertionError("no thread ever sent a record itself")
 
 
@@ -46,7 +45,7 @@ def test_who_waits_for_each_record_sends_it(broker: EmbeddedBroker, address: str
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
         first = send_until_driven(producer, topic)
-        offsets = [producer.send(topic, value(first + n)).result(_PATIENCE_S).offset for n in range(200)]
+        offsets = [producer.send(topic, value(first + n)).result(PATIENCE_S).offset for n in range(200)]
         assert driving_of(producer)._driven > 100
     assert offsets == list(range(first, first + 200))
     assert stored_values(broker.port, topic) == [value(number) for number in range(first + 200)]
@@ -63,7 +62,7 @@ def test_a_record_for_which_nobody_waits_is_sent_all_the_same(broker: EmbeddedBr
             done.set()
 
         producer.send(topic, b"alone").add_done_callback(note)
-        assert done.wait(_PATIENCE_S)
+        assert done.wait(PATIENCE_S)
     assert threads == {"penstock-client"}
 
 
@@ -80,8 +79,8 @@ def test_callbacks_of_a_driven_record_run_on_the_loop(broker: EmbeddedBroker, ad
 
         delivery = producer.send(topic, b"x")
         delivery.add_done_callback(note)
-        delivery.result(_PATIENCE_S)
-        assert done.wait(_PATIENCE_S)
+        delivery.result(PATIENCE_S)
+        assert done.wait(PATIENCE_S)
     assert threads == {"penstock-client"}
 
 
@@ -96,7 +95,7 @@ def test_links_cut_in_the_middle_of_a_frame_lose_and_repeat_nothing(direction: s
                 before = proxy.cuts
                 proxy.cut_after(**{direction: 1_000 if direction == "to_broker" else 250})
                 while proxy.cuts == before:
-                    assert producer.send(topic, value(sent)).result(_PATIENCE_S).offset == sent
+                    assert producer.send(topic, value(sent)).result(PATIENCE_S).offset == sent
                     sent += 1
         assert proxy.cuts >= 6
         assert stored_values(port, topic) == [value(number) for number in range(sent)]
@@ -116,7 +115,7 @@ def test_who_stops_waiting_leaves_the_answer_to_the_loop() -> None:
             assert driving_of(producer)._driven == driven + 1
             after = producer.send(topic, value(sent + 1))
             proxy.let_go()
-            assert (delivery.result(_PATIENCE_S).offset, after.result(_PATIENCE_S).offset) == (sent, sent + 1)
+            assert (delivery.result(PATIENCE_S).offset, after.result(PATIENCE_S).offset) == (sent, sent + 1)
         assert stored_values(port, topic) == [value(number) for number in range(sent + 2)]
 
 
@@ -130,11 +129,11 @@ def test_closing_ends_the_wait_of_a_thread_that_drives() -> None:
         proxy.hold()
         delivery = producer.send(topic, b"x")
         failures: list[Exception | None] = []
-        waiter = threading.Thread(target=lambda: failures.append(delivery.exception(_PATIENCE_S)))
+        waiter = threading.Thread(target=lambda: failures.append(delivery.exception(PATIENCE_S)))
         waiter.start()
         until(lambda: driving_of(producer)._driven > driven, "the thread sends")
         producer.close(0)
-        waiter.join(_PATIENCE_S)
+        waiter.join(PATIENCE_S)
         assert [type(failure) for failure in failures] == [ClosedError]
 
 
@@ -145,13 +144,13 @@ def test_threads_that_all_wait_keep_their_own_order(broker: EmbeddedBroker, addr
 
         def work(name: int) -> None:
             for number in range(100):
-                producer.send(topic, b"%d:%d" % (name, number)).result(_PATIENCE_S)
+                producer.send(topic, b"%d:%d" % (name, number)).result(PATIENCE_S)
 
         threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(_PATIENCE_S)
+            thread.join(PATIENCE_S)
     values = [each for each in stored_values(broker.port, topic)[sent:] if each is not None]
     for name in range(4):
         assert [each for each in values if each.startswith(b"%d:" % name)] == [b"%d:%d" % (name, n) for n in range(100)]
@@ -174,7 +173,7 @@ def test_ctrl_c_ends_the_wait_and_the_loop_goes_on(
             patched.setattr(SideLink, moment, interrupted)
             delivery = producer.send(topic, value(first))
             with pytest.raises(KeyboardInterrupt):
-                delivery.result(_PATIENCE_S)
-        assert delivery.result(_PATIENCE_S).offset == first
-        assert producer.send(topic, value(first + 1)).result(_PATIENCE_S).offset == first + 1
+                delivery.result(PATIENCE_S)
+        assert delivery.result(PATIENCE_S).offset == first
+        assert producer.send(topic, value(first + 1)).result(PATIENCE_S).offset == first + 1
     assert stored_values(broker.port, topic) == [value(number) for number in range(first + 2)]

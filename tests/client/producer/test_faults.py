@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,19 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.broker.wire_client import make_topic, until
+from tests.broker.wire_client import make_topic
 from tests.client.producer.proxy import Proxy
 from tests.client.producer.reading import stored_values
+from tests.ports import free_port
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.errors import BufferFull, ClosedError, DeliveryTimeout, PenstockError, TimedOut
 from penstock.client.producer import Delivery, Producer
 from penstock.testing.embedded_broker import EmbeddedBroker
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -44,7 +39,7 @@ def fill(producer: Producer, topic: str) -> None:
 
 
 def assert_all_in_order(port: int, topic: str, deliveries: list[Delivery]) -> None:
-    assert [delivery.result(30).offset for delivery in deliveries] == list(range(len(deliveries)))
+    assert [delivery.result(PATIENCE_S).offset for delivery in deliveries] == list(range(len(deliveries)))
     assert stored_values(port, topic) == [value(number) for number in range(len(deliveries))]
 
 
@@ -91,7 +86,7 @@ def test_a_broker_restarted_under_load_has_everything_once_and_in_order(tmp_path
                 until(lambda reached=reached: len(deliveries) > reached + 1_000, "more while it is down")  # type: ignore[misc]
                 broker = EmbeddedBroker(str(tmp_path), port=port).start()
             stop.set()
-            sending.join(30)
+            sending.join(PATIENCE_S)
             producer.flush(30)
         assert_all_in_order(port, topic, deliveries)
     finally:
@@ -116,7 +111,7 @@ def test_answers_that_do_not_come_in_time_are_asked_for_again_without_duplicates
             proxy.address, batch_size=2_048, request_timeout_ms=300, retry_backoff_ms=5, delivery_timeout_ms=20_000
         ) as producer:
             deliveries = [producer.send(topic, value(0))]
-            deliveries[0].result(10)
+            deliveries[0].result(PATIENCE_S)
             for _ in range(3):
                 proxy.hold()
                 for _ in range(200):
@@ -135,7 +130,7 @@ def test_every_call_ends_in_its_time_when_the_broker_is_gone(tmp_path: Path) -> 
         f"127.0.0.1:{port}", max_block_ms=200, request_timeout_ms=300, delivery_timeout_ms=700, linger_ms=0,
         buffer_memory=65_536, max_request_size=16_384, retry_backoff_ms=10,
     )  # fmt: skip
-    producer.send(topic, b"x").result(10)
+    producer.send(topic, b"x").result(PATIENCE_S)
     broker.stop()
     begun = time.monotonic()
     lost = producer.send(topic, b"lost")
@@ -147,7 +142,7 @@ def test_every_call_ends_in_its_time_when_the_broker_is_gone(tmp_path: Path) -> 
         fill(producer, topic)
     with pytest.raises(PenstockError):
         producer.send("never-seen", b"x")
-    error = lost.exception(5)
+    error = lost.exception(PATIENCE_S)
     assert isinstance(error, DeliveryTimeout)
     assert "delivery_timeout_ms" in str(error)
     assert f"{topic}-0" in str(error)
@@ -160,7 +155,7 @@ def test_close_with_a_time_out_gives_up_what_is_left_and_says_so(tmp_path: Path)
     broker = EmbeddedBroker(str(tmp_path), port=port).start()
     topic = make_topic(broker.broker)
     producer = Producer(f"127.0.0.1:{port}")
-    producer.send(topic, b"x").result(10)
+    producer.send(topic, b"x").result(PATIENCE_S)
     broker.stop()
     waiting = [producer.send(topic, b"x") for _ in range(10)]
     begun = time.monotonic()
@@ -184,7 +179,7 @@ def interrupted(broker: EmbeddedBroker, topic: str) -> None:
     begun = 0.0
     try:
         with Producer(broker.address) as producer:
-            producer.send(topic, b"x").result(10)
+            producer.send(topic, b"x").result(PATIENCE_S)
             broker.stop()
             producer.send(topic, b"lost")
             begun = time.monotonic()
@@ -200,14 +195,14 @@ def test_the_partition_goes_on_after_a_batch_was_given_up_on_its_way(tmp_path: P
         with Producer(
             proxy.address, batch_size=1_024, request_timeout_ms=400, delivery_timeout_ms=400, retry_backoff_ms=5
         ) as producer:
-            producer.send(topic, value(0)).result(10)
+            producer.send(topic, value(0)).result(PATIENCE_S)
             proxy.hold()
             lost = [producer.send(topic, value(number)) for number in range(1, 100)]
-            assert isinstance(lost[0].exception(5), DeliveryTimeout)
+            assert isinstance(lost[0].exception(PATIENCE_S), DeliveryTimeout)
             proxy.let_go()
             until(lambda: all(delivery.done() for delivery in lost), "all of them are given up")
             later = [producer.send(topic, value(number)) for number in range(100, 200)]
-            assert [delivery.exception(10) for delivery in later] == [None] * 100
+            assert [delivery.exception(PATIENCE_S) for delivery in later] == [None] * 100
         kept = stored_values(port, topic)
         assert kept == sorted(set(kept), key=lambda each: each or b"")
         assert kept[-100:] == [value(number) for number in range(100, 200)]

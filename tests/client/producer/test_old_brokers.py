@@ -8,6 +8,7 @@ import pytest
 from tests.broker.wire_client import make_topic
 from tests.client.producer.producer_stories import Bench, settings_with
 from tests.client.producer.reading import stored
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import SerializationError, UnsupportedVersion
 from penstock.client.producer import Producer, core, sender
@@ -81,6 +82,6 @@ def test_records_in_a_codec_that_the_broker_lacks_fail_at_once(
         failed = [producer.send(topic, b"x", partition=partition) for partition in (0, 1)]
         for delivery in failed:
             with pytest.raises(UnsupportedVersion, match="zstd"):
-                delivery.result(5)
+                delivery.result(PATIENCE_S)
         with pytest.raises(UnsupportedVersion):
-            producer.send(topic, b"the next one too").result(5)
+            producer.send(topic, b"the next one too").result(PATIENCE_S)

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.broker.wire_client import make_topic, until
+from tests.broker.wire_client import make_topic
 from tests.client.producer.reading import stored, stored_values
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.errors import BootstrapError, ClosedError, InvalidTopic, RecordTooLarge, SerializationError
 from penstock.client.producer import BatchInfo, Delivery, EnqueuedRecord, Producer, ProducerInterceptor, ProducerRecord
@@ -28,7 +29,7 @@ def test_a_record_is_stored_as_it_was_sent(broker: EmbeddedBroker, address: str)
         delivery = producer.send(
             topic, "wert", key=b"k", headers={"src": b"web", "none": None, "text": "ü"}, timestamp_ms=1_700_000_000_123
         )
-        metadata = delivery.result(10)
+        metadata = delivery.result(PATIENCE_S)
     assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
     assert metadata.timestamp == 1_700_000_000_123
     (record,) = stored(broker.port, topic)
@@ -64,7 +65,7 @@ def test_each_record_has_its_own_timestamp(broker: EmbeddedBroker, address: str)
 def test_a_topic_with_the_brokers_time_says_so(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker, configs={"message.timestamp.type": "LogAppendTime"})
     with Producer(address) as producer:
-        metadata = producer.send(topic, b"x", timestamp_ms=1_000).result(10)
+        metadata = producer.send(topic, b"x", timestamp_ms=1_000).result(PATIENCE_S)
     assert metadata.timestamp == stored(broker.port, topic)[0].timestamp > 1_000
 
 
@@ -73,8 +74,8 @@ def test_keys_go_to_their_partitions(broker: EmbeddedBroker, address: str) -> No
     with Producer(address) as producer:
         for number in range(100):
             key = b"key-%d" % number
-            assert producer.send(topic, b"x", key=key).result(10).partition == murmur2(key) % 5
-        assert producer.send(topic, b"x", key="key-1", partition=4).result(10).partition == 4
+            assert producer.send(topic, b"x", key=key).result(PATIENCE_S).partition == murmur2(key) % 5
+        assert producer.send(topic, b"x", key="key-1", partition=4).result(PATIENCE_S).partition == 4
         assert producer.partitions_for(topic) == 5
         with pytest.raises(ValueError, match="partitions 0 to 4"):
             producer.send(topic, b"x", partition=5)
@@ -94,9 +95,9 @@ def test_records_without_a_key_stay_together_and_then_move_on(broker: EmbeddedBr
 def test_a_partitioner_of_ones_own(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker, partitions=3)
     with Producer(address, partitioner=lambda topic, key, count: len(key or b"") % count) as producer:
-        assert producer.send(topic, b"x", key=b"four").result(10).partition == 1
-        assert producer.send(topic, b"x").result(10).partition == 0
-        assert producer.send_many(topic, [b"x"] * 3, keys=[b"", b"1", b"22"]).result(10).count == 3
+        assert producer.send(topic, b"x", key=b"four").result(PATIENCE_S).partition == 1
+        assert producer.send(topic, b"x").result(PATIENCE_S).partition == 0
+        assert producer.send_many(topic, [b"x"] * 3, keys=[b"", b"1", b"22"]).result(PATIENCE_S).count == 3
     assert [len(stored(broker.port, topic, partition)) for partition in range(3)] == [2, 2, 1]
 
 
@@ -105,7 +106,7 @@ def test_every_codec_small_and_large(broker: EmbeddedBroker, address: str, codec
     topic = make_topic(broker.broker)
     values = [b"%06d-" % number * 20 for number in range(3_000)]
     with Producer(address, compression_type=codec, batch_size=65_536) as producer:
-        producer.send(topic, b"small").result(10)
+        producer.send(topic, b"small").result(PATIENCE_S)
         deliveries = [producer.send(topic, value) for value in values]
         producer.flush(20)
         assert deliveries[-1].result(0).offset == 3_000
@@ -117,16 +118,16 @@ def test_every_kind_of_acknowledgement(broker: EmbeddedBroker, address: str, ack
     topic = make_topic(broker.broker)
     with Producer(address, acks=acks) as producer:  # type: ignore[arg-type]
         delivery = producer.send(topic, b"x")
-        assert delivery.result(10).offset == (-1 if acks == 0 else 0)
-        producer.send_many(topic, [b"y"] * 10_000).result(10)
+        assert delivery.result(PATIENCE_S).offset == (-1 if acks == 0 else 0)
+        producer.send_many(topic, [b"y"] * 10_000).result(PATIENCE_S)
     until(lambda: len(stored(broker.port, topic)) == 10_001, "all are stored")
 
 
 def test_serializers_are_asked(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address, value=Json()) as producer:
-        producer.send(topic, {"a": 1}, key="k").result(10)
-        producer.send_many(topic, [{"a": 2}, {"a": 3}]).result(10)
+        producer.send(topic, {"a": 1}, key="k").result(PATIENCE_S)
+        producer.send_many(topic, [{"a": 2}, {"a": 3}]).result(PATIENCE_S)
         with pytest.raises(SerializationError):
             producer.send(topic, object())
     assert stored_values(broker.port, topic) == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
@@ -140,7 +141,7 @@ def test_what_is_neither_bytes_nor_text_is_refused(broker: EmbeddedBroker, addre
                 producer.send(topic, 5)  # type: ignore[arg-type]
             with pytest.raises(SerializationError, match="key"):
                 producer.send(topic, b"x", key=1.5)  # type: ignore[arg-type]
-            producer.send(topic, memoryview(b"fine"), key=bytearray(b"too")).result(10)
+            producer.send(topic, memoryview(b"fine"), key=bytearray(b"too")).result(PATIENCE_S)
     assert stored_values(broker.port, topic) == [b"fine", b"fine"]
 
 
@@ -149,7 +150,7 @@ def test_a_record_that_can_never_be_sent_is_refused_at_once(broker: EmbeddedBrok
     with Producer(address, max_request_size=10_000) as producer:
         with pytest.raises(RecordTooLarge, match="max_request_size"):
             producer.send(topic, b"x" * 10_001)
-        producer.send(topic, b"x" * 9_000).result(10)
+        producer.send(topic, b"x" * 9_000).result(PATIENCE_S)
 
 
 def test_a_broker_that_takes_less_gets_the_batch_in_pieces(broker: EmbeddedBroker, address: str) -> None:
@@ -180,10 +181,10 @@ def test_nobody_there_is_an_error_with_the_reason() -> None:
 def test_a_topic_that_grows_gets_records_in_its_new_partitions(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker, partitions=1)
     with Producer(address, metadata_max_age_ms=100) as producer:
-        producer.send(topic, b"x").result(10)
+        producer.send(topic, b"x").result(PATIENCE_S)
         _grow(broker, topic, 3)
         until(lambda: producer.partitions_for(topic) == 3, "the producer has seen it")
-        assert producer.send(topic, b"x", partition=2).result(10).partition == 2
+        assert producer.send(topic, b"x", partition=2).result(PATIENCE_S).partition == 2
 
 
 def _grow(broker: EmbeddedBroker, topic: str, count: int) -> None:
@@ -227,7 +228,7 @@ def test_callbacks_may_send(broker: EmbeddedBroker, address: str) -> None:
             producer.send(topic, b"echo").add_done_callback(lambda done: echoed.set())
 
         producer.send(topic, b"call").add_done_callback(echo)
-        assert echoed.wait(10)
+        assert echoed.wait(PATIENCE_S)
     assert stored_values(broker.port, topic) == [b"call", b"echo"]
 
 
@@ -285,7 +286,7 @@ def test_an_interceptor_that_raises_never_stops_records(
     topic = make_topic(broker.broker)
     watching = Watching()
     with caplog.at_level(logging.ERROR), Producer(address, interceptors=[Raising(), watching]) as producer:
-        producer.send(topic, b"a").result(10)
+        producer.send(topic, b"a").result(PATIENCE_S)
         producer.flush(10)
     assert watching.seen == ["enqueued", "batched 1", "sent 1", "acknowledged 0"]
     for stage in ("enqueued", "sent", "acknowledged"):
@@ -296,15 +297,15 @@ def test_send_many_takes_values_keys_and_records(broker: EmbeddedBroker, address
     topic = make_topic(broker.broker, partitions=3)
     with Producer(address, batch_size=2_000) as producer:
         plain = producer.send_many(topic, (b"%d" % number for number in range(5_000)))
-        assert plain.result(10).count == 5_000
+        assert plain.result(PATIENCE_S).count == 5_000
         keys = [b"key-%d" % (number % 17) for number in range(1_000)]
         keyed = producer.send_many(topic, [str(number) for number in range(1_000)], keys=keys)
-        assert sum(part.count for part in keyed.result(10).stored) == 1_000
+        assert sum(part.count for part in keyed.result(PATIENCE_S).stored) == 1_000
         records = [
             ProducerRecord(b"r", key=b"k", partition=2, timestamp_ms=5, headers={"h": b"1"}),
             ProducerRecord("s"),
         ]
-        assert producer.send_many(topic, records).result(10).count == 2
+        assert producer.send_many(topic, records).result(PATIENCE_S).count == 2
         assert producer.send_many(topic, []).result(0).count == 0
         with pytest.raises(TypeError, match="many values"):
             producer.send_many(topic, b"abc")  # type: ignore[arg-type]
@@ -323,7 +324,7 @@ def test_send_many_under_back_pressure_keeps_everything_in_order(broker: Embedde
     topic = make_topic(broker.broker)
     values = [b"%06d" % number + b"." * 100 for number in range(20_000)]
     with Producer(address, buffer_memory=65_536, max_request_size=16_384, batch_size=4_096) as producer:
-        assert producer.send_many(topic, values).result(20).stored[0].count == 20_000
+        assert producer.send_many(topic, values).result(PATIENCE_S).stored[0].count == 20_000
     assert stored_values(broker.port, topic) == values
 
 
@@ -331,7 +332,7 @@ def test_one_record_too_large_among_many_fails_alone(broker: EmbeddedBroker, add
     topic = make_topic(broker.broker)
     with Producer(address, max_request_size=10_000) as producer:
         delivery = producer.send_many(topic, [b"a", b"x" * 20_000, b"b"])
-        assert isinstance(delivery.exception(10), RecordTooLarge)
+        assert isinstance(delivery.exception(PATIENCE_S), RecordTooLarge)
         assert [place for place, _ in delivery.failures()] == [1]
     assert stored_values(broker.port, topic) == [b"a", b"b"]
 
@@ -347,11 +348,11 @@ def test_a_table_of_arrow_goes_in_by_columns(broker: EmbeddedBroker, address: st
         }
     )
     with Producer(address, batch_size=1_000) as producer:
-        assert producer.send_arrow(topic, table).result(10).count == 1_000
+        assert producer.send_arrow(topic, table).result(PATIENCE_S).count == 1_000
         batch = table.select(["value"]).to_batches()[0]
-        assert producer.send_arrow(topic, batch, partition=1).result(10).stored[-1].partition == 1
+        assert producer.send_arrow(topic, batch, partition=1).result(PATIENCE_S).stored[-1].partition == 1
         where = pyarrow.table({"value": ["a", "b"], "partition": [2, 0]})
-        assert {part.partition for part in producer.send_arrow(topic, where).result(10).stored} == {0, 2}
+        assert {part.partition for part in producer.send_arrow(topic, where).result(PATIENCE_S).stored} == {0, 2}
         with pytest.raises(ValueError, match="no column value"):
             producer.send_arrow(topic, table.select(["key"]))
     first = [record for partition in range(3) for record in stored(broker.port, topic, partition)]
@@ -386,12 +387,12 @@ def _client_threads() -> list[str]:
 def test_nothing_is_left_of_a_closed_producer(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
-        producer.send(topic, b"x").result(10)
+        producer.send(topic, b"x").result(PATIENCE_S)
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with Producer(address, compression_type="lz4") as producer:
-            producer.send_many(topic, [b"x" * 100] * 5_000).result(10)
+            producer.send_many(topic, [b"x" * 100] * 5_000).result(PATIENCE_S)
     until(lambda: not _client_threads(), "its threads end")
     gc.collect()
     until(lambda: len(os.listdir("/proc/self/fd")) <= before, "its files are closed")
@@ -403,7 +404,7 @@ def test_a_producer_that_is_dropped_still_delivers_and_warns(broker: EmbeddedBro
     delivery = held[0].send(topic, b"x")
     with pytest.warns(ResourceWarning, match="not closed"):
         held.clear()
-    assert delivery.result(10).offset == 0
+    assert delivery.result(PATIENCE_S).offset == 0
     until(lambda: not _client_threads(), "its threads end")
 
 
@@ -415,7 +416,9 @@ def test_the_interpreters_exit_flushes_and_warns(broker: EmbeddedBroker, address
         f"producer = Producer({address!r}, linger_ms=60_000)\n"
         f"for number in range(100): producer.send({topic!r}, b'%d' % number)\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     assert "not closed" in ended.stderr
     assert stored_values(broker.port, topic) == [b"%d" % number for number in range(100)]
@@ -424,4 +427,4 @@ def test_the_interpreters_exit_flushes_and_warns(broker: EmbeddedBroker, address
 def test_one_acknowledged_record_after_the_other_gets_the_next_offset(broker: EmbeddedBroker, address: str) -> None:
     topic = make_topic(broker.broker)
     with Producer(address) as producer:
-        assert [producer.send(topic, b"x").result(10).offset for _ in range(50)] == list(range(50))
+        assert [producer.send(topic, b"x").result(PATIENCE_S).offset for _ in range(50)] == list(range(50))

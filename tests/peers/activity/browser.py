@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.timeouts import PATIENCE_S
+
 _ANSWER_S = 60.0
 _LOOK_S = 0.1
 _FLAGS = (
@@ -67,7 +69,7 @@ class Browser:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._write)
         try:
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -142,7 +144,7 @@ class Browser:
             return []
         data = os.read(self._read, 1 << 20)
         if not data:
-            raise RuntimeError(f"{self._program} has ended, with code {self._process.wait(5)}")
+            raise RuntimeError(f"{self._program} has ended, with code {self._process.wait(PATIENCE_S)}")
         *whole, self._rest = (self._rest + data).split(b"\0")
         found: list[dict[str, Any]] = [json.loads(each) for each in whole]
         for each in found:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from tests.activity.plain import tables
 from tests.client.core.tls import PEM
-from tests.peers.client.kafka_server import HOST, JavaServer, free_ports, kafka_4_3
+from tests.peers.client.kafka_server import HOST, JavaServer, kafka_4_3
 from tests.peers.provision import Found
+from tests.ports import free_ports
 from tests.spark.cluster.standalone import SETTINGS, Daemon, Standalone
 
 from penstock.activity.pipelines import registry, results, status

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.client.contract.contract import until
-from tests.peers.client.kafka_server import HOST, JavaServer, free_ports, new_cluster_id, node_4_3
+from tests.peers.client.kafka_server import HOST, JavaServer, new_cluster_id, node_4_3
 from tests.peers.provision import Found
+from tests.ports import free_ports
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin
 from penstock.client.admin.results import TopicDescription
@@ -31,7 +32,6 @@ from penstock.wire.schemas.elect_leaders import ElectLeadersRequest, TopicPartit
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _NODES = (1, 2, 3)
-_PATIENCE_S = 60.0
 _ANSWER_MS = 30_000
 _SETTINGS = """\
 process.roles=broker,controller
@@ -89,7 +89,7 @@ class KafkaCluster:
         for node in self.nodes.values():
             node.wait_until_listening()
         with Admin(self.bootstrap) as admin:
-            until(lambda: len(admin.describe_cluster().nodes) == len(_NODES), "all brokers are there", _PATIENCE_S)
+            until(lambda: len(admin.describe_cluster().nodes) == len(_NODES), "all brokers are there", PATIENCE_S)
 
     def kill(self) -> None:
         for node in self.nodes.values():
@@ -113,7 +113,7 @@ class KafkaCluster:
             partitions = [one for topic in described for one in topic.partitions]
             return bool(described) and all(one.leader and len(one.isr) == len(_NODES) for one in partitions)
 
-        until(is_whole, "all replicas are in sync", _PATIENCE_S)
+        until(is_whole, "all replicas are in sync", PATIENCE_S)
 
     def without(self, admin: Admin, topics: Sequence[str], node: int) -> None:
         """Wait until others lead what this node has led."""
@@ -122,7 +122,7 @@ class KafkaCluster:
             leaders = self.leaders(admin, topics).values()
             return bool(leaders) and node not in leaders and 0 not in leaders
 
-        until(is_led, "others lead", _PATIENCE_S)
+        until(is_led, "others lead", PATIENCE_S)
 
     def _described(self, admin: Admin, topics: Sequence[str]) -> list[TopicDescription]:
         """All of the topics, or none: the broker that was asked may be the one that is away."""
@@ -138,7 +138,7 @@ class KafkaCluster:
         before = self.leaders(admin, topics)
         wanted = {partition: leader % len(_NODES) + 1 for partition, leader in before.items()}
         asyncio.run(self._elect(wanted))
-        until(lambda: self.leaders(admin, topics) == wanted, "the new leaders lead", _PATIENCE_S)
+        until(lambda: self.leaders(admin, topics) == wanted, "the new leaders lead", PATIENCE_S)
 
     async def _elect(self, wanted: Leaders) -> None:
         def by_topic(make: Any) -> dict[str, list[Any]]:

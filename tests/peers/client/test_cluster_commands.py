@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from tests.cli.commands import Shell
-from tests.client.contract.contract import new_name, until
+from tests.client.contract.contract import new_name
 from tests.peers.client.kafka_cluster import KafkaCluster
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Producer, TopicSpec
 from penstock.client.errors import TimedOut, UnknownTopic
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
-_PATIENCE_S = 60.0
 _ANSWER_MS = 5_000
 _WAIT = ("--wait", "--timeout", "60s")
 
@@ -46,7 +46,7 @@ def placed(admin: Admin, replicas: list[list[int]], **config: str) -> str:
         except UnknownTopic:
             return False
 
-    until(is_there, "all are in sync", _PATIENCE_S)
+    until(is_there, "all are in sync", PATIENCE_S)
     return name
 
 
@@ -75,7 +75,7 @@ def status_of(shell: Shell, plan: Path) -> Any:
 
 def wait_for(admin: Admin, topic: str, replicas: list[list[int]]) -> None:
     """Until the broker that is asked has heard of it, too."""
-    until(lambda: replicas_of(admin, topic) == replicas, f"{topic} is on {replicas}", _PATIENCE_S)
+    until(lambda: replicas_of(admin, topic) == replicas, f"{topic} is on {replicas}", PATIENCE_S)
 
 
 def test_brokers_are_listed_and_described(shell: Shell, cluster: KafkaCluster, admin: Admin) -> None:
@@ -106,14 +106,14 @@ def test_partitions_are_evened_out_and_led_back(shell: Shell, admin: Admin, tmp_
     assert replicas_of(admin, topic) == [[1], [1], [1]], "a plan changes nothing"
     started = shell.json("reassign", "start", plan, "--throttle", "100MB", *_WAIT)
     assert (started["moving"], started["failed"], started["copies"]) == (0, [], 2)
-    until(lambda: sorted(replicas_of(admin, topic)) == [[1], [2], [3]], "they are spread", _PATIENCE_S)
+    until(lambda: sorted(replicas_of(admin, topic)) == [[1], [2], [3]], "they are spread", PATIENCE_S)
     gone: dict[str, Any] = {"moving": [], "throttled": {}, "different": []}
-    until(lambda: status_of(shell, plan) == gone, "the throttle goes with the move", _PATIENCE_S)
+    until(lambda: status_of(shell, plan) == gone, "the throttle goes with the move", PATIENCE_S)
     assert "Nothing to do" in shell.done("reassign", "start", plan)
     assert "Nothing to move" in shell.done("reassign", "plan", topic)
     shell.done("reassign", "start", back, *_WAIT)
     wait_for(admin, topic, [[1], [1], [1]])
-    until(lambda: shell("reassign", "status", plan).exit_code == 1, "the plan is not true any more", _PATIENCE_S)
+    until(lambda: shell("reassign", "status", plan).exit_code == 1, "the plan is not true any more", PATIENCE_S)
 
 
 def test_a_plan_goes_by_the_pipe_and_empties_a_broker(shell: Shell, admin: Admin) -> None:
@@ -121,7 +121,7 @@ def test_a_plan_goes_by_the_pipe_and_empties_a_broker(shell: Shell, admin: Admin
     plan = shell.done("reassign", "plan", topic, "--without", 3, "--format", "json")
     assert {entry["partition"] for entry in json.loads(plan)["partitions"]} >= {1, 2}
     assert shell("reassign", "start", "-", *_WAIT, stdin=plan).exit_code == 0
-    until(lambda: all(3 not in replicas for replicas in replicas_of(admin, topic)), "3 is empty", _PATIENCE_S)
+    until(lambda: all(3 not in replicas for replicas in replicas_of(admin, topic)), "3 is empty", PATIENCE_S)
     grown = shell.json("reassign", "plan", topic, "-r", 3)
     assert all(sorted(entry["replicas"]) == [1, 2, 3] for entry in grown["partitions"])
 
@@ -130,7 +130,7 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     topic = placed(admin, [[1]])
     with Producer(shell.address) as producer:
         for _ in range(4):
-            producer.send(topic, b"x" * 500_000).result(30)
+            producer.send(topic, b"x" * 500_000).result(PATIENCE_S)
     plan = tmp_path / "plan.json"
     entry = {"topic": topic, "partition": 0, "replicas": [2], "log_dirs": ["any"]}
     plan.write_text(json.dumps({"version": 1, "partitions": [entry]}))
@@ -147,7 +147,7 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     assert f"{topic}-0 stays on 1." in shell.done("reassign", "cancel", topic, "--remove-throttle")
     wait_for(admin, topic, [[1]])
     # Each broker knows the settings when it hears of them.
-    until(lambda: shell.json("reassign", "status") == {"moving": [], "throttled": {}}, "it is removed", _PATIENCE_S)
+    until(lambda: shell.json("reassign", "status") == {"moving": [], "throttled": {}}, "it is removed", PATIENCE_S)
     assert "Nothing to take back" in shell.done("reassign", "cancel", "--all")
 
 
@@ -160,7 +160,7 @@ def test_preferred_leaders_are_elected(shell: Shell, admin: Admin, tmp_path: Pat
     assert "penstock elect preferred" in shell.done("reassign", "start", plan, *_WAIT)
     document = shell.json("elect", "preferred", topic)
     assert [(row["before"], row["leader"]) for row in document["elected"]] == [(1, 3), (2, 3)]
-    until(lambda: [part["leader"] for part in parts_of(admin, topic)] == [3, 3], "they lead", _PATIENCE_S)
+    until(lambda: [part["leader"] for part in parts_of(admin, topic)] == [3, 3], "they lead", PATIENCE_S)
     assert shell.json("elect", "preferred", f"{topic}:0")["notNeeded"] == 1
 
 
@@ -168,7 +168,7 @@ def test_a_broker_that_is_away_is_seen_everywhere(shell: Shell, admin: Admin, cl
     topic = placed(admin, [[1, 2], [2, 3], [3, 1]])
     cluster.nodes[2].kill()
     try:
-        until(lambda: all(2 not in part["isr"] for part in parts_of(admin, topic)), "it is missed", _PATIENCE_S)
+        until(lambda: all(2 not in part["isr"] for part in parts_of(admin, topic)), "it is missed", PATIENCE_S)
         for option in ("--under-replicated", "--under-min-isr", "--troubled"):
             (described,) = shell.json("topics", "describe", topic, option)["topics"]
             assert [(part["partition"], part["elr"]) for part in described["partitions"]] == [(0, [2]), (1, [2])], (
@@ -189,7 +189,7 @@ def test_a_broker_that_is_away_is_seen_everywhere(shell: Shell, admin: Admin, cl
     finally:
         cluster.nodes[2].launch()
         cluster.nodes[2].wait_until_listening()
-    until(lambda: all(len(part["isr"]) == 2 for part in parts_of(admin, topic)), "all are back", _PATIENCE_S)
+    until(lambda: all(len(part["isr"]) == 2 for part in parts_of(admin, topic)), "all are back", PATIENCE_S)
 
 
 def test_an_unclean_leader_is_elected_where_nobody_else_is_left(
@@ -199,12 +199,12 @@ def test_an_unclean_leader_is_elected_where_nobody_else_is_left(
     assert shell("elect", "unclean").exit_code == 2
     cluster.nodes[2].freeze()
     try:
-        until(lambda: part_of(admin, topic).get("isr") == [1], "one is left", _PATIENCE_S)
+        until(lambda: part_of(admin, topic).get("isr") == [1], "one is left", PATIENCE_S)
         cluster.nodes[1].kill()
     finally:
         cluster.nodes[2].thaw()
     try:
-        until(lambda: part_of(admin, topic).get("leader", 1) is None, "nobody leads", _PATIENCE_S)
+        until(lambda: part_of(admin, topic).get("leader", 1) is None, "nobody leads", PATIENCE_S)
         (described,) = shell.json("topics", "describe", topic, "--unavailable")["topics"]
         assert described["partitions"][0]["leader"] is None
         assert "none" in shell.done("topics", "describe", topic, "--unavailable")
@@ -213,4 +213,4 @@ def test_an_unclean_leader_is_elected_where_nobody_else_is_left(
     finally:
         cluster.nodes[1].launch()
         cluster.nodes[1].wait_until_listening()
-    until(lambda: sorted(part_of(admin, topic).get("isr", [])) == [1, 2], "both are back", _PATIENCE_S)
+    until(lambda: sorted(part_of(admin, topic).get("isr", [])) == [1, 2], "both are back", PATIENCE_S)

@@ -20,9 +20,10 @@ from tests.client.contract import (
     test_producing,
     test_sharing,
 )
-from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, stories_of, until
+from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, stories_of
 from tests.peers.client.kafka_server import JavaServer, kafka_0_9
 from tests.peers.provision import Found
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin
 from penstock.client import opening
@@ -73,7 +74,7 @@ def capabilities() -> Capabilities:
 @pytest.fixture(scope="module")
 def zookeeper(servers: tuple[JavaServer, JavaServer]) -> Iterator[Any]:
     client: Any = importlib.import_module("kazoo.client").KazooClient(hosts=servers[0].address)
-    client.start(timeout=60)
+    client.start(timeout=PATIENCE_S)
     yield client
     client.stop()
     client.close()
@@ -109,7 +110,7 @@ def test_the_command_finds_the_brokers_through_their_zookeeper(
     said = {
         what: subprocess.run(
             [*command, what, "--topic", topic, way, addresses[what], *(["--exit"] if what == "consume" else [])],
-            input="hello\n", capture_output=True, text=True, timeout=60, check=True,
+            input="hello\n", capture_output=True, text=True, timeout=PATIENCE_S, check=True,
         ).stdout
         for what, way in ways.items()
     }  # fmt: skip

@@ -12,20 +12,10 @@ from tests.client.contract import (
     test_producing,
     test_sharing,
 )
-from tests.client.contract.contract import (
-    KEPT,
-    PATIENCE_S,
-    Capabilities,
-    MakeTopic,
-    is_led,
-    new_name,
-    reader,
-    stories_of,
-    take,
-    until,
-)
+from tests.client.contract.contract import KEPT, Capabilities, MakeTopic, is_led, new_name, reader, stories_of, take
 from tests.peers.client.kafka_server import JavaServer
 from tests.peers.java_process import JavaProcess
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Producer, TopicSpec
 

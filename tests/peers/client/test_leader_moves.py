@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from tests.client.contract.contract import new_group, new_name, until
+from tests.client.contract.contract import new_group, new_name
 from tests.peers.client.kafka_cluster import OFFSETS_TOPIC, KafkaCluster
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Consumer, Delivery, Producer, TopicSpec
 
@@ -22,7 +23,6 @@ pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 _PARTITIONS = 3
 _ENOUGH = 200
 _PAUSE_S = 0.001
-_PATIENCE_S = 60.0
 _POLL_MS = 200
 # For how long a broker that is frozen is waited for.
 _ANSWER_MS = 2_000
@@ -52,7 +52,7 @@ class Sending(threading.Thread):
     def end(self) -> list[int]:
         """How many were sent to each partition."""
         self._is_ending.set()
-        self.join(_PATIENCE_S)
+        self.join(PATIENCE_S)
         return [len(sent) for sent in self.sent]
 
     def acknowledged(self) -> int:
@@ -105,7 +105,7 @@ class Reading(threading.Thread):
 
     def end(self) -> None:
         self._is_ending.set()
-        self.join(_PATIENCE_S)
+        self.join(PATIENCE_S)
         assert self.failure is None, self.failure
 
 
@@ -161,8 +161,8 @@ def _move_on(
     def wait_for_progress() -> None:
         """Records that were sent from now on are acknowledged, read and committed."""
         sent, commits = max(map(len, sending.sent)), reading.commits
-        until(lambda: min(sending.acknowledged(), *reading.counts()) > sent + _ENOUGH, "it is on", _PATIENCE_S)
-        until(lambda: reading.commits > commits + 1, "the group commits", _PATIENCE_S)
+        until(lambda: min(sending.acknowledged(), *reading.counts()) > sent + _ENOUGH, "it is on", PATIENCE_S)
+        until(lambda: reading.commits > commits + 1, "the group commits", PATIENCE_S)
 
     wait_for_progress()
     for round_ in range(times):
@@ -189,8 +189,8 @@ def test_leaders_and_coordinator_move_under_load(cluster: KafkaCluster, move: Mo
             sending.start()
             _move_on(cluster, admin, topic, sending, reading, move, times)
             counts = sending.end()
-            producer.flush(_PATIENCE_S)
-            until(lambda: reading.counts() >= counts, "all is read", _PATIENCE_S)
+            producer.flush(PATIENCE_S)
+            until(lambda: reading.counts() >= counts, "all is read", PATIENCE_S)
         finally:
             sending.end()
             reading.end()

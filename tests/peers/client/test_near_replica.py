@@ -6,8 +6,9 @@ import logging
 from typing import Any
 
 import pytest
-from tests.client.contract.contract import PATIENCE_S, new_name, take, texts, values
+from tests.client.contract.contract import new_name, take, texts, values
 from tests.peers.client.kafka_cluster import KafkaCluster
+from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 

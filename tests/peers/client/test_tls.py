@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.client.contract.contract import PATIENCE_S, new_name
-from tests.peers.client.kafka_server import HOST, JavaServer, free_ports, kafka_4_3
+from tests.client.contract.contract import new_name
+from tests.peers.client.kafka_server import HOST, JavaServer, kafka_4_3
 from tests.peers.provision import Found
+from tests.ports import free_ports
+from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 
@@ -57,7 +59,9 @@ class Certificates:
         return made, key
 
     def _run(self, *arguments: str | Path) -> None:
-        subprocess.run([self._openssl, *arguments], check=True, capture_output=True, cwd=self._folder, timeout=60)
+        subprocess.run(
+            [self._openssl, *arguments], check=True, capture_output=True, cwd=self._folder, timeout=PATIENCE_S
+        )
 
 
 def _new_key(path: Path, password: str | None = None) -> list[str | Path]:
@@ -139,7 +143,7 @@ def test_the_clients_talk_through_tls(guarded: Guarded, topic: str, door: str) -
 def _command(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "penstock", *map(str, arguments)],
-        input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.client.contract.contract import PATIENCE_S, new_name, texts, until
+from tests.client.contract.contract import new_name, texts
 from tests.peers.client.kafka_cluster import KafkaCluster
+from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.client.admin.results import PartitionDescription

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 
-from tests.client.contract.contract import KEPT, is_led, stories_of, until
+from tests.client.contract.contract import KEPT, is_led, stories_of
 from tests.peers.client.kafka_server import JavaServer
+from tests.timeouts import until
 
 from penstock import Admin, TopicSpec
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from tests.client.contract.contract import until
 from tests.peers.spark.kafka_cluster import KafkaCluster, Transactions, shared
 from tests.spark.source.source_stories import batch, numbers, run_available, stream
 from tests.spark.tables import test_gaps
 from tests.spark.tables.worlds import Cluster, World, once, places, rows, view, world_of
+from tests.timeouts import until
 
 from penstock import Admin
 from penstock.client.admin import ConfigResource

@@ -18,7 +18,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tests.spark.cluster.standalone import PATIENCE_S, SETTINGS
+from tests.spark.cluster.standalone import SETTINGS
+from tests.timeouts import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

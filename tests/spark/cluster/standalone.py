@@ -17,9 +17,10 @@ import threading
 from pathlib import Path
 from typing import IO
 
+from tests.timeouts import PATIENCE_S
+
 from penstock.spark.session import prepare, spark_home
 
-PATIENCE_S = 120
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Executors small and of one core, two for an application, one on each worker.
 SETTINGS = {

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver, StoryFailed
-from tests.spark.cluster.standalone import PATIENCE_S
 from tests.spark.cluster.test_standalone import log_of
 from tests.spark.sink.sink_stories import our_line
 from tests.spark.source.source_stories import fill
 from tests.spark.tables.worlds import VIEWS, World, once, places, rows, world_of
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError
 from penstock.spark.errors import ReadStalled

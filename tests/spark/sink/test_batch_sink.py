@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from tests.spark.sink.sink_stories import our_line, refusal, rows, stored, values, write
+from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
 from penstock.testing import Broker
@@ -69,7 +70,7 @@ def test_keys_go_where_every_other_client_puts_them(spark: SparkSession, broker:
     chosen = {record.key: record.partition for record in stored(broker, topic)}
     with Producer(broker.address) as producer:
         sent = {key: producer.send(topic, b"y", key=key) for key in chosen}
-        assert {key: delivery.result(10).partition for key, delivery in sent.items()} == chosen
+        assert {key: delivery.result(PATIENCE_S).partition for key, delivery in sent.items()} == chosen
 
 
 def test_many_rows_in_many_tasks_are_all_there_once(spark: SparkSession, broker: Broker, topic: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, Producer, TopicPartition
 from penstock.cli.main import cli
@@ -22,7 +23,6 @@ from penstock.spark.lag import Committer, LagListener, Standing, publish, standi
 from penstock.spark.offsets import LagTarget, StreamOffset
 from penstock.testing import Broker
 
-PATIENCE_S = 60
 ONE = TopicPartition("views", 0)
 
 

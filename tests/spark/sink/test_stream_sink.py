@@ -9,11 +9,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.sink.sink_stories import our_line, stored, values
+from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
 from penstock.testing import Broker
-
-PATIENCE_S = 90
 
 
 def stream_of(spark: SparkSession, broker: Broker, topic: str, **options: str) -> DataFrame:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.spark.sink.sink_stories import values
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import ConfigError
 from penstock.spark import writing
@@ -101,7 +102,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_task_costs_nothing_and_double
 
 
 def test_a_failure_is_noticed_while_rows_still_come(broker: Broker, topic: str) -> None:
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + PATIENCE_S
     reached_the_end: list[bool] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

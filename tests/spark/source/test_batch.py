@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from tests.broker.wire_client import BEGIN_MS
 from tests.spark.source.source_stories import batch, fill, numbers, offsets_json, put_sparse, put_transaction
+from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
 from penstock.testing import Broker
@@ -19,7 +20,9 @@ def test_a_topic_is_a_data_frame_with_the_columns_of_the_stock_connector(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:
     with Producer(broker.address) as producer:
-        producer.send(topic, b"value", key=b"key", headers={"h": b"1"}, partition=1, timestamp_ms=BEGIN_MS).result(10)
+        producer.send(topic, b"value", key=b"key", headers={"h": b"1"}, partition=1, timestamp_ms=BEGIN_MS).result(
+            PATIENCE_S
+        )
     frame = batch(spark, broker, topic, includeHeaders="true")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         ("key", "binary"),
@@ -95,7 +98,7 @@ def test_gaps_of_compacted_and_transactional_topics(spark: SparkSession, broker:
 
 def test_values_are_decoded_on_request(spark: SparkSession, broker: Broker, topic: str) -> None:
     with Producer(broker.address) as producer:
-        producer.send(topic, b'{"id": 5, "name": "five"}').result(10)
+        producer.send(topic, b'{"id": 5, "name": "five"}').result(PATIENCE_S)
     frame = batch(spark, broker, topic, penstock__decode="json: id BIGINT, name STRING")
     (row,) = frame.select("decoded.id", "decoded.name").collect()
     assert (row.id, row.name) == (5, "five")

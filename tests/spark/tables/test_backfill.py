@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, column, dead, once, places, rows, view
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError
 from penstock.spark.tables.commits import BACKFILL, LOAD
@@ -173,12 +174,12 @@ def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rest
         past = [Span(span.partition, 3, span.end - 3) for span in opened.standing([0, 1]).spans]
         loader = world.loader(world.warehouse.open("views"))
         for _ in range(4):
-            assert rounds.acquire(timeout=30)
+            assert rounds.acquire(timeout=PATIENCE_S)
             assert loader.load_range(past, bounded=True).replaced == past
     finally:
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
     assert failures == []
     world.loader(opened).load_new()
     log = world.log()

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.cli.commands import Shell
 from tests.spark.tables.worlds import FIRST_MS, World, dead, once, places, rows, view
+from tests.timeouts import PATIENCE_S
 
 DECLARED = """
 name = "views"
@@ -167,14 +168,14 @@ def test_following_ends_after_a_commit_when_it_is_asked_to(tables: Tables) -> No
     tables.create()
     opened = tables.world.warehouse.open("views")
     with tables.shell.process("load", "views", "--local", "--follow", "--interval", "100ms") as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while rows(opened).num_rows < 5 and time.monotonic() < deadline:
             time.sleep(0.05)
         tables.world.views(5, first=5)
         while rows(opened).num_rows < 10 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert places(rows(opened)) == once(tables.world.log())
     assert dead(opened).num_rows == 0
     assert json.loads(view(0))["at"] == FIRST_MS

@@ -15,11 +15,11 @@ from typing import IO
 
 import pytest
 from tests.spark.tables.worlds import VIEWS, World, dead, once, places, rows, view
+from tests.timeouts import PATIENCE_S
 
 from penstock.spark.tables import OpenTable
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 120
 # How many drivers are killed, with Spark and again without; PENSTOCK_KILLS=20 for more of them.
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "8"))
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -124,7 +124,7 @@ class Load:
         # What Spark left of its JVM and its workers ends by itself; nobody waits for it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self._reader.join(10)
+        self._reader.join(PATIENCE_S)
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code

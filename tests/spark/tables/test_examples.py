@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.tables.worlds import VIEWS, World
+from tests.timeouts import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -21,7 +22,7 @@ def test_an_example_reads_the_table_as_it_is(world: World, package: str) -> None
     world.views(50)
     world.loader(world.make(schema=VIEWS, event_time="at")).load_new()
     command = [sys.executable, str(EXAMPLES / f"read_tables_{package}.py"), world.warehouse.storage.uri, "views"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     counts = Counter(partition for partition, _ in world.log())
     assert done.stdout.splitlines() == [

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, dead, once, places, rows
+from tests.timeouts import PATIENCE_S
 
 from penstock.spark.tables import OpenTable, Warehouse
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 120
 DAY_MS = 86_400_000
 
 

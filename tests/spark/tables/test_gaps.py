@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.spark.source.source_stories import numbers, run_available
 from tests.spark.tables.worlds import Cluster, World, once, places, rows, world_of
+from tests.timeouts import PATIENCE_S
 
 from penstock.spark.tables import Loader
 from penstock.spark.tables.auditing import audit_table
@@ -28,7 +29,6 @@ COMPACTED = {
     "retention.ms": "-1",
 }
 KEYS = 7
-PATIENCE_S = 60
 FIXTURES = ("compacted",)
 
 

@@ -12,6 +12,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, dead, once, places, reasons, rows, view
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError, UnknownTopic
 from penstock.spark.errors import DataLost, TopicRecreated
@@ -307,9 +308,9 @@ def test_following_loads_what_comes_until_it_is_stopped(world: World) -> None:
         target=follow, args=(world.loader(opened), stop), kwargs={"interval_s": 0.05, "after_round": after}
     )
     running.start()
-    assert seen.wait(20)
+    assert seen.wait(PATIENCE_S)
     world.views(3, first=5)
-    running.join(20)
+    running.join(PATIENCE_S)
     assert not running.is_alive()
     assert sum(counts) == 8
     assert places(rows(opened)) == once(world.log())
