@@ -1,64 +1,77 @@
 """`make bench`: every benchmark, or those named by ARGS, one after the other, each beside its peer in the same run.
 
 make bench ARGS="records_codec log_append"
-make bench ARGS="peers --without-0.9"         the options of one benchmark
+make bench ARGS="peers --without-0.9"         the options of one benchmark; --help lists them
+make bench ARGS=page                          docs/benchmarks.md, its pictures and the README's figures
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Final
 
-from benchmarks.report import machine
+from benchmarks.results import Machine
 
-BENCHMARKS = {
-    "records_codec": "records encode and decode beside aiokafka's compiled codec",
-    "wire_codec": "protocol messages beside kio and kafka-python",
-    "log_append": "appends beside a bare os.write",
-    "log_lookup": "open and lookup with 1, 100 and 10,000 segments",
-    "log_recovery": "recovery after an unclean stop",
-    "restart": "a broker killed under load, from its launch to its first answer; some minutes",
-    "network_echo": "the socket server beside asyncio streams",
-    "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1; some minutes",
+BENCHMARKS: Final = {
+    "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1, same clients, alternating rounds; some minutes",
+    "replication": "acks=all on three of our brokers beside three of Apache Kafka 4.3; some minutes",
+    "faults": "three brokers killed, paused and cut off under load, and what happens to the records; many minutes",
     "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
-    "spark": "our Spark source beside Spark's own connector; many minutes",
+    "spark": "our Spark source beside Spark's own Kafka connector; many minutes",
+    "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3; some minutes",
+    "restart": "a broker killed under load, from its launch to its first answer; some minutes",
+    "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers, without sockets and disks",
+    "activity_sustained": "all six pipelines at a flat rate, and whether lag and memory stay flat; fifty minutes",
     "activity_generate": "the site's generator on one core",
-    "activity_verdicts": "who is named on sites that nobody has looked at, without Spark",
-    "activity_sustained": "all six pipelines at a flat rate, whether lag and memory stay; fifty minutes",
-    "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers",
-    "replication": "acks=all on three brokers of ours beside three of Apache Kafka 4.3; some minutes",
-    "faults": "three brokers killed, paused and cut off under load, and what becomes of the records; many minutes",
-    "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
+    "activity_verdicts": "who is named a crawler, spammer or abuser on sites that nobody has looked at, without Spark",
+    "records_codec": "records encoded and decoded, beside aiokafka's compiled codec",
+    "wire_codec": "protocol messages parsed and serialised, beside kio and kafka-python",
+    "log_append": "appends to a partition's log, beside a bare os.write of the same bytes",
+    "log_lookup": "opening a log and finding records in it, with 1, 100 and 10,000 segments",
+    "log_recovery": "opening a log after an unclean stop, beside reading its bytes and computing one checksum",
+    "network_echo": "the socket server beside asyncio streams and a bare loop of poll, recv and send",
 }
-WITH_OPTIONS = (
-    "peers",
-    "clients",
-    "spark",
-    "growth",
-    "activity_verdicts",
-    "activity_sustained",
-    "replication",
-    "faults",
-)
+PAGE: Final = "page"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench", description="Benchmarks beside their peers.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="make bench",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Benchmarks beside their peers:\n\n"
+        + "\n".join(f"  {name:20} {what}" for name, what in BENCHMARKS.items())
+        + f"\n\n  {PAGE:20} write docs/benchmarks.md, its pictures and the README's figures from the kept results",
+        epilog="NAME --help lists the options of a benchmark and says when its result is kept.",
     )
-    chosen, options = parser.parse_known_args()
-    names = chosen.names or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all of them by default")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
+    options = given[len(words) :]
+    if not words:
+        parser.parse_args(options)
+    names = words or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS and name != PAGE]
     if unknown:
-        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    if options and (len(names) != 1 or names[0] not in WITH_OPTIONS):
-        parser.error(f"options {' '.join(options)} are for one of {', '.join(WITH_OPTIONS)} alone")
-    print(machine())
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}, and {PAGE}")
+    if options and (len(names) != 1 or names[0] == PAGE):
+        parser.error(f"options ({' '.join(options)}) need the name of one benchmark before them")
+    print(Machine.here())
     for name in names:
-        print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
-        module = importlib.import_module(f"benchmarks.{name}")
-        module.main(*([options] if options else []))
+        run(name, options)
+
+
+def run(name: str, options: Sequence[str]) -> None:
+    if name == PAGE:
+        from benchmarks import page
+
+        page.write(BENCHMARKS)
+        return
+    print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
+    importlib.import_module(f"benchmarks.{name}").main(options)
 
 
 if __name__ == "__main__":

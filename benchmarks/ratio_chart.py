@@ -1,7 +1,7 @@
-"""Ratios as a picture: a bar a row on a logarithmic axis, to the right of the middle where ours is better.
+"""Ratios as a picture: one bar per row on a logarithmic axis, to the right of 1 where ours is better.
 
-Rule: "better" is one direction for every row. The mark on a bar's line is its goal; a bar is red that misses it or,
-where there is none, shows ours behind.
+A ratio that should be small is drawn as its inverse, so that "better" is one direction for every row. The mark on a bar
+is its goal. A bar is red if it misses the goal or, without a goal, if the peer is better.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
+from benchmarks.results import Result, Row
+
 WIDTH, LABELS, LINE, TOP = 900, 440, 20, 56
 INK = "#222"
 _MIDDLE: Final = LABELS + 150
 _DECADE: Final = 150
 _BETTER, _WORSE, _GREY = "#2a7f62", "#b5483a", "#999"
+_MOST_LETTERS: Final = 66
 
 
 class Bar(NamedTuple):
@@ -30,8 +33,28 @@ class Bar(NamedTuple):
         return self.better >= (1.0 if self.goal is None else self.goal)
 
 
-def picture(title: str, bars: Sequence[Bar], extra: Sequence[str] = ()) -> str:
-    """The chart as SVG; `extra` is drawn over it."""
+def ratios(result: Result) -> dict[str, str]:
+    """The picture of a result that has rows with a peer, by its file name."""
+    compared = [row for row in result.rows if row.times_better is not None]
+    if not compared:
+        return {}
+    tables = list(dict.fromkeys(row.table for row in compared))
+    lines: list[Bar | str] = []
+    for title in tables:
+        lines += [title] if title and len(tables) > 1 else []
+        lines += [bar for row in compared if row.table == title and (bar := _bar(row)) is not None]
+    pairs = {(row.subject, row.peer) for row in compared}
+    who = "{} beside {}".format(*next(iter(pairs))) if len(pairs) == 1 else f"{result.name}: ours beside its peers"
+    return {f"{result.name}.svg": picture(f"{who}: how many times better", lines)}
+
+
+def _bar(row: Row) -> Bar | None:
+    better = row.times_better
+    return None if better is None else Bar(f"{row.work.strip()}, {row.unit}", better, row.turned(row.goal))
+
+
+def picture(title: str, bars: Sequence[Bar | str], extra: Sequence[str] = ()) -> str:
+    """The chart as SVG. A text among the bars is a heading; `extra` is drawn over everything."""
     height = TOP + LINE * len(bars) + 12
     return "\n".join(
         [
@@ -63,12 +86,15 @@ def _axis(height: int) -> list[str]:
     return lines
 
 
-def _drawn(number: int, bar: Bar) -> list[str]:
+def _drawn(number: int, bar: Bar | str) -> list[str]:
     y = TOP + number * LINE
+    if isinstance(bar, str):
+        return [f'<text x="10" y="{y + 13}" font-weight="bold">{escape(bar)}</text>']
     start, end = sorted((place(1), place(bar.better)))
     colour = _BETTER if bar.is_good else _WORSE
+    label = bar.label if len(bar.label) <= _MOST_LETTERS else f"{bar.label[: _MOST_LETTERS - 1]}…"
     lines = [
-        f'<text x="{LABELS - 10}" y="{y + 12}" text-anchor="end">{escape(bar.label)}</text>',
+        f'<text x="{LABELS - 10}" y="{y + 12}" text-anchor="end">{escape(label)}</text>',
         f'<rect x="{start}" y="{y + 2}" width="{round(end - start, 1)}" height="12" fill="{colour}"/>',
         f'<text x="{WIDTH - 8}" y="{y + 12}" text-anchor="end">{bar.better:.2f}</text>',
     ]

@@ -26,8 +26,8 @@ The ratio of a row is always subject / peer, also where lower is better; then th
 0.6 of the peer's CPU). Without a peer the goal bounds the subject's figure itself. Rows with the same `table` stand in
 one table, whose columns are the contenders: keep their names few, and put the method and the size into the work.
 Figures are written as they were measured; only the page rounds them. `details` holds what a picture needs beyond the
-rows; the package of a benchmark draws it in a function `pictures(result: Result) -> dict[str, str]` (file name under
-docs/images to SVG). Without that function the page draws the ratios.
+rows. A benchmark that draws pictures of its own exports a function `pictures(result: Result) -> dict[str, str]`, from
+file names under docs/images/benchmarks to SVG; without it the page draws the ratios (`ratio_chart.ratios`).
 
 A run replaces the kept result only if it is complete: default options, every peer present, nothing interrupted. Any
 other run is written to the system's temporary folder, unless --keep-result is given; then the page says what it lacks.
@@ -155,7 +155,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Result:
-    """A kept file. `partial` says what the run lacks; a complete run lacks nothing."""
+    """A kept file. `partial` says what the run lacks, `doubts` what the benchmark itself found odd about it."""
 
     benchmark: str
     variant: str | None
@@ -169,6 +169,7 @@ class Result:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -183,7 +184,7 @@ class Result:
             found.append(f"the machine was busy before the run (load {self.load_before:.1f})")
         if self.is_dirty:
             found.append("measured with uncommitted changes on top of its commit")
-        return found
+        return [*found, *self.doubts]
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -207,6 +208,11 @@ class Recording:
         self._partial: list[str] = []
         self._is_kept_anyway = bool(self._settings.pop("keep_result", False))
 
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """Why the run is not complete."""
+        return tuple(self._partial)
+
     def lacks(self, what: str) -> None:
         """The run lacks something that a complete one has: "Apache Kafka 4.3 is not installed"."""
         self._partial.append(what)
@@ -216,6 +222,7 @@ class Recording:
         rows: Sequence[Row],
         *,
         notes: Sequence[str] = (),
+        doubts: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
         details: Mapping[str, Any] | None = None,
         is_shown: bool = True,
@@ -235,7 +242,8 @@ class Recording:
             {**self._settings, **(settings or {})},
             tuple(rows),
             tuple(notes),
-            tuple(self._partial),
+            self.partial,
+            tuple(doubts),
             details or {},
         )
         if is_shown:
@@ -319,6 +327,7 @@ def as_json(result: Result) -> str:
         "machine": asdict(result.machine),
         "load_before": result.load_before,
         "partial": list(result.partial),
+        "doubts": list(result.doubts),
         "settings": dict(result.settings),
         "notes": list(result.notes),
         "rows": rows,
@@ -355,6 +364,7 @@ def read(path: Path) -> Result:
         rows,
         tuple(content["notes"]),
         tuple(content["partial"]),
+        tuple(content["doubts"]),
         content["details"],
     )
     if path.stem != result.name:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers [--quick] [--ours-only] [--without-0.9]
 
-Rule: a figure of ours means something only as a ratio to Kafka's in the same run. All brokers run the whole time and
-each is loaded in its turn; the order turns from round to round, and the median round counts.
+A figure of ours means something only as a ratio to Kafka's in the same run. All brokers run the whole time and each is
+loaded in its turn; the order turns from round to round, and the median round counts.
 
     servers.py     a broker's processes: their start, CPU and memory
     topics.py      its topics
@@ -13,8 +13,7 @@ each is loaded in its turn; the order turns from round to round, and the median 
     bulk.py        big batches out and in again, with confluent-kafka
     requests.py    one-record requests on a bare socket, one at a time and 64 in flight
     rounds.py      who is loaded when, and with how much
-    figures.py     the rows of the table, with their goals
-    chart.py       the same as a picture
+    figures.py     the rows of the result, with their goals
 """
 
 from benchmarks.peers.command import main

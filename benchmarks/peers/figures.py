@@ -1,29 +1,38 @@
-"""Figures: what was measured, round by round, and the rows of the table that they become.
+"""What was measured, round by round, and the rows of the result that it becomes.
 
-Rule: a row compares our median with Kafka's by a ratio, ours to Kafka's; a goal is a bound of that ratio. An older
-Kafka stands beside them without one.
+A row compares our median with Kafka's by a ratio, ours to Kafka's; a goal bounds that ratio. Our broker on asyncio's
+loop and an older Kafka stand beside them, each with its own ratio to the same Kafka.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from benchmarks.results import Better, Figure, Row
+
 AT_LEAST, AT_MOST = "≥", "≤"
-NOT_TO_BE_HAD = "n/a"
+_BULK: Final = "Big batches with confluent-kafka"
+_REQUESTS: Final = "Requests with one record"
+_PROCESS: Final = "Memory and start"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A row: what is done, in which unit it is told, and the goal for the ratio if there is one."""
+    """A row: what is done, its unit, its direction (None: it only describes the run), the goal for the ratio if any."""
 
     name: str
     unit: str
-    bound: str = AT_LEAST
+    bound: str | None = AT_LEAST
     goal: float | None = None
+    table: str = ""
+
+    @property
+    def better(self) -> Better | None:
+        return None if self.bound is None else Better.HIGHER if self.bound == AT_LEAST else Better.LOWER
 
     def is_met(self, ratio: float) -> bool | None:
         if self.goal is None:
@@ -33,28 +42,30 @@ class Work:
 
 SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
 
-PRODUCE: Final = {size: Work(f"produce {size}", "MB/s", AT_LEAST, 1.0) for size in SIZES}
-PRODUCE_CPU: Final = {size: Work(f"broker CPU a GB produced, {size}", "s", AT_MOST, 0.5) for size in SIZES}
-CONSUME: Final = {size: Work(f"consume {size}", "MB/s") for size in SIZES}
-CONSUME_CPU: Final = {size: Work(f"broker CPU a GB consumed, {size}", "s", AT_MOST, 0.8) for size in SIZES}
-TRIP_P50: Final = Work("one record, acks=1, round trip p50", "µs", AT_MOST, 0.6)
-TRIP_P99: Final = Work("one record, acks=1, round trip p99", "µs", AT_MOST, 0.6)
-TRIP_CPU: Final = Work("  broker CPU a request", "µs", AT_MOST)
-PIPELINED: Final = Work("one record, acks=1, 64 in flight", "1/s", AT_LEAST, 2.0)
-PIPELINED_CPU: Final = Work("  broker CPU a request, 64 in flight", "µs", AT_MOST)
-SYNCED_P50: Final = Work("synced before the answer, round trip p50", "µs", AT_MOST, 0.7)
-SYNCED_P99: Final = Work("synced before the answer, round trip p99", "µs", AT_MOST)
-SYNCED_PIPELINED: Final = Work("synced before the answer, 64 in flight", "1/s", AT_LEAST, 4.0)
-SHIPPED_P50: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): p50", "µs", AT_MOST)
-SHIPPED_P99: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): p99", "µs", AT_MOST)
-SHIPPED_PIPELINED: Final = Work("as shipped, acks=all (ours durable, Kafka not synced): 64 in flight", "1/s")
-UNSYNCED_P50: Final = Work("same flush settings (Kafka's as shipped), acks=all: p50", "µs", AT_MOST)
-UNSYNCED_P99: Final = Work("same flush settings (Kafka's as shipped), acks=all: p99", "µs", AT_MOST)
-UNSYNCED_PIPELINED: Final = Work("same flush settings (Kafka's as shipped), acks=all: 64 in flight", "1/s")
-DISK: Final = Work("  the disk just before that: a bare write and sync, p50", "µs", AT_MOST)
-RSS_IDLE: Final = Work("memory, idle", "MB", AT_MOST, 0.25)
-RSS_LOADED: Final = Work("memory, highest under load", "MB", AT_MOST, 0.2)
-START: Final = Work("start to first answer", "s", AT_MOST, 0.25)
+PRODUCE: Final = {size: Work(f"produce {size}", "MB/s", AT_LEAST, 1.0, _BULK) for size in SIZES}
+PRODUCE_CPU: Final = {size: Work(f"broker CPU per GB produced, {size}", "s", AT_MOST, 0.5, _BULK) for size in SIZES}
+CONSUME: Final = {size: Work(f"consume {size}", "MB/s", AT_LEAST, None, _BULK) for size in SIZES}
+CONSUME_CPU: Final = {size: Work(f"broker CPU per GB consumed, {size}", "s", AT_MOST, 0.8, _BULK) for size in SIZES}
+TRIP_P50: Final = Work("acks=1, round trip p50", "µs", AT_MOST, 0.6, _REQUESTS)
+TRIP_P99: Final = Work("acks=1, round trip p99", "µs", AT_MOST, 0.6, _REQUESTS)
+TRIP_CPU: Final = Work("acks=1, broker CPU per request", "µs", AT_MOST, None, _REQUESTS)
+PIPELINED: Final = Work("acks=1, 64 in flight", "1/s", AT_LEAST, 2.0, _REQUESTS)
+PIPELINED_CPU: Final = Work("acks=1, broker CPU per request, 64 in flight", "µs", AT_MOST, None, _REQUESTS)
+SYNCED_P50: Final = Work("acks=all, both synced before the answer: p50", "µs", AT_MOST, 0.7, _REQUESTS)
+SYNCED_P99: Final = Work("acks=all, both synced before the answer: p99", "µs", AT_MOST, None, _REQUESTS)
+SYNCED_PIPELINED: Final = Work("acks=all, both synced before the answer: 64 in flight", "1/s", AT_LEAST, 4.0, _REQUESTS)
+DISK: Final = Work("the disk just before that: a bare write and sync, p50", "µs", None, None, _REQUESTS)
+SHIPPED_P50: Final = Work("acks=all as shipped (ours synced, Kafka not): p50", "µs", AT_MOST, None, _REQUESTS)
+SHIPPED_P99: Final = Work("acks=all as shipped (ours synced, Kafka not): p99", "µs", AT_MOST, None, _REQUESTS)
+SHIPPED_PIPELINED: Final = Work(
+    "acks=all as shipped (ours synced, Kafka not): 64 in flight", "1/s", AT_LEAST, None, _REQUESTS
+)
+UNSYNCED_P50: Final = Work("acks=all, neither synced: p50", "µs", AT_MOST, None, _REQUESTS)
+UNSYNCED_P99: Final = Work("acks=all, neither synced: p99", "µs", AT_MOST, None, _REQUESTS)
+UNSYNCED_PIPELINED: Final = Work("acks=all, neither synced: 64 in flight", "1/s", AT_LEAST, None, _REQUESTS)
+RSS_IDLE: Final = Work("memory, idle", "MB", AT_MOST, 0.25, _PROCESS)
+RSS_LOADED: Final = Work("memory, highest under load", "MB", AT_MOST, 0.2, _PROCESS)
+START: Final = Work("start to first answer", "s", AT_MOST, 0.25, _PROCESS)
 
 ROWS: Final = (
     *PRODUCE.values(),
@@ -83,7 +94,7 @@ ROWS: Final = (
 
 
 class Figures:
-    """All that was measured: by row, by broker, one figure a round."""
+    """All that was measured: by row, by broker, one figure per round."""
 
     def __init__(self) -> None:
         self._rounds: dict[tuple[Work, str], list[float]] = defaultdict(list)
@@ -99,31 +110,23 @@ class Figures:
         mine, other = self.median(work, ours), self.median(work, theirs)
         return mine / other if mine is not None and other else None
 
+    def rows(self, works: Sequence[Work], contenders: Sequence[str], subject: str, peer: str) -> list[Row]:
+        """A row of the result for each work that anybody has a figure for."""
+        found = [(work, self._figures(work, contenders)) for work in works]
+        return [
+            Row(work.name.strip(), work.unit, work.better, figures, subject, peer, work.goal, work.table)
+            for work, figures in found
+            if figures
+        ]
+
+    def _figures(self, work: Work, contenders: Sequence[str]) -> dict[str, Figure]:
+        return {name: Figure.of(rounds) for name in contenders if (rounds := self._rounds.get((work, name)))}
+
     def as_json(self) -> list[dict[str, Any]]:
         return [
             {"work": work.name.strip(), "unit": work.unit, "server": server, "rounds": rounds}
             for (work, server), rounds in self._rounds.items()
         ]
-
-
-def rows(
-    figures: Figures, ours: str, also: Iterable[str], theirs: str, older: Iterable[str] = ()
-) -> list[dict[str, Any]]:
-    """The table: ours, ours in its other forms, theirs and its forebears, the ratio to theirs, the goal, if met."""
-    forebears = tuple(older)
-    lines = []
-    for work in ROWS:
-        line: dict[str, Any] = {"work": f"{work.name}, {work.unit}"}
-        for server in (ours, *also, theirs):
-            line[server] = shown(figures.median(work, server))
-        for server in forebears:
-            line[server] = shown(figures.median(work, server)) or NOT_TO_BE_HAD
-        ratio = figures.ratio(work, ours, theirs)
-        line["ratio"] = None if ratio is None else f"{ratio:.2f}"
-        line["goal"] = None if work.goal is None else f"{work.bound} {work.goal:g}"
-        line["met"] = None if ratio is None else work.is_met(ratio)
-        lines.append(line)
-    return lines
 
 
 def shown(figure: float | None) -> str | None:

@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 
 import pytest
 from benchmarks.peers import command, kafka, kafka_09, ours, rounds
-from benchmarks.peers.chart import svg
-from benchmarks.peers.figures import DISK, PRODUCE, ROWS, START, TRIP_P50, Figures, rows
+from benchmarks.peers.figures import CONSUME, DISK, PRODUCE, ROWS, START, TRIP_P50, Figures
 from benchmarks.peers.requests import ACKS_LEADER, RawProducer
 from benchmarks.peers.servers import Dialect, Flushing, Server, ServerFailed, free_ports
 from confluent_kafka import KafkaError, KafkaException
 from tests.peers.installing import NotToBeHad
 
 from benchmarks import __main__ as bench
+from benchmarks import results
 from penstock.wire.api_keys import ApiKey
 
 
@@ -39,55 +39,76 @@ def _two_servers_and_an_old_one() -> Figures:
     return figures
 
 
-def test_an_old_kafka_that_is_not_to_be_had_is_said_and_costs_its_column_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def _recording() -> results.Recording:
+    return results.Recording("peers", None, "make bench ARGS=peers", {})
+
+
+def test_an_old_kafka_that_is_not_available_costs_its_column_and_makes_the_run_partial(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kafka, "Kafka", _There)
     monkeypatch.setattr(kafka_09, "Kafka09", _missing)
-    assert len(command.peers(without_09=False)) == 1
-    assert "Kafka 0.9.0.1 is not to be had, so its column is missing: npm does not run" in capsys.readouterr().out
+    recording = _recording()
+    assert len(command.peers(False, recording)) == 1
+    assert recording.partial == ("Kafka 0.9.0.1 is not available: npm does not run",)
 
 
-def test_a_new_kafka_that_is_not_to_be_had_leaves_the_old_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_kafka_that_is_not_available_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "Kafka", _missing)
     monkeypatch.setattr(kafka_09, "Kafka09", _There)
-    assert len(command.peers(without_09=False)) == 1
-    assert "Kafka 4.3 is not to be had" in capsys.readouterr().out
+    recording = _recording()
+    assert len(command.peers(False, recording)) == 1
+    assert recording.partial == ("Kafka 4.3 is not available: npm does not run",)
 
 
 def test_without_the_old_kafka_nobody_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "Kafka", _There)
     monkeypatch.setattr(kafka_09, "Kafka09", _missing)
-    assert len(command.peers(without_09=True)) == 1
+    recording = _recording()
+    assert len(command.peers(True, recording)) == 1
+    assert recording.partial == ()
 
 
-def test_a_figure_the_old_kafka_does_not_have_is_shown_as_such() -> None:
-    table = rows(_two_servers_and_an_old_one(), ours.NAME, [], kafka.NAME, [kafka_09.NAME])
-    by_work = {line["work"].rpartition(",")[0]: line for line in table}
-    assert by_work[START.name][kafka_09.NAME] == "1.6"
-    assert by_work[TRIP_P50.name][kafka_09.NAME] == "n/a"
-    assert by_work[TRIP_P50.name]["ratio"] == "0.40", "the ratio is to the new Kafka"
-    assert len(table) == len(ROWS)
+def _every_row() -> list[results.Row]:
+    figures = Figures()
+    for work in ROWS:
+        for number, server in enumerate(command.CONTENDERS):
+            for extra in (0.0, 1.0, 5.0):
+                figures.add(work, server, 10.0 + number + extra)
+    return figures.rows(ROWS, command.CONTENDERS, ours.NAME, kafka.NAME)
 
 
-def test_a_table_without_the_old_kafka_has_no_column_for_it() -> None:
-    table = rows(_two_servers_and_an_old_one(), ours.NAME, [], kafka.NAME)
-    assert all(kafka_09.NAME not in line for line in table)
+def test_every_work_is_a_row_with_all_brokers_the_one_without_uvloop_too() -> None:
+    rows = _every_row()
+    assert [row.work for row in rows] == [work.name for work in ROWS]
+    for row in rows:
+        assert set(row.figures) == {ours.NAME, ours.ON_ASYNCIO, kafka.NAME, kafka_09.NAME}
+        assert row.figures[ours.ON_ASYNCIO] == results.Figure(12.0, (11.0, 12.0, 16.0))
+        assert (row.subject, row.peer) == (ours.NAME, kafka.NAME)
 
 
-def test_the_picture_has_a_ring_where_the_old_kafka_was_measured_and_one_in_its_legend() -> None:
-    figures = _two_servers_and_an_old_one()
-    assert svg(figures, ours.NAME, kafka.NAME, kafka_09.NAME).count("<circle") == 2
-    assert "<circle" not in svg(figures, ours.NAME, kafka.NAME)
+def test_consuming_more_slowly_than_kafka_is_a_row_that_loses_though_it_has_no_goal() -> None:
+    consume = {work.name for work in CONSUME.values()}
+    rows = [row for row in _every_row() if row.work in consume]
+    assert len(rows) == 3
+    assert all(row.goal is None and row.is_losing for row in rows)
 
 
-def test_a_disk_that_was_slower_for_one_of_them_is_said_with_its_name() -> None:
+def test_a_figure_that_one_broker_does_not_have_is_missing_from_its_row_only() -> None:
+    rows = {
+        row.work: row for row in _two_servers_and_an_old_one().rows(ROWS, command.CONTENDERS, ours.NAME, kafka.NAME)
+    }
+    assert rows[START.name].figures[kafka_09.NAME].value == 1.6
+    assert kafka_09.NAME not in rows[TRIP_P50.name].figures
+    assert rows[TRIP_P50.name].ratio() == 0.4, "the ratio is to the new Kafka"
+    assert len(rows) == 2, "what nobody measured is not a row"
+
+
+def test_a_disk_that_was_slower_for_one_of_them_is_reported_with_its_name() -> None:
     figures = Figures()
     for server, sync_us in ((ours.NAME, 300.0), (kafka.NAME, 255.0), (kafka_09.NAME, 717.0)):
         figures.add(DISK, server, sync_us)
-    (doubt,) = command.doubts(figures, load_before=0.1)
+    (doubt,) = command.doubts(figures)
     assert "between ours and Kafka 0.9.0.1 (ratio 0.42)" in doubt
 
 
@@ -147,11 +168,8 @@ def test_the_old_kafka_is_asked_what_it_can_answer() -> None:
     assert (int.from_bytes(api_key, "big"), int.from_bytes(version, "big")) == (ApiKey.METADATA, 0)
 
 
-@pytest.mark.parametrize("arguments", [["log_append", "--quick"], ["peers", "growth", "--quick"], ["--quick"]])
-def test_options_are_for_one_benchmark_that_has_some(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+@pytest.mark.parametrize("arguments", [["page", "--quick"], ["peers", "growth", "--quick"], ["--quick"]])
+def test_options_need_the_name_of_one_benchmark(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        bench.main()
+        bench.main(arguments)
     assert "--quick" in capsys.readouterr().err

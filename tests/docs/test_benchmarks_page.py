@@ -1,0 +1,164 @@
+"""The page of benchmarks, its pictures and the README's figures say what the kept results say, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import BENCHMARKS
+from benchmarks.page import BEGIN, END, IMAGES, MOST_FIGURES, PAGE, README, README_FIGURES, Chosen, RowNotFound
+from benchmarks.results import Better, Figure, Machine, Result, Row
+
+from benchmarks import page, results
+
+OURS, THEIRS, OTHER = "penstock", "Kafka 4.3", "penstock, asyncio"
+SAYS = "our broker beside Kafka"
+
+
+def row(work: str, mine: float, theirs: float, goal: float | None = None, unit: str = "MB/s") -> Row:
+    better = Better.HIGHER if unit == "MB/s" else Better.LOWER
+    figures = {OURS: Figure.of([mine]), OTHER: Figure(mine / 2), THEIRS: Figure(theirs)}
+    return Row(work, unit, better, figures, OURS, THEIRS, goal, "Bulk")
+
+
+def result(*rows: Row, load: float = 0.2) -> Result:
+    return Result(
+        "log_append",
+        None,
+        "make bench ARGS=log_append",
+        "0123456789abcdef",
+        False,
+        "2026-11-16T23:00:00+00:00",
+        Machine(2, 2**33, "Linux 6.1", "3.11.7"),
+        load,
+        {},
+        rows,
+    )
+
+
+def generated(one: Result) -> str:
+    return page.page({"log_append": SAYS, "peers": "another one"}, {one.name: one}, {})
+
+
+def test_the_page_its_pictures_and_the_readme_are_what_the_kept_results_give() -> None:
+    wanted = page.files(BENCHMARKS, results.read_all())
+    stale = [str(path) for path in page.stale(wanted)]
+    assert not stale, f"not what `make bench ARGS=page` writes: {', '.join(stale)}"
+
+
+def test_every_kept_result_belongs_to_a_benchmark_and_is_read_and_written_without_loss() -> None:
+    for name, one in results.read_all().items():
+        assert one.benchmark in BENCHMARKS
+        assert results.as_json(one) == (results.KEPT / f"{name}.json").read_text()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the generator writes to, with a README."""
+    (tmp_path / "docs").mkdir()
+    shutil.copy(results.ROOT / README, tmp_path / README)
+    return tmp_path
+
+
+def test_a_hand_edit_a_new_result_and_an_orphaned_picture_are_stale(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "KEPT", checkout / "results")
+    page.write(BENCHMARKS, checkout)
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == []
+
+    (checkout / PAGE).write_text((checkout / PAGE).read_text() + "It is ten times faster.\n")
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == [PAGE]
+    page.write(BENCHMARKS, checkout)
+
+    (checkout / "results").mkdir()
+    (checkout / "results" / "log_append.json").write_text(results.as_json(result(row("append", 3, 4))))
+    picture = IMAGES / "log_append.svg"
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == [PAGE, picture]
+    page.write(BENCHMARKS, checkout)
+    assert (checkout / picture).exists()
+
+    (checkout / "results" / "log_append.json").unlink()
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == [PAGE, picture]
+    page.write(BENCHMARKS, checkout)
+    assert not (checkout / picture).exists()
+
+
+def test_a_figure_typed_into_the_readme_is_stale(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "KEPT", checkout / "results")
+    page.write(BENCHMARKS, checkout)
+    text = (checkout / README).read_text()
+    (checkout / README).write_text(text.replace(END, f"| append | 3.7 GB/s |\n{END}"))
+    assert page.stale(page.files(BENCHMARKS, results.read_all(), checkout), checkout) == [README]
+
+
+def test_every_column_is_shown_losing_ones_in_bold_with_their_goal() -> None:
+    text = generated(result(row("produce", 10, 20, goal=1.0), row("consume", 10, 8), row("CPU", 3, 2, 0.5, "s")))
+    assert "| work | unit | penstock | penstock, asyncio | Kafka 4.3 | penstock / Kafka 4.3 | goal |" in text
+    assert "| produce | MB/s | 10 | 5 (0.25) | 20 | **0.50** | ≥ 1 |" in text
+    assert "| consume | MB/s | 10 | 5 (0.62) | 8 | 1.25 |  |" in text
+    assert "| CPU | s | 3 | 1.5 (0.75) | 2 | **1.50** | ≤ 0.5 |" in text
+    assert "| [log_append](#log_append) | 2026-11-16 | `0123456789` | 3 | 3 | 2 |" in text
+
+
+def test_without_a_peer_the_goal_bounds_the_figure_itself() -> None:
+    alone = Row("start", "s", Better.LOWER, {OURS: Figure(1.5)}, OURS, goal=1.0)
+    assert "| start | s | **1.5** | ≤ 1 |" in generated(result(alone))
+
+
+def test_a_busy_machine_and_a_partial_run_are_warned_of() -> None:
+    quiet = generated(result(row("append", 1, 1)))
+    assert "Warning" not in quiet
+    busy = replace(result(row("append", 1, 1), load=0.8), partial=("not the default of --quick",), is_dirty=True)
+    text = generated(busy)
+    assert "> **Warning:** the machine was busy before the run (load 0.8)." in text
+    assert "> **Warning:** partial run: not the default of --quick." in text
+    assert "> **Warning:** measured with uncommitted changes" in text
+    assert "Commit `0123456789` with changes, 2026-11-16 23:00 UTC, 2 cores, 8 GiB, Linux 6.1" in text
+
+
+def test_a_benchmark_without_a_result_is_named_as_not_measured_and_has_no_figure() -> None:
+    text = generated(result(row("append", 1, 1)))
+    _, _, rest = text.partition("## Not measured yet\n")
+    assert rest.strip() == "- `peers`: another one (`make bench ARGS=peers`)"
+
+
+def test_the_picture_draws_what_loses_too() -> None:
+    drawn = page.pictures(result(row("produce", 10, 20, goal=1.0), row("CPU", 1, 2, 0.5, "s")))
+    assert list(drawn) == ["log_append.svg"]
+    assert ">0.50</text>" in drawn["log_append.svg"]
+    assert ">2.00</text>" in drawn["log_append.svg"], "half the CPU is twice as good"
+
+
+def test_a_result_of_an_unknown_benchmark_is_an_error() -> None:
+    with pytest.raises(ValueError, match="do not exist: log_append"):
+        page.files({"peers": SAYS}, {"log_append": result(row("append", 1, 1))})
+
+
+def test_the_readme_has_at_most_eight_figures() -> None:
+    assert len(README_FIGURES) <= MOST_FIGURES
+    assert all(each.result.partition("-")[0] in BENCHMARKS for each in README_FIGURES)
+    block = re.search(f"{re.escape(BEGIN)}(.*){re.escape(END)}", (results.ROOT / README).read_text(), re.DOTALL)
+    assert block is not None
+    assert sum(line.startswith("| ") for line in block[1].splitlines()) <= 1 + MOST_FIGURES
+
+
+def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None:
+    chosen = [Chosen("log_append", "produce", "produce 1 KB"), Chosen("peers", "anything", "not measured")]
+    text = page.readme_figures({"log_append": result(row("produce", 10, 20, goal=1.0))}, chosen)
+    assert (
+        "| produce 1 KB | 10 MB/s | Kafka 4.3: 20 MB/s | **0.50** "
+        "| [log_append, 2026-11-16](docs/benchmarks.md#log_append) |"
+    ) in text
+    assert "not measured" not in text
+    assert "No result is kept" in page.readme_figures({}, chosen)
+
+
+def test_a_chosen_figure_that_its_result_does_not_have_is_an_error() -> None:
+    with pytest.raises(RowNotFound, match="0 rows for 'consume'"):
+        page.readme_figures(
+            {"log_append": result(row("produce", 10, 20))}, [Chosen("log_append", "consume", "consume 1 KB")]
+        )
