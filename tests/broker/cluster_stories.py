@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
+from tests.ports import free_port
 from tests.timeouts import until
 
 from penstock.cluster.image import ClusterImage, PartitionImage
@@ -34,9 +35,11 @@ class BrokerCluster:
         self.brokers: dict[int, Broker] = {}
 
     def start(self, number: int, **settings: str) -> Broker:
+        if number not in self._ports:
+            self._ports[number] = free_port()
         broker = Broker(
             f"{self._folder}/broker-{number}",
-            port=self._ports.get(number, 0),
+            port=self._ports[number],
             http_port=0,
             settings={
                 **self._settings,
@@ -45,7 +48,6 @@ class BrokerCluster:
                 "broker.id": str(number),
             },
         ).start()
-        self._ports[number] = broker.port
         self.brokers[number] = broker
         return broker
 

@@ -152,7 +152,6 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
             and cluster.controller is not None
         ),
         "all are registered",
-        within_s=60,
     )
     with Producer(cluster.bootstrap) as producer:
         producer.send("views-5", b"afterwards").result(PATIENCE_S)

@@ -19,7 +19,7 @@ from tests.broker.wire_client import (
     send_and_be_heard,
     values_in,
 )
-from tests.timeouts import until
+from tests.timeouts import NEVER_MS, until
 
 from penstock.broker.broker import Broker
 from penstock.records import Codec
@@ -29,8 +29,6 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, PartitionData
-
-LONG_MS = 15_000
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +76,8 @@ def errors_of(answer: FetchResponse) -> list[int]:
 def test_an_offset_outside_the_log_is_out_of_range(broker: Broker, client: WireClient, offset: int) -> None:
     topic = make_topic(broker)
     client.produce(topic, batch_of(b"a", b"b", b"c"))
-    begin_s = time.monotonic()
-    data = client.fetch(topic, offset, max_wait_ms=LONG_MS)
+    data = client.fetch(topic, offset, max_wait_ms=NEVER_MS)
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert time.monotonic() - begin_s < LONG_MS / 2000, "an error is not waited with"
 
 
 def test_what_is_not_there_is_unknown_and_the_rest_is_read(broker: Broker, client: WireClient) -> None:
@@ -97,14 +93,12 @@ def test_another_leader_epoch_is_told_at_once(broker: Broker, client: WireClient
     topic = make_topic(broker)
     current = broker.replicas.get(topic, 0)
     assert current is not None
-    begin_s = time.monotonic()
-    data = client.fetch(topic, leader_epoch=current.leader_epoch + 1, max_wait_ms=LONG_MS)
+    data = client.fetch(topic, leader_epoch=current.leader_epoch + 1, max_wait_ms=NEVER_MS)
     assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert client.fetch(topic, leader_epoch=current.leader_epoch).error_code == ErrorCode.NONE
     call(broker, lambda: setattr(current, "leader_epoch", current.leader_epoch + 1))
-    data = client.fetch(topic, leader_epoch=current.leader_epoch - 1, max_wait_ms=LONG_MS)
+    data = client.fetch(topic, leader_epoch=current.leader_epoch - 1, max_wait_ms=NEVER_MS)
     assert data.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert time.monotonic() - begin_s < LONG_MS / 2000, "an error is not waited with"
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9])
@@ -126,26 +120,24 @@ def test_zstd_is_not_sent_to_who_cannot_know_it(broker: Broker, client: WireClie
 
 def test_a_fetch_waits_and_is_answered_when_records_come(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic = make_topic(broker)
-    begin_s = time.monotonic()
-    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request({(topic, 0): 0}, max_wait_ms=LONG_MS), 12)
+    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request({(topic, 0): 0}, max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"news"))
     _, answer = client.receive(ApiKey.FETCH, 12)
     assert values_in(answer.responses[0].partitions[0].records) == [b"news"]
-    assert time.monotonic() - begin_s < LONG_MS / 2000
 
 
 def test_a_fetch_is_answered_empty_when_its_time_is_over(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker)
     begin_s = time.monotonic()
     data = client.fetch(topic, max_wait_ms=150)
-    assert 0.14 < time.monotonic() - begin_s < 5
+    assert time.monotonic() - begin_s > 0.14, "it was waited for"
     assert (data.error_code, data.high_watermark, bytes_of(data)) == (ErrorCode.NONE, 0, b"")
 
 
 def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic = make_topic(broker)
     batch = batch_of(bytes(1000))
-    request = fetch_request({(topic, 0): 0}, max_wait_ms=LONG_MS, min_bytes=2 * len(batch) + 1)
+    request = fetch_request({(topic, 0): 0}, max_wait_ms=NEVER_MS, min_bytes=2 * len(batch) + 1)
     send_and_be_heard(broker, client, ApiKey.FETCH, request, 12)
     for _ in range(3):
         other.produce(topic, batch)
@@ -158,7 +150,7 @@ def test_a_waiting_fetch_of_several_partitions_is_woken_by_one(
 ) -> None:
     topic, quiet = make_topic(broker, partitions=2), make_topic(broker)
     wanted = {(quiet, 0): 0, (topic, 0): 0, (topic, 1): 0}
-    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request(wanted, max_wait_ms=LONG_MS), 12)
+    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request(wanted, max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"news"), partition=1)
     _, answer = client.receive(ApiKey.FETCH, 12)
     found = {(t.topic, p.partition_index): values_in(p.records) for t in answer.responses for p in t.partitions}
@@ -168,12 +160,10 @@ def test_a_waiting_fetch_of_several_partitions_is_woken_by_one(
 def test_deleting_a_topic_answers_whoever_waits_for_it(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker, partitions=2)
     wanted = {(topic, 0): 0, (topic, 1): 0}
-    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request(wanted, max_wait_ms=LONG_MS), 12)
-    begin_s = time.monotonic()
+    send_and_be_heard(broker, client, ApiKey.FETCH, fetch_request(wanted, max_wait_ms=NEVER_MS), 12)
     delete_topic(broker, topic)
     _, answer = client.receive(ApiKey.FETCH, 12)
     assert errors_of(answer) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
-    assert time.monotonic() - begin_s < LONG_MS / 2000
 
 
 def test_a_client_that_left_while_it_waited_disturbs_nobody(
@@ -319,7 +309,7 @@ def test_a_session_that_nobody_knows_and_an_epoch_that_is_not_due_are_refused(
 def test_a_session_waits_as_a_full_fetch_does(broker: Broker, client: WireClient, other: WireClient) -> None:
     topic = make_topic(broker)
     opened = client.ask(ApiKey.FETCH, fetch_request({(topic, 0): 0}, session_epoch=0), 12)
-    waiting = fetch_request({}, session_id=opened.session_id, session_epoch=1, max_wait_ms=LONG_MS)
+    waiting = fetch_request({}, session_id=opened.session_id, session_epoch=1, max_wait_ms=NEVER_MS)
     send_and_be_heard(broker, client, ApiKey.FETCH, waiting, 12)
     other.produce(topic, batch_of(b"news"))
     _, answer = client.receive(ApiKey.FETCH, 12)

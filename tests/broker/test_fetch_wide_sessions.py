@@ -19,6 +19,7 @@ from tests.broker.wire_client import (
     send_and_be_heard,
     values_in,
 )
+from tests.timeouts import NEVER_MS
 
 from penstock.broker.broker import Broker
 from penstock.broker.fetch_session_cache import FetchSession
@@ -32,7 +33,6 @@ from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, PartitionData
 
-LONG_MS = 15_000
 WIDTH = 40
 Key = tuple[str, int]
 
@@ -196,7 +196,7 @@ def test_a_waiting_fetch_is_woken_by_what_is_at_rest_and_looks_at_nothing_else(
 ) -> None:
     topic, reader = wide(broker, client)
     looks.clear()
-    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=LONG_MS), 12)
+    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"a"), partition=3)
     assert reader.take(client.receive(ApiKey.FETCH, 12)[1]) == [(topic, 3)]
     assert set(looks) == {(topic, 3)}
@@ -207,7 +207,7 @@ def test_a_waiting_fetch_adds_up_what_comes_to_a_partition_that_was_at_rest(
 ) -> None:
     topic, reader = wide(broker, client)
     batch = batch_of(bytes(500))
-    waiting = reader.request(max_wait_ms=LONG_MS, min_bytes=2 * len(batch) + 1)
+    waiting = reader.request(max_wait_ms=NEVER_MS, min_bytes=2 * len(batch) + 1)
     send_and_be_heard(broker, client, ApiKey.FETCH, waiting, 12)
     for _ in range(3):
         other.produce(topic, batch, partition=3)
@@ -273,7 +273,7 @@ def test_a_deleted_topic_ends_the_wait_and_one_of_its_name_is_read_again(
     broker: Broker, client: WireClient, other: WireClient
 ) -> None:
     topic, reader = wide(broker, client)
-    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=LONG_MS), 12)
+    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
     delete_topic(broker, topic)
     reader.take(client.receive(ApiKey.FETCH, 12)[1])
     reader.fetch()
@@ -321,7 +321,7 @@ def test_a_second_request_of_the_session_does_not_wait_for_the_first(
 ) -> None:
     topic, reader = wide(broker, client)
     for _ in range(2):
-        send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=LONG_MS), 12)
+        send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
     other.produce(topic, batch_of(b"a"), partition=9)
     _, overtaken = client.receive(ApiKey.FETCH, 12)
     assert overtaken.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -348,7 +348,7 @@ def test_a_fetch_whose_session_is_taken_away_still_hears_of_records(
     broker: Broker, client: WireClient, other: WireClient
 ) -> None:
     topic, reader = wide(broker, client)
-    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=LONG_MS), 12)
+    send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
     call(broker, lambda: broker.sessions.close_session(reader.id))
     other.produce(topic, batch_of(b"a"), partition=9)
     assert reader.take(client.receive(ApiKey.FETCH, 12)[1]) == [(topic, 9)]
@@ -361,7 +361,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_wait_leaves_only_its_session(
     with WireClient(embedded.port) as client:
         topic, reader = wide(broker, client)
         other.produce(topic, batch_of(bytes(10)), partition=2)
-        request = reader.request(max_wait_ms=LONG_MS, min_bytes=10_000)
+        request = reader.request(max_wait_ms=NEVER_MS, min_bytes=10_000)
         send_and_be_heard(broker, client, ApiKey.FETCH, request, 12)
         assert watchers(broker, topic) == WIDTH
     other.produce(topic, batch_of(b"a"), partition=3)

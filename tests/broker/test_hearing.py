@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import PATIENCE_S, until_async
 
 from penstock.broker.hearing import Hearing, Verdict, verdict
 from penstock.cluster.image import ClusterImage
@@ -105,8 +105,7 @@ def test_one_of_three_that_does_not_answer_is_taken_for_dead_once() -> None:
             links.asked.clear()
             members.show(b1=5, b2=6, b3=8)  # it lives, and is registered again
             for _ in range(4):
-                while 3 not in links.asked:
-                    await asyncio.sleep(0.001)
+                await until_async(lambda: 3 in links.asked, "it is asked again")
                 links.asked.clear()
         assert (members.dead, members.rests_s) == ([(3, 7)], [])
         await hearing.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from tests.replication.hosting import TOPIC, cluster
+from tests.timeouts import NEVER_MS
 
 from penstock.broker.leaving import hand_over
 from penstock.cluster.controller import Controller
@@ -54,10 +54,9 @@ class Leaving:
         self.silent = self.silent or 0.0
 
 
-def leave(leaver: Leaving, within_ms: float) -> tuple[bool, float]:
-    """Whether it was relieved, and the seconds that took."""
-    begun_s = time.monotonic()
-    return asyncio.run(hand_over(leaver, SystemClock(), within_ms)), time.monotonic() - begun_s
+def leave(leaver: Leaving) -> bool:
+    """Whether it was relieved; it may take longer than a test may last."""
+    return asyncio.run(hand_over(leaver, SystemClock(), NEVER_MS))
 
 
 def test_who_is_catching_up_is_waited_for() -> None:
@@ -67,7 +66,7 @@ def test_who_is_catching_up_is_waited_for() -> None:
         return answers.pop(0)
 
     leaver = Leaving(cluster(1, 5, isr=(1,)), shut_down)
-    assert leave(leaver, 60_000)[0]
+    assert leave(leaver)
     assert leaver.asked == 3
 
 
@@ -76,7 +75,7 @@ def test_nobody_is_waited_for_where_nobody_else_has_a_replica(caplog: pytest.Log
         return [(TOPIC, 0)]
 
     leaver = Leaving(cluster(1, 5, isr=(1,), replicas=(1,)), shut_down)
-    assert not leave(leaver, 60_000)[0]
+    assert not leave(leaver)
     assert leaver.asked == 1
     assert "stops although 1 partitions need it" in caplog.text
 
@@ -88,8 +87,6 @@ def test_a_tree_that_has_been_away_for_long_is_not_waited_for(caplog: pytest.Log
 
     for leaver in (Leaving(cluster(1, 5), never), Leaving(cluster(1, 5))):
         leaver.silent = 60_000
-        is_relieved, seconds = leave(leaver, 60_000)
-        assert not is_relieved
-        assert seconds < 3
+        assert not leave(leaver)
         assert leaver.asked == 1
     assert caplog.text.count("stops without handing over") == 2

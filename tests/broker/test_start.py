@@ -15,7 +15,7 @@ import pytest
 from tests.broker.http_stories import Peer
 from tests.broker.slow_files import SlowFiles
 from tests.broker.wire_client import WireClient, batch_of, make_topic, produce_request, send_and_be_heard
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import PATIENCE_S, until_async
 
 from penstock.broker import log_loading
 from penstock.broker.broker import Broker
@@ -110,9 +110,9 @@ def test_with_several_threads_one_slow_log_does_not_hold_up_the_others(folder: P
         files = SlowFiles({f"{TOPIC}-0"})
         broker = broker_in(folder, files=files, threads=2)
         starting = asyncio.create_task(broker.start())
-        async with asyncio.timeout(PATIENCE_S):
-            while (broker.health().progress or {}).get("logs_open") != PARTITIONS - 1:
-                await asyncio.sleep(0.001)
+        await until_async(
+            lambda: (broker.health().progress or {}).get("logs_open") == PARTITIONS - 1, "all others are open"
+        )
         files.goes_on.set()
         await patiently(starting)
         assert await broker.stop()
@@ -130,9 +130,7 @@ def test_a_long_start_says_now_and_then_how_far_it_is(
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(folder, files=files, threads=1)
         starting = asyncio.create_task(broker.start())
-        async with asyncio.timeout(PATIENCE_S):
-            while not any("opening logs: 4 of 5" in line for line in caplog.messages):
-                await asyncio.sleep(0.001)
+        await until_async(lambda: any("opening logs: 4 of 5" in line for line in caplog.messages), "it is logged")
         files.goes_on.set()
         await patiently(starting)
         await broker.stop()
@@ -226,7 +224,7 @@ def test_a_stop_while_a_topic_is_made_waits_for_it_and_is_clean(tmp_path: Path) 
         creating = asyncio.create_task(broker.cluster.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]))
         await asyncio.to_thread(files.is_waiting.wait, PATIENCE_S)
         stopping = asyncio.create_task(broker.stop())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # time to end too early in; a stop that waits is not told apart by less or more of it
         assert not stopping.done()
         with pytest.raises(BlockingIOError):
             PosixFiles().lock(f"{tmp_path}/{LOCK_FILE}")  # nobody else may have a folder in which something is made
