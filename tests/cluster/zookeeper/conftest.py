@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.zookeeper.tree_stories import EmbeddedTrees, Trees, ZooKeeperTrees
+from tests.cluster.zookeeper.tree_stories import EmbeddedTrees, SimulatedTrees, Trees, ZooKeeperTrees
 
 from penstock.testing.zookeeper import ZooKeeperServer
 
@@ -23,9 +23,11 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
         yield server
 
 
-@pytest.fixture(params=["embedded", "zookeeper"])
+@pytest.fixture(params=["embedded", "simulated", "zookeeper"])
 def trees(request: pytest.FixtureRequest) -> Trees:
     """Every kind of tree there is: what all of them promise is told once."""
     if request.param == "embedded":
         return EmbeddedTrees()
+    if request.param == "simulated":
+        return SimulatedTrees()
     return ZooKeeperTrees(request.getfixturevalue("zookeeper").connect)

@@ -8,10 +8,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from tests.cluster.cluster_stories import open_tree, run
+from tests.timeouts import PATIENCE_S
 
 from penstock.cluster.tree import Event, EventKind, SessionEvent, Tree
 from penstock.cluster.zookeeper_tree import ZooKeeperTree, open_zookeeper_tree
 from penstock.testing.simulated_files import SimulatedFiles
+from penstock.testing.simulation.network import SimulatedNetwork
+from penstock.testing.simulation.nodes import SimulatedHost
+from penstock.testing.simulation.scheduler import Scheduler
+from penstock.testing.simulation.tree_service import TreeService
+from penstock.testing.simulation.trees import open_simulated_tree
 
 SESSION_TIMEOUT_MS = 4000
 
@@ -48,6 +54,22 @@ class ZooKeeperTrees(_OnRealLoop):
         return await open_zookeeper_tree(self.connect, session_timeout_ms=self._session_timeout_ms)
 
 
+class SimulatedTrees:
+    """A tree of the simulator, and a simulated machine from which it is used."""
+
+    def __init__(self, seed: int = 0) -> None:
+        scheduler = Scheduler(seed)
+        network = SimulatedNetwork(scheduler, seed)
+        self._host = SimulatedHost(scheduler, network, "host", "10.0.0.1", seed)
+        self._service = TreeService(network, seed=seed)
+
+    async def open(self) -> Tree:
+        return await open_simulated_tree(self._service, SESSION_TIMEOUT_MS / 1000)
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        self._host.loop.run_until_complete(story, limit_s=self._host.scheduler.now_s + 1000)
+
+
 def live(trees: Trees, story: Callable[[Tree], Awaitable[None]]) -> None:
     """Open a tree, live the story, close the tree."""
 
@@ -74,7 +96,7 @@ class Heard:
 
     async def next(self) -> EventKind:
         """The one event since the last call."""
-        await asyncio.wait_for(self._news.wait(), 20)
+        await asyncio.wait_for(self._news.wait(), PATIENCE_S)
         self._news.clear()
         (event,) = self.events
         self.events.clear()
@@ -92,7 +114,7 @@ class HeardSession:
         self._news.set()
 
     async def until(self, wanted: SessionEvent) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while wanted not in self.events:
                 self._news.clear()
                 await self._news.wait()

@@ -35,7 +35,7 @@ from penstock.cluster.tree import (
 from penstock.runtime.randomness import SeededRandom
 from penstock.runtime.workers import InlineWorkers
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.testing.simulation.tree_service import TreeService
+from penstock.testing.simulation.tree_service import Server, TreeService
 from penstock.testing.simulation.trees import SimulatedTree, open_simulated_tree
 
 T = TypeVar("T")
@@ -228,3 +228,90 @@ def test_a_process_that_died_leaves_its_ephemeral_nodes_until_its_session_times_
     assert stage.right.loop.run_until_complete(other.exists("/e"), limit_s=50)
     stage.pass_time(7)
     assert not stage.right.loop.run_until_complete(other.exists("/e"), limit_s=50)
+
+
+# --- servers that lag behind
+
+
+class LaggingStage(TreeStage):
+    """Two sessions, each with a server of its own; the left one's may be held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree, self.other = self.open(), self.open_right()
+        while self.service.server_of(self.right.address) is self.behind:
+            self.other = self.open_right()
+
+    @property
+    def behind(self) -> Server:
+        server = self.service.server_of(self.left.address)
+        assert server is not None
+        return server
+
+    def elsewhere(self, story: Awaitable[T]) -> T:
+        return self.right.loop.run_until_complete(story, limit_s=self.scheduler.now_s + 100)
+
+
+def test_a_session_reads_what_its_own_server_has_applied_and_hears_of_changes_with_it() -> None:
+    stage = LaggingStage()
+    stage.elsewhere(stage.other.create("/a", b"old"))
+    seen: list[Event] = []
+    stage.tree.watch("/a", seen.append)
+    stage.pass_time(0.1)
+    release = stage.service.hold(stage.behind)
+    stage.elsewhere(stage.other.set("/a", b"new"))
+    stage.elsewhere(stage.other.create("/b"))
+    stage.pass_time(1)
+    assert stage.elsewhere(stage.other.get("/a")).data == b"new"
+    assert stage.run(stage.tree.get("/a")).data == b"old"
+    assert stage.run(stage.tree.children("/")) == ["a"]
+    assert stage.run(stage.tree.get_many(["/b"])) == [None]
+    assert not seen
+    release()
+    assert stage.run(stage.tree.get("/a")).data == b"new"
+    assert [event.kind for event in seen] == [EventKind.CHANGED]
+
+
+def test_a_change_made_or_rejected_is_answered_when_the_session_can_see_all_that_was_before_it() -> None:
+    stage = LaggingStage()
+    stage.elsewhere(stage.other.create("/a", b"old"))
+    stage.pass_time(0.1)
+    release = stage.service.hold(stage.behind)
+    stage.elsewhere(stage.other.set("/a", b"new"))
+
+    async def story() -> bytes:
+        with pytest.raises(BadVersion):
+            await stage.tree.multi([Check("/a", 0)])
+        return (await stage.tree.get("/a")).data
+
+    stage.network.kernel.call_later(1.0, release)
+    began_s = stage.scheduler.now_s
+    assert stage.run(story()) == b"new"
+    assert stage.scheduler.now_s - began_s > 0.9
+
+
+def test_a_session_that_changes_servers_never_goes_back_to_an_older_state() -> None:
+    stage = LaggingStage()
+    for server in stage.service.servers:
+        if server is not stage.behind:
+            stage.service.hold(server)
+    stage.run(stage.tree.create("/a"))
+    seen: list[SessionEvent] = []
+    stage.tree.watch_session(seen.append)
+    for _ in range(4):
+        stage.network.cut([stage.service.address], [stage.left.address])
+        stage.pass_time(5)
+        stage.network.heal_all()
+        stage.pass_time(5)
+        assert stage.run(stage.tree.exists("/a"))
+    assert seen.count(SessionEvent.CONNECTED) == 4
+
+
+def test_a_session_whose_server_hangs_goes_on_with_another_and_may_not_see_its_own_unanswered_change_yet() -> None:
+    stage = LaggingStage()
+    for server in stage.service.servers:
+        stage.service.hold(server)
+    with pytest.raises(ConnectionLost):
+        stage.run(stage.tree.create("/a"))
+    assert stage.service.state.node("/a") is not None
+    assert not stage.run(stage.tree.exists("/a"))

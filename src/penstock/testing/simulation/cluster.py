@@ -40,7 +40,7 @@ class SimulatedCluster:
         self.scheduler = scheduler
         self.trace = scheduler.trace
         self.network = SimulatedNetwork(scheduler, seed)
-        self.tree = TreeService(self.network)
+        self.tree = TreeService(self.network, seed=seed)
         self.is_alone = brokers == 1
         shared = None if self.is_alone else self.tree
         every = [

@@ -4,7 +4,8 @@ Noun: a `SimulatedTree`, the client's side of a session; see `penstock.cluster.t
 
 Rule: as with ZooKeeper's clients. Who has heard nothing for two thirds of the time-out has lost the connection
 (SUSPENDED): what was asked raises ConnectionLost, what is asked waits for the next connection as long as a session
-lasts; reads are asked again. Only the service says that a session is over (EXPIRED), however long it was lost.
+lasts; reads are asked again. Only the service says that a session is over (EXPIRED), however long it was lost. What is
+read is as old as the server is that the session is connected to; see `tree_service`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,11 @@ from penstock.cluster.tree import (
     check_path,
 )
 from penstock.testing.simulation.loop import SimulatedLoop
-from penstock.testing.simulation.tree_service import Session, TreeService, Wire
+from penstock.testing.simulation.tree_service import Question, Session, TreeService, Wire
 
 logger = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_S: Final = 6.0
-Question = Callable[[Session], Any]
 
 
 async def open_simulated_tree(service: TreeService, timeout_s: float = SESSION_TIMEOUT_S) -> SimulatedTree:
@@ -61,6 +61,7 @@ class SimulatedTree:
         self._connected: asyncio.Future[None] = loop.create_future()
         self._heard_s = loop.time()
         self._ended: TreeError | None = None
+        self._is_closing = False
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._watchers: dict[str, list[Watcher]] = {}
@@ -158,16 +159,24 @@ class SimulatedTree:
 
     # --- questions
 
-    def _send(self, question: Question, done: Callable[[Any, TreeError | None], None]) -> None:
+    def _send(
+        self, question: Question, done: Callable[[Any, TreeError | None], None], *, is_change: bool = False
+    ) -> None:
         wire = self._wire
         if wire is not None:
 
             def answered(answer: Any, error: TreeError | None) -> None:
                 self._here(wire, done, answer, error)
 
-            wire.carry(True, self._service.ask, wire, self._id, question, answered)
+            ask = self._service.write if is_change else self._service.read
+            wire.carry(True, ask, wire, self._id, question, answered)
 
-    async def _ask(self, question: Question) -> Any:
+    async def _ask(self, question: Question, *, is_change: bool = False) -> Any:
+        if self._is_closing:
+            raise SessionExpired("the metadata tree was closed")
+        return await self._answer_to(question, is_change=is_change)
+
+    async def _answer_to(self, question: Question, *, is_change: bool) -> Any:
         self._require_open()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -190,7 +199,7 @@ class SimulatedTree:
             else:
                 answer.set_exception(error)
 
-        self._send(question, done)
+        self._send(question, done, is_change=is_change)
         return await answer
 
     async def _read(self, question: Question) -> Any:
@@ -209,15 +218,16 @@ class SimulatedTree:
 
     async def get(self, path: str) -> Node:
         check_path(path)
-        node: Node = await self._read(lambda session: self._service.require(path))
+        node: Node = await self._read(lambda session: session.require(path))
         return node
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         wanted = tuple(paths)
-        state = self._service.state
+        for path in wanted:
+            check_path(path)
 
         def look(session: Session) -> list[Node | None]:
-            found = [state.node(path) for path in wanted]
+            found = [session.server.state.node(path) for path in wanted]
             return [None if node is None else node.seen() for node in found]
 
         nodes: list[Node | None] = await self._read(look)
@@ -225,11 +235,11 @@ class SimulatedTree:
 
     async def exists(self, path: str) -> bool:
         check_path(path)
-        return bool(await self._read(lambda session: self._service.state.node(path) is not None))
+        return bool(await self._read(lambda session: session.server.state.node(path) is not None))
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
-        names: list[str] = await self._read(lambda session: self._service.children(path))
+        names: list[str] = await self._read(lambda session: session.server.state.children(path))
         return names
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
@@ -247,7 +257,7 @@ class SimulatedTree:
     async def _change(self, operations: tuple[Operation, ...]) -> int:
         for operation in operations:
             check_path(operation.path)
-        return int(await self._ask(lambda session: self._service.change(operations, session)))
+        return int(await self._ask(lambda session: self._service.change(operations, session), is_change=True))
 
     # --- watches and the session
 
@@ -294,11 +304,12 @@ class SimulatedTree:
 
     async def close(self) -> None:
         """Say farewell; without a connection the session ends by itself."""
-        if self._ended is not None:
+        if self._ended is not None or self._is_closing:
             return
+        self._is_closing = True
         try:
             if self._connected.done():
-                await asyncio.wait_for(self._ask(self._service.end), self._timeout_s)
+                await asyncio.wait_for(self._answer_to(self._service.end, is_change=True), self._timeout_s)
         except (TimeoutError, TreeError):
             logger.debug("the farewell was not heard; the session will end by itself")
         finally:
