@@ -19,20 +19,25 @@ from enum import Enum
 from typing import NamedTuple
 
 from penstock.runtime.randomness import Random
-from penstock.testing.simulated_pages import Change, Pages, Write, tear
+from penstock.testing.simulated_pages import Change, Pages, Truncation, Write, tear
 
 _NAME_BYTES_MAX = 255
 
 
 class FileNode:
-    """A file without its name: what readers see, what the disk holds, and the changes in between."""
+    """A file without its name: what readers see, what the disk holds, and the changes in between.
 
-    __slots__ = ("__weakref__", "cached", "durable", "links", "modified_ns", "opens", "unsynced")
+    `rewrites` counts how often the disk's bytes changed otherwise than by growing: who has read them reads only what
+    was added while it stays the same.
+    """
+
+    __slots__ = ("__weakref__", "cached", "durable", "links", "modified_ns", "opens", "rewrites", "unsynced")
 
     def __init__(self) -> None:
         self.cached = Pages()
         self.durable = Pages()
         self.unsynced: list[Change] = []
+        self.rewrites = 0
         self.links = 0
         self.opens = 0
         self.modified_ns = 0
@@ -42,16 +47,21 @@ class FileNode:
         self.unsynced.append(change)
 
     def sync(self) -> None:
+        durable = self.durable
         for change in self.unsynced:
-            change.apply(self.durable)
+            if (change.size if isinstance(change, Truncation) else change.position) < durable.size:
+                self.rewrites += 1
+            change.apply(durable)
         self.unsynced.clear()
 
     def fail_sync(self, loss: PowerLoss, random: Random) -> None:
         """As Linux does: pages count as clean though the disk has not got them; readers still see them."""
         self.durable = loss.content(self.durable, self.unsynced, random)
+        self.rewrites += 1
         self.unsynced.clear()
 
     def corrupt(self, position: int, length: int, mask: int) -> None:
+        self.rewrites += 1
         for content in (self.cached, self.durable):
             old = content.read(position, length)
             if old:
@@ -64,6 +74,7 @@ class FileNode:
     def lose_power(self, loss: PowerLoss, random: Random) -> None:
         if self.unsynced:
             self.durable = loss.content(self.durable, self.unsynced, random)
+            self.rewrites += 1
             self.unsynced.clear()
         self.cached = self.durable.copy()
 
@@ -147,6 +158,15 @@ class Tree:
         if not names:
             raise os_error(errno.EBUSY, path)
         return self.folder("/".join(names[:-1])), names[-1]
+
+    def find_durable(self, path: str) -> FileNode | None:
+        """The file that has this name after a power loss, whatever becomes of the changes that are not durable."""
+        node: Node | None = self.root
+        for name in split(path):
+            if not isinstance(node, FolderNode):
+                return None
+            node = node.durable.get(name)
+        return node if isinstance(node, FileNode) else None
 
     def edit(self, *edits: NameEdit) -> None:
         """Change names, all at once."""
@@ -243,6 +263,7 @@ class _TreeCopy:
             copy.cached = node.cached.copy()
             copy.durable = node.durable.copy()
             copy.unsynced = node.unsynced.copy()
+            copy.rewrites = node.rewrites
             copy.links = node.links
             copy.modified_ns = node.modified_ns
         return copy

@@ -284,6 +284,12 @@ class SimulatedFiles:
         durable = self._tree.file(path).durable
         return durable.read(0, durable.size)
 
+    def durable_file(self, path: str) -> FileNode | None:
+        """The file whose name and bytes (`FileNode.durable`) a power loss cannot take, if there is one; also when the
+        power is off.
+        """
+        return self._disk.find_durable(path)
+
     # What both rest on.
 
     @property

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
+
+ISR = ("broker-0", "broker-1", "broker-2")
 
 
 def batch(base: int, epoch: int = 0, crc: int = 0, producer: tuple[int, int, int] | None = None) -> Batch:
@@ -15,18 +19,27 @@ class Story:
 
     def __init__(self, *, syncs: bool = True) -> None:
         self.ledger = Ledger("t-0", syncs=syncs)
-        self.replicas = [Replica(f"broker-{number}", 1) for number in range(3)]
+        self.replicas = [Replica(name, 1) for name in ISR]
+        self.meet()
 
     def write(self, *brokers: int, base: int, epoch: int = 0, crc: int = 0, synced: bool = True) -> str | None:
         problem = None
         for broker in brokers:
             problem = problem or self.ledger.appended(self.replicas[broker], batch(base, epoch, crc))
             if synced:
-                self.ledger.flushed(self.replicas[broker], base + 10)
+                self.sync(self.replicas[broker])
         return problem
 
-    def commit(self, leader: int, watermark: int) -> str | None:
-        return self.ledger.advanced(self.replicas[leader], watermark, 2)
+    def sync(self, replica: Replica) -> None:
+        """Its disk has what its log has."""
+        replica.held = dict(replica.batches)
+
+    def meet(self) -> None:
+        for replica in self.replicas:
+            self.ledger.met(replica)
+
+    def commit(self, leader: int, watermark: int, demanded: int = 2, isr: Sequence[str] = ISR) -> str | None:
+        return self.ledger.advanced(self.replicas[leader], watermark, demanded, isr)
 
 
 def committed() -> Story:
@@ -49,40 +62,77 @@ def test_what_only_one_disk_has_is_not_committed() -> None:
     story.ledger.led(story.replicas[0], 0)
     story.write(0, base=0)
     story.write(1, base=0, synced=False)
-    assert "durable on broker-0, where 2 are demanded" in (story.commit(0, 10) or "")
+    assert "durable on broker-0, where 2 of broker-0, broker-1, broker-2 are demanded" in (story.commit(0, 10) or "")
+
+
+def test_what_brokers_outside_of_the_isr_have_does_not_count() -> None:
+    story = Story()
+    story.ledger.led(story.replicas[0], 0)
+    story.write(0, 1, base=0)
+    assert "durable on broker-0, where 2" in (story.commit(0, 10, isr=["broker-0", "broker-2"]) or "")
+
+
+def test_a_disk_that_has_other_bytes_at_that_offset_does_not_count() -> None:
+    story = Story()
+    story.ledger.led(story.replicas[0], 1)
+    story.write(0, base=0, epoch=1)
+    story.write(1, 2, base=0, epoch=0)
+    assert "durable on broker-0, where 2" in (story.commit(0, 10) or "")
+
+
+def test_what_a_broker_says_is_durable_is_on_its_disk() -> None:
+    story = Story()
+    story.write(0, base=0)
+    story.write(0, base=10, synced=False)
+    replica = story.replicas[0]
+    assert story.ledger.flushed(replica, 10) is None
+    told = story.ledger.flushed(replica, 20) or ""
+    assert told == "t-0: broker-0 says that 10..19 of epoch 0 (0000000b) is durable, and its disk has None"
+    story.sync(replica)
+    replica.flushed = 0
+    assert story.ledger.flushed(replica, 20) is None
+    # After a cut the same offsets are other batches, and the disk may have the old ones still.
+    story.ledger.cut(replica, 10, is_in_sync=False)
+    assert story.write(0, base=10, epoch=1, synced=False) is None
+    assert "its disk has 10..19 of epoch 0" in (story.ledger.flushed(replica, 20) or "")
+
+
+def test_a_bit_that_flipped_in_what_was_durable_long_ago_is_no_lie_of_the_broker() -> None:
+    story = Story()
+    story.write(0, base=0)
+    assert story.ledger.flushed(story.replicas[0], 10) is None
+    story.write(0, base=10)
+    del story.replicas[0].held[0]
+    assert story.ledger.flushed(story.replicas[0], 20) is None
 
 
 def test_what_was_on_a_disk_that_is_lost_since_counts_for_who_was_told_of_it() -> None:
     for lost_epoch, is_excused in ((0, True), (1, False)):
         story = Story()
-        for replica in story.replicas:
-            story.ledger.met(replica, 0)
         story.ledger.led(story.replicas[0], 0)
         story.write(0, base=0)
         story.write(1, base=0, epoch=lost_epoch)
-        story.ledger.met(Replica("broker-1", 2), 0)
-        assert ("where 2 are demanded" not in (story.commit(0, 10) or "")) is is_excused
+        story.ledger.met(Replica("broker-1", 2))
+        assert ("are demanded" not in (story.commit(0, 10) or "")) is is_excused
 
 
 def test_a_leader_is_not_excused_by_a_disk_of_its_own_nor_a_broker_counted_twice() -> None:
     story = Story()
-    for replica in story.replicas:
-        story.ledger.met(replica, 0)
     story.write(0, 1, base=0)
     again = Replica("broker-0", 2, story.replicas[0].batches.values())
-    story.ledger.met(again, 0)
+    story.ledger.met(again)
     story.ledger.led(again, 1)
-    assert "where 2 are demanded" in (story.ledger.advanced(again, 10, 2) or "")
+    assert "are demanded" in (story.ledger.advanced(again, 10, 2, ISR) or "")
     story = Story()
     story.ledger.led(story.replicas[0], 0)
     for life in range(3):
         lost = Replica("broker-1", life)
-        story.ledger.met(lost, 0)
+        story.ledger.met(lost)
         story.ledger.appended(lost, batch(0))
-        story.ledger.flushed(lost, 10)
-    story.ledger.met(Replica("broker-1", 3), 0)
+        story.sync(lost)
+    story.ledger.met(Replica("broker-1", 3))
     story.write(0, base=0)
-    assert "where 3 are demanded" in (story.ledger.advanced(story.replicas[0], 10, 3) or "")
+    assert "where 3 of" in (story.commit(0, 10, demanded=3) or "")
 
 
 def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
@@ -90,13 +140,15 @@ def test_what_the_leader_itself_has_not_synced_is_not_committed() -> None:
     story.ledger.led(story.replicas[0], 0)
     story.write(0, base=0, synced=False)
     story.write(1, 2, base=0)
-    assert "where 2 are demanded" in (story.commit(0, 10) or "")
+    assert "are demanded" in (story.commit(0, 10) or "")
 
 
-def test_a_topic_that_does_not_sync_need_not_be_durable() -> None:
+def test_a_topic_that_does_not_sync_need_not_be_durable_but_it_is_in_as_many_logs() -> None:
     story = Story(syncs=False)
     story.write(0, 1, base=0, synced=False)
     assert story.commit(0, 10) is None
+    story.write(0, base=10, synced=False)
+    assert "in the logs of broker-0, where 2 of" in (story.commit(0, 20) or "")
 
 
 def test_an_epoch_has_one_leader_and_one_life_of_it() -> None:
@@ -150,7 +202,7 @@ def test_nothing_else_is_committed_in_the_place_of_what_is() -> None:
     other = story.replicas[2]
     other.led_epoch = 1
     story.ledger.appended(other, batch(0, epoch=1, crc=5))
-    story.ledger.flushed(other, 10)
+    story.sync(other)
     assert "commits 0..9 of epoch 1" in (story.commit(2, 10) or "")
 
 

@@ -1,19 +1,55 @@
-"""What the observer does with logs that it meets for the first time."""
+"""What the observer knows of logs: those that it meets for the first time, and what their disks hold."""
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.log.log_stories import open_new
+import pytest
+from tests.log.log_stories import FOLDER, NOW_MS, TINY, batch_of, open_new
 
+from penstock.log.flush import Flush
+from penstock.log.partition_log import PartitionLog
+from penstock.log.trimming import truncate_to
+from penstock.records import scan
+from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.testing.simulation.observing import Observer
+from penstock.testing.simulation.ledger import Replica
+from penstock.testing.simulation.observing import DiskView, Observer
+from penstock.testing.simulation.trace import Trace
 
 
-def _observer(files: SimulatedFiles) -> Observer:
+def _observer(files: SimulatedFiles, failures: list[str] | None = None) -> Observer:
     node: Any = SimpleNamespace(files=files, name="broker-0", lives=1)
-    return Observer(cast("Any", SimpleNamespace(nodes=[node])))
+
+    def fail(error: Exception) -> None:
+        if failures is not None:
+            failures.append(str(error))
+
+    scheduler = SimpleNamespace(fail=fail)
+    return Observer(cast("Any", SimpleNamespace(nodes=[node], trace=Trace(), scheduler=scheduler)))
+
+
+def _append(log: PartitionLog, *numbers: int) -> None:
+    for number in numbers:
+        log.append(batch_of(number), leader_epoch=0, now_ms=NOW_MS)
+
+
+class Disk:
+    """A log of two records a batch, and what a power loss would leave of it."""
+
+    def __init__(self) -> None:
+        self.files = SimulatedFiles()
+        self.log = open_new(self.files, TINY)
+        self.files.sync_folder("/data")
+        self.files.sync_folder("/")
+        self.replica = Replica("broker-0", 1)
+        self._view = DiskView(self.files, self.replica)
+
+    def held(self) -> list[int]:
+        self._view.look(self.log)
+        return sorted(self.replica.held)
 
 
 def test_a_log_that_is_deleted_while_its_first_flush_runs_is_nobodys() -> None:
@@ -29,3 +65,108 @@ def test_a_log_that_is_deleted_while_its_first_flush_runs_is_nobodys() -> None:
     assert not observer.ledgers
     observer.flushed(kept)
     assert [key[:2] for key in observer.ledgers] == [("t", 1)]
+
+
+def test_nothing_is_held_against_a_log_that_is_deleted_while_a_flush_of_it_runs() -> None:
+    files = SimulatedFiles()
+    log, found = open_new(files, folder=FOLDER), list[str]()
+    observer = _observer(files, found)
+    _append(log, 0)
+    observer.written(log, [_last_header(log)])
+    flush = log.prepare_flush()
+    assert flush is not None
+    flush.run()
+    files.rename(FOLDER, f"{FOLDER}-delete")
+    log.complete_flush(flush)
+    observer.flushed(log)
+    assert found == []
+
+
+def test_a_batch_is_held_once_it_is_synced_and_not_before() -> None:
+    disk = Disk()
+    _append(disk.log, 0)
+    assert disk.held() == []
+    disk.log.flush()
+    _append(disk.log, 1)
+    assert disk.held() == [0]
+    disk.log.flush()
+    assert disk.held() == [0, 2]
+
+
+def test_a_segment_without_a_durable_name_holds_nothing() -> None:
+    disk = Disk()
+    _append(disk.log, 0, 1)
+    disk.log.flush()
+    _append(disk.log, 2)
+    flush = disk.log.prepare_flush()
+    assert flush is not None
+    flush.folder = None
+    flush.run()
+    assert disk.held() == [0, 2]
+    disk.files.sync_folder(FOLDER)
+    assert disk.held() == [0, 2, 4]
+
+
+def test_a_batch_in_which_a_bit_has_flipped_is_not_held_and_those_behind_it_are() -> None:
+    disk = Disk()
+    _append(disk.log, 0, 1)
+    disk.log.flush()
+    assert disk.held() == [0, 2]
+    disk.files.corrupt(disk.log.active.path, 80)
+    assert disk.held() == [2]
+
+
+def test_what_was_written_where_a_log_was_cut_is_held_once_it_is_synced() -> None:
+    disk = Disk()
+    _append(disk.log, 0, 1)
+    disk.log.flush()
+    assert disk.held() == [0, 2]
+    before = dict(disk.replica.held)
+    truncate_to(disk.log, 2, NOW_MS)
+    _append(disk.log, 7)
+    assert disk.held() == [0]  # a cut is durable when it is made
+    disk.log.flush()
+    assert disk.held() == [0, 2]
+    assert disk.replica.held[0] == before[0]
+    assert disk.replica.held[2] != before[2]
+
+
+def test_what_a_power_loss_took_is_not_held() -> None:
+    disk = Disk()
+    _append(disk.log, 0)
+    disk.log.flush()
+    _append(disk.log, 1)
+    disk.files.operations.fail("sync", errno.EIO, path_ending=".log")
+    with pytest.raises(Exception, match="Input/output error"):
+        disk.log.flush()
+    assert disk.held() == [0]
+    disk.files.crash(LOSE_UNSYNCED)
+    assert disk.held() == [0]
+
+
+def test_a_flush_that_synced_nothing_is_found_when_the_broker_believes_it() -> None:
+    files = SimulatedFiles()
+    log, found = open_new(files, TINY), list[str]()
+    observer = _observer(files, found)
+    files.sync_folder("/data")
+    files.sync_folder("/")
+    _append(log, 0)
+    flush = log.prepare_flush()
+    assert flush is not None
+    flush.run()
+    log.complete_flush(flush)
+    observer.flushed(log)
+    assert found == []
+    _append(log, 1)
+    observer.written(log, [_last_header(log)])
+    lie = log.prepare_flush()
+    assert isinstance(lie, Flush)
+    log.complete_flush(lie)
+    observer.flushed(log)
+    assert len(found) == 1
+    assert "broker-0 says that 2..3 of epoch 0" in found[0]
+    assert found[0].endswith("is durable, and its disk has None")
+
+
+def _last_header(log: PartitionLog) -> Any:
+    return scan(log.active.file.read_at(0, log.active.size)).headers[-1]

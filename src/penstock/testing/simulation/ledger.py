@@ -1,19 +1,21 @@
 """What is known of one partition across all brokers: a book that only grows, and what contradicts it. Pure.
 
-Nouns: a `Replica`, the batches of one broker's log as they were written; a `Ledger`, of one partition of one topic: its
-replicas, who led in which epoch, and what was committed.
+A `Replica` is one broker's log in one life of its process: the batches as they were written, and those of them that its
+disk would still hold if the power went now. A `Ledger` is one partition of one topic: its replicas, who led in which
+epoch, and what was committed.
 
-Rule (invariants 1 to 6 of a run): an epoch has one leader. An offset and epoch have the same bytes on whatever disk.
-What a leader's watermark has passed is committed: it is as durable as the topic demands on as many brokers as it
-demands, it is in the log of every later leader, and no other bytes are ever committed in its place. Nothing is shown to
-a consumer, nor acknowledged, that is not committed. Nothing is compacted within a run. Every method returns a sentence
-if something is wrong, else None.
+Neither is taken on a broker's word (invariants 1 to 6 of a run). What a broker says is durable must be on its disk.
+What a leader's watermark passes must be held by at least min.insync.replicas members of the ISR, the leader among them:
+on their disks, or in their logs if the topic does not sync before it acknowledges. From then on it is committed: it is
+in the log of every later leader, and no other bytes are ever committed in its place. Nothing is shown to a consumer,
+nor acknowledged, that is not committed. An epoch has one leader. An offset and epoch have the same bytes on whatever
+disk. Nothing is compacted within a run. Every method returns a sentence if something is wrong, else None.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -39,7 +41,12 @@ class Replica:
         self.life = life
         self.batches: dict[int, Batch] = {}
         self.offsets: list[int] = []
-        self.durable_end = 0
+        self.held: dict[int, Batch] = {}
+        """What its disk has for good, by base offset. Where the log was cut this may be another batch than the log's,
+        until the cut is durable too.
+        """
+        self.flushed = 0
+        """Up to where the broker says that its disk has the log."""
         self.watermark = -1
         self.led_epoch = -1
         self.agrees_to = 0
@@ -59,8 +66,13 @@ class Replica:
         """Everything from `offset` on is gone; a batch that holds it goes whole."""
         while self.offsets and self.batches[self.offsets[-1]].next_offset > offset:
             del self.batches[self.offsets.pop()]
-        self.durable_end = min(self.durable_end, offset)
+        self.flushed = min(self.flushed, offset)
         self.agrees_to = min(self.agrees_to, self.end)
+
+    @property
+    def held_end(self) -> int:
+        """Where the newest batch on its disk ends."""
+        return max((batch.next_offset for batch in self.held.values()), default=0)
 
     def between(self, start: int, end: int) -> Iterable[Batch]:
         """The batches that begin in [start, end)."""
@@ -79,7 +91,6 @@ class Ledger:
         self.syncs = syncs
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
-        self.durable: dict[str, int] = {}
         self.leaders: dict[int, tuple[str, int]] = {}
         self.may_forget = False
         """Too many brokers lost what they had not synced: of a topic that does not sync, anything may be gone."""
@@ -89,13 +100,18 @@ class Ledger:
         self._latest: dict[str, Replica] = {}
         self._before_loss: list[Replica] = []
 
-    def met(self, replica: Replica, durable_end: int) -> None:
+    def met(self, replica: Replica) -> None:
         """A log that was not there before: of another broker, or of another life, which may have another disk."""
         before = self._latest.get(replica.broker)
-        if before is not None and before.durable_end > durable_end:
-            self._before_loss.append(before)
+        if before is not None:
+            had, has = self._copy(before), self._copy(replica)
+            if any(has.get(offset) != batch for offset, batch in had.items()):
+                self._before_loss.append(before)
         self._latest[replica.broker] = replica
-        self.flushed(replica, durable_end)
+
+    def _copy(self, replica: Replica) -> Mapping[int, Batch]:
+        """What of a replica counts as a copy: what a power loss cannot take, if the topic demands that."""
+        return replica.held if self.syncs else replica.batches
 
     def appended(self, replica: Replica, batch: Batch) -> str | None:
         replica.append(batch)
@@ -104,9 +120,17 @@ class Ledger:
             return f"{self.name}: {replica.broker} stores {batch}, which others have as {known & 0xFFFFFFFF:08x}"
         return None
 
-    def flushed(self, replica: Replica, offset: int) -> None:
-        replica.durable_end = offset
-        self.durable[replica.broker] = offset
+    def flushed(self, replica: Replica, offset: int) -> str | None:
+        """A broker says that everything below `offset` is durable: its disk has what it said so of for the first time.
+
+        Not the rest: a bit may have flipped there since, where nobody has looked yet.
+        """
+        start, replica.flushed = replica.flushed, offset
+        for batch in replica.between(start, offset):
+            held = replica.held.get(batch.base_offset)
+            if held != batch:
+                return f"{self.name}: {replica.broker} says that {batch} is durable, and its disk has {held}"
+        return None
 
     def cut(self, replica: Replica, offset: int, *, is_in_sync: bool) -> str | None:
         """A replica's log ends at `offset` now. Who is in sync may give up what it has alone, not what is committed."""
@@ -148,34 +172,37 @@ class Ledger:
         replica.agrees_to = max(replica.agrees_to, min(end, self.committed_end))
         return None
 
-    def advanced(self, replica: Replica, watermark: int, insync_demanded: int) -> str | None:
-        """A leader's watermark is at `watermark`."""
+    def advanced(self, replica: Replica, watermark: int, insync_demanded: int, isr: Collection[str]) -> str | None:
+        """The watermark of a leader whose ISR are these brokers is at `watermark`."""
         if watermark == replica.watermark:
             return None
         if watermark < replica.watermark:
             return f"{self.name}: the watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
         start = max(0, replica.watermark)
         replica.watermark = watermark
-        if self.syncs and watermark > self.committed_end:
-            holders = [broker for broker, end in self.durable.items() if end >= watermark]
-            holders += self._told_before_loss(replica, start).difference(holders)
+        new = [batch for batch in replica.between(start, watermark) if batch.base_offset not in self.committed]
+        if new:
+            holders = [broker for broker in sorted(isr) if self._has_held(broker, replica, new)]
             if replica.broker not in holders or len(holders) < insync_demanded:
+                held = {broker: life.held_end for broker, life in sorted(self._latest.items())}
                 return (
-                    f"{self.name}: the watermark of {replica.broker} is {watermark}, durable on "
-                    f"{', '.join(holders) or 'nobody'}, where {insync_demanded} are demanded: {self.durable}"
+                    f"{self.name}: the watermark of {replica.broker} is {watermark}, "
+                    f"{'durable on' if self.syncs else 'in the logs of'} {', '.join(holders) or 'nobody'}, "
+                    f"where {insync_demanded} of {', '.join(sorted(isr))} are demanded: {held}"
                 )
         return self._commit(replica, start, watermark)
 
-    def _told_before_loss(self, leader: Replica, start: int) -> set[str]:
-        """Who had all that on a disk that was damaged or lost since, and told the leader so in time: the others."""
-        batches = list(leader.between(start, leader.watermark))
-        return {
-            lost.broker
-            for lost in self._before_loss
-            if lost.broker != leader.broker
-            and lost.durable_end >= leader.watermark
-            and list(lost.between(start, leader.watermark)) == batches
-        }
+    def _has_held(self, broker: str, leader: Replica, batches: Iterable[Batch]) -> bool:
+        """Whether a broker has a copy of all that, or had it, and told the leader so in time, on a disk that was
+        damaged or lost since. The leader itself must have it now.
+        """
+        if broker == leader.broker:
+            lives = [leader]
+        else:
+            latest = self._latest.get(broker)
+            lives = [life for life in self._before_loss if life.broker == broker]
+            lives += [] if latest is None else [latest]
+        return any(all(copy.get(batch.base_offset) == batch for batch in batches) for copy in map(self._copy, lives))
 
     def _commit(self, replica: Replica, start: int, end: int) -> str | None:
         for batch in replica.between(start, end):

@@ -1,17 +1,18 @@
 """Watching the real objects of all brokers of a run.
 
-Noun: an `Observer`. It is told of every write, flush, cut and watermark of every partition's log where it happens, and
-looks at the roles of all partitions on a virtual tick.
+An `Observer` is told of every write, flush, cut and watermark of every partition's log where it happens, looks at the
+broker's simulated disk whenever the broker says that something is durable, and looks at the roles of all partitions on
+a virtual tick.
 
-Rule: it changes nothing, and draws nothing from the seed: a run is the same with it and without. What it finds ends the
-run. A log that a process opens is read from the disk once; from then on what is written is what counts.
+It changes nothing, and draws nothing from the seed: a run is the same with it and without. What it finds ends the run.
+A log that a process opens is read from the disk once; from then on what is written is what counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from penstock.broker.broker import Broker
@@ -23,6 +24,8 @@ from penstock.log.partition_log import PartitionLog
 from penstock.records import BatchHeader, scan
 from penstock.replication.leadership import Leadership
 from penstock.replication.partition import Partition
+from penstock.testing.simulated_disk import FileNode
+from penstock.testing.simulated_files import SimulatedFiles
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.history import Place
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
@@ -35,6 +38,69 @@ class InvariantBroken(SimulationFailed):
     """Something that must hold at every moment does not."""
 
 
+class DiskView:
+    """The batches of one log that its disk would still hold if the power went now: under names that are durable, in
+    bytes that are, with checksums that are right. They are kept in the `held` of a replica.
+
+    A look reads what was added since the last one; a file whose durable bytes changed otherwise is read anew.
+    """
+
+    class _File(NamedTuple):
+        node: FileNode
+        rewrites: int
+        end: int
+        """Up to where whole batches were found."""
+        offsets: tuple[int, ...]
+
+    def __init__(self, files: SimulatedFiles, replica: Replica) -> None:
+        self._files = files
+        self._replica = replica
+        self._seen: dict[str, DiskView._File] = {}
+
+    def look(self, log: PartitionLog) -> None:
+        paths = [log.segment_at(index).path for index in range(log.segment_count)]
+        for path in [path for path in self._seen if path not in paths]:
+            self._forget(path)
+        for path in paths:
+            node = self._files.durable_file(path)
+            seen = self._seen.get(path)
+            if seen is not None and (seen.node is not node or seen.rewrites != node.rewrites):
+                self._forget(path)
+                seen = None
+            if node is not None and (seen is None or seen.end < node.durable.size):
+                self._read(path, node, seen)
+
+    def _read(self, path: str, node: FileNode, seen: _File | None) -> None:
+        start = 0 if seen is None else seen.end
+        data = node.durable.read(start, node.durable.size - start)
+        offsets = [] if seen is None else list(seen.offsets)
+        position = 0
+        while True:
+            found = scan(data, position)
+            for header in found.headers:
+                self._replica.held[header.base_offset] = _batch(header)
+                offsets.append(header.base_offset)
+            # A batch of which a bit has flipped is not held; those behind it are, if it says where they begin.
+            damaged = scan(data, found.end, verify=False, most=1)
+            position = damaged.end
+            if not damaged.headers:
+                break
+        self._seen[path] = self._File(node, node.rewrites, start + position, tuple(offsets))
+
+    def _forget(self, path: str) -> None:
+        for offset in self._seen.pop(path).offsets:
+            self._replica.held.pop(offset, None)
+
+
+class Watched(NamedTuple):
+    """A log of a process, and what is known of it."""
+
+    log: PartitionLog
+    ledger: Ledger
+    replica: Replica
+    disk: DiskView
+
+
 class Observer:
     """Of one cluster, for one run."""
 
@@ -43,7 +109,7 @@ class Observer:
         self.newest: dict[Place, Ledger] = {}
         self.checks = 0
         self._cluster = cluster
-        self._replicas: dict[int, tuple[PartitionLog, Ledger, Replica]] = {}
+        self._replicas: dict[int, Watched] = {}
         self._may_forget = False
 
     # --- what it is told
@@ -74,23 +140,23 @@ class Observer:
         found = self._find(log, before=headers[0].base_offset)
         if found is not None:
             for header in headers:
-                self.complain(found[1].appended(found[2], _batch(header)))
+                self.complain(found.ledger.appended(found.replica, _batch(header)))
 
     def flushed(self, log: PartitionLog) -> None:
         found = self._find(log)
-        if found is not None:
-            found[1].flushed(found[2], log.flushed_offset)
+        if found is not None and log.files.exists(log.active.path):  # else it is deleted, and under another name
+            found.disk.look(log)
+            self.complain(found.ledger.flushed(found.replica, log.flushed_offset))
 
     def cut(self, log: PartitionLog) -> None:
         found = self._find(log)
         if found is not None:
-            self.complain(found[1].cut(found[2], log.log_end_offset, is_in_sync=self._is_in_sync(log)))
-            found[1].flushed(found[2], log.flushed_offset)
+            self.complain(found.ledger.cut(found.replica, log.log_end_offset, is_in_sync=self._is_in_sync(log)))
 
     def advanced(self, partition: Partition) -> None:
         found, leadership = self._find(partition.log), partition.leadership
         if found is not None and leadership is not None:
-            self._judge_leader(partition, leadership, found[1], found[2])
+            self._judge_leader(partition, leadership, found.ledger, found.replica)
 
     # --- what it looks at
 
@@ -108,15 +174,15 @@ class Observer:
                     continue
                 high = log.high_watermark
                 if not log.log_start_offset <= log.last_stable_offset <= high <= log.log_end_offset:
-                    self._complain_of_order(log, found[1], found[2])
+                    self._complain_of_order(log, found.ledger, found.replica)
                 leadership = partition.leadership
                 if leadership is not None and log.failure is None:
-                    self._judge_leader(partition, leadership, found[1], found[2])
-                    if found[1].syncs:
+                    self._judge_leader(partition, leadership, found.ledger, found.replica)
+                    if found.ledger.syncs:
                         known = broker.replicas.brokers
                         for broker_id in leadership.isr:
                             if broker_id in ready and known.get(broker_id) == epochs[broker_id]:
-                                self._judge_follower(partition, high, found[1], ready[broker_id])
+                                self._judge_follower(partition, high, found.ledger, ready[broker_id])
         self._cluster.network.kernel.call_later(TICK_S, self.tick)
 
     def _complain_of_order(self, log: PartitionLog, ledger: Ledger, replica: Replica) -> None:
@@ -132,7 +198,8 @@ class Observer:
             return
         demanded = min(partition.min_insync_replicas, len(leadership.replicas))
         self.complain(ledger.led(replica, leadership.epoch))
-        self.complain(ledger.advanced(replica, high, demanded))
+        names = [node.name for node in self._cluster.nodes if node.broker_id in leadership.isr]
+        self.complain(ledger.advanced(replica, high, demanded, names))
 
     def _judge_follower(self, partition: Partition, high: int, ledger: Ledger, broker: Broker) -> None:
         """Who is in sync has all that is below the watermark, as far as the leader knows of this life of it."""
@@ -140,8 +207,8 @@ class Observer:
         if theirs is None or theirs is partition or theirs.log.failure is not None:
             return
         found = self._replicas.get(id(theirs.log)) or self._find(theirs.log)
-        if found is not None and found[1] is ledger:
-            self.complain(ledger.lacking(found[2], high, "is in sync"))
+        if found is not None and found.ledger is ledger:
+            self.complain(ledger.lacking(found.replica, high, "is in sync"))
 
     def leaders(self) -> Iterator[tuple[Ledger, Replica]]:
         """Whoever leads now."""
@@ -149,7 +216,7 @@ class Observer:
             for partition in () if node.broker is None or not node.is_ready else node.broker.replicas:
                 found = self._find(partition.log) if partition.leadership is not None else None
                 if found is not None:
-                    yield found[1], found[2]
+                    yield found.ledger, found.replica
 
     def _is_in_sync(self, log: PartitionLog) -> bool:
         """Whether the tree counts the log's broker among those in sync."""
@@ -163,7 +230,7 @@ class Observer:
 
     # --- logs
 
-    def _find(self, log: PartitionLog, before: int | None = None) -> tuple[PartitionLog, Ledger, Replica] | None:
+    def _find(self, log: PartitionLog, before: int | None = None) -> Watched | None:
         found = self._replicas.get(id(log))
         if found is None:
             node = next((each for each in self._cluster.nodes if each.files is log.files), None)
@@ -171,9 +238,12 @@ class Observer:
                 return None  # of nobody, or deleted while its first flush was under way
             replica = Replica(node.name, node.lives, _stored(log, before))
             ledger = self._ledger(log)
-            ledger.met(replica, min(log.flushed_offset, replica.end))
+            disk = DiskView(node.files, replica)
+            disk.look(log)
+            replica.flushed = min(log.flushed_offset, replica.end)
+            ledger.met(replica)
             # The log is kept: another one might get its id.
-            found = self._replicas[id(log)] = log, ledger, replica
+            found = self._replicas[id(log)] = Watched(log, ledger, replica, disk)
         return found
 
     def _ledger(self, log: PartitionLog) -> Ledger:
