@@ -1,15 +1,13 @@
-"""Whole runs of a cluster: real brokers, controllers, coordinators, clients under faults, and with safeguards off."""
+"""Whole runs of a cluster: real brokers, controllers, coordinators, clients under faults."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.testing.simulation.faults import DISK_LOST, KINDS, OF_ALL, WITH_PEER, parse_schedule
-from penstock.testing.simulation.mutations import MUTATIONS, mutated
 from penstock.testing.simulation.run import Plan, Report, simulate
 
 CLUSTER = Plan(brokers=3)
-_SEEDS_TO_CATCH_A_MUTATION = 4
 
 
 def scheduled(text: str) -> Plan:
@@ -94,15 +92,3 @@ def test_a_replica_that_finds_itself_damaged_leads_with_nothing_less(kind: str, 
     report = simulate(seed, scheduled(_ONE_IS_DAMAGED.format(kind)))
     require_sound(report)
     assert report.faults[kind] == 1
-
-
-@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.brokers > 1])
-def test_without_a_safeguard_of_a_cluster_some_seed_fails_that_does_not_with_it(name: str) -> None:
-    written = MUTATIONS[name].schedule
-    plan = CLUSTER if written is None else scheduled(written)
-    for seed in range(_SEEDS_TO_CATCH_A_MUTATION):
-        with mutated(name):
-            problem = simulate(seed, plan).problem
-        if problem and not simulate(seed, plan).problem:
-            return
-    pytest.fail(f"no seed fails without it: {MUTATIONS[name].what}")

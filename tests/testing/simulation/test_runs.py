@@ -25,11 +25,8 @@ from penstock.testing.simulation.faults import (
 )
 from penstock.testing.simulation.hand import Hand, NoSuchHost
 from penstock.testing.simulation.history import History, Place, Sent
-from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
 from penstock.testing.simulation.run import Plan, hastened, simulate
 from penstock.testing.simulation.scheduler import Scheduler
-
-_SEEDS_TO_CATCH_A_MUTATION = 40
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -51,25 +48,6 @@ def test_every_kind_of_fault_by_itself_is_survived() -> None:
     report = simulate(1, Plan(schedule=tuple(parse_schedule(text))))
     assert not report.problem, report.problem
     assert sorted(report.faults) == sorted(ALONE)
-
-
-def is_caught(name: str, seed: int) -> bool:
-    """Whether a seed fails without a safeguard, and does not with it."""
-    written = MUTATIONS[name].schedule
-    plan = Plan(schedule=None if written is None else tuple(parse_schedule(written)))
-    with mutated(name):
-        problem = simulate(seed, plan).problem
-    return bool(problem) and not simulate(seed, plan).problem
-
-
-@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.brokers == 1])
-def test_without_a_safeguard_some_seed_fails_that_does_not_with_it(name: str) -> None:
-    assert any(is_caught(name, seed) for seed in range(_SEEDS_TO_CATCH_A_MUTATION))
-
-
-def test_a_mutation_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UnknownMutation, match="acknowledge-without-sync"), mutated("no-such-thing"):
-        pass
 
 
 def test_a_schedule_reads_as_it_was_written() -> None:

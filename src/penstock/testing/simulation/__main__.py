@@ -19,10 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from penstock.testing.simulation.campaign import Campaign, Tally, Verdict, keep_results, with_table
 from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
-from penstock.testing.simulation.mutations import MUTATIONS, mutated
+from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
 from penstock.testing.simulation.progress import Progress
 from penstock.testing.simulation.run import Plan, Report, simulate
 
@@ -42,10 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", "penstock.testing.simulation", *(arguments or sys.argv[1:])]
         with _interrupts_ignored():
             return subprocess.run(command, env={**os.environ, _HASH_SEED: "0"}, check=False).returncode
+    if options.mutations is not None:
+        return _measure_mutations(options)
     mutation = MUTATIONS.get(options.mutation)
-    written = options.schedule if mutation is None else options.schedule or mutation.schedule
     try:
-        schedule = None if written is None else tuple(parse_schedule(written))
+        schedule = None if options.schedule is None else tuple(parse_schedule(options.schedule))
     except InvalidSchedule as error:
         return _complain(str(error))
     brokers = options.brokers or (_BROKERS if mutation is None else mutation.brokers)
@@ -68,7 +71,37 @@ def _parser() -> argparse.ArgumentParser:
         "--schedule", help="faults instead of drawn ones: '4.0 power broker-0 for 1.5 | 6 reset broker-0'"
     )
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="switch a safeguard off: some seeds must fail")
+    parser.add_argument(
+        "--mutations", nargs="*", metavar="NAME", help="count for each of these, or for all, the seeds that catch it"
+    )
+    parser.add_argument("--until-caught", type=_positive, metavar="N", help="of --mutations: stop when N seeds did")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="of --mutations: keep the figures there (JSON)")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="of --results: put their table into this document")
     return parser
+
+
+def _measure_mutations(options: argparse.Namespace) -> int:
+    names: list[str] = options.mutations or list(MUTATIONS)
+    unknown = [name for name in names if name not in MUTATIONS]
+    if unknown:
+        return _complain(str(UnknownMutation(unknown[0])))
+    seeds = range(options.first, options.first + options.seeds)
+    tallies: list[Tally] = []
+    status = 0
+    try:
+        for tally in Campaign(seeds, jobs=options.jobs, until_caught=options.until_caught).run(names):
+            _say(str(tally))
+            tallies.append(tally)
+    except KeyboardInterrupt:
+        _say(f"stopped; {len(names) - len(tallies)} mutations were not measured")
+        status = _STOPPED
+    if options.results is not None:
+        results = keep_results(options.results, tallies)
+        if options.table is not None:
+            options.table.write_text(with_table(options.table.read_text(), results))
+    failed = [tally.name for tally in tallies if tally.is_rare or tally.of(Verdict.BROKEN)]
+    _say(f"{len(tallies) - len(failed)} of {len(tallies)} mutations are caught; not: {', '.join(failed) or 'none'}")
+    return status or (1 if failed else 0)
 
 
 def _positive(text: str) -> int:

@@ -37,13 +37,15 @@ EMPTY: Final = "empty"  # the machine is replaced by one of the same name with a
 CLOCK: Final = "clock"  # the wall clock jumps by `amount` seconds, and back
 SESSION: Final = "session"  # the metadata tree ends the host's sessions
 TREE_DOWN: Final = "tree-down"  # the metadata tree answers nobody
+STALE: Final = "stale"  # the server of the metadata tree that the host is connected to lags behind the others
 ADD: Final = "add"  # a broker that was not there before is started
 
 ALONE: Final = (CRASH, POWER, STOP, PAUSE, CUT, RESET, TWICE, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, CLOCK)
-KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, HEADER_FLIP, EMPTY, SESSION, TREE_DOWN, ADD)
+KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, HEADER_FLIP, EMPTY, SESSION, TREE_DOWN, STALE, ADD)
 WITH_PEER: Final = frozenset({CUT, SPLIT, SLOW_LINK})
 OF_ALL: Final = frozenset({BLACKOUT, TREE_DOWN})
 DISK_LOST: Final = frozenset({EMPTY, BIT_FLIP, HEADER_FLIP})
+_OF_CLIENTS: Final = frozenset({PAUSE, CUT, RESET})
 EVERYBODY: Final = "all"
 _TEXT: Final = re.compile(
     r"(?P<at>[\d.]+) (?P<kind>[a-z-]+) (?P<host>[\w-]+)(?: > (?P<peer>[\w-]+))?(?: for (?P<for>[\d.]+))?"
@@ -112,13 +114,21 @@ _DECK_ALONE: Final = _deck(
 )  # fmt: skip
 _DECK_TOGETHER: Final = _deck(
     power=5, crash=5, stop=2, pause=4, cut=5, split=2, reset=2, twice=1, slow_link=2, slow_disk=2, sync_error=2,
-    rotten_cache=1, clock=1, session=2, tree_down=1, blackout=2, empty=1, bit_flip=1,
+    rotten_cache=1, clock=1, session=2, tree_down=1, stale=3, blackout=2, empty=1, bit_flip=1,
     header_flip=1, add=1,
 )  # fmt: skip
 _LONGEST_S: Final = {
     CRASH: 1.0, POWER: 2.0, BLACKOUT: 2.0, STOP: 1.0, RESET: 0.0, SESSION: 0.0, ADD: 0.0, SLOW_DISK: 5.0,
     SYNC_ERROR: 2.0, ROTTEN_CACHE: 2.0, EMPTY: 2.0, BIT_FLIP: 2.0, HEADER_FLIP: 2.0, TREE_DOWN: 4.0,
+    STALE: 4.0,
 }  # fmt: skip
+
+
+# Before a schedule is hastened, a session of the metadata tree lasts 3 s, and who is 2 s late leaves the ISR.
+_SESSION_S: Final = 3.0
+_LATE_S: Final = 2.0
+_ENDS_BADLY: Final = frozenset({CRASH, POWER, BLACKOUT, SYNC_ERROR, ROTTEN_CACHE, *DISK_LOST})
+"""A broker to whom one of these happens may have lost what it had not synced."""
 
 
 def random_schedule(
@@ -130,34 +140,198 @@ def random_schedule(
     end_s: float,
     mean_gap_s: float,
     spares: Sequence[str] = (),
+    may_forget: bool = True,
 ) -> list[Fault]:
-    """Faults one after the other or at once, all over by `end_s`. `spares` are brokers that may be added."""
-    deck = _DECK_ALONE if len(brokers) == 1 else _DECK_TOGETHER
-    faults: list[Fault] = []
-    left = list(spares)
-    at_s = start_s
-    while True:
-        at_s = round(at_s + random.uniform(0.0, 2 * mean_gap_s), 3)
-        if at_s >= end_s:
-            return faults
-        kind = deck[random.below(len(deck))]
-        host, peer = brokers[random.below(len(brokers))], ""
-        for_s = round(min(_lasting_s(kind, random), end_s - at_s), 3)
-        if kind in WITH_PEER and (random.below(3) or kind == SPLIT):
-            # Brokers among themselves more often than not: what clients do not see is what tears a cluster apart.
-            others = [name for name in (*brokers, *brokers, *clients) if name != host]
-            peer = others[random.below(len(others))]
-            if random.below(2):
-                host, peer = peer, host
-        if kind in OF_ALL:
-            host = EVERYBODY
-        if kind == ADD:
-            if not left:
-                continue
-            host = left.pop(0)
-        if kind in DISK_LOST and any(fault.kind in DISK_LOST for fault in faults):
-            continue
-        faults.append(Fault(at_s, kind, host, peer, for_s, _amount(kind, random)))
+    """Faults one after the other or at once, all over by `end_s`. `spares` are brokers that may be added.
+
+    Unless `may_forget`, one broker at most ends other than in good order.
+
+    Every schedule draws its own kinds of faults and how dense they are: where everything happens all the time, nothing
+    happens for long. Half of them have one or two stories among the rest, which single faults would rarely tell.
+    """
+    drawing = _Drawing(random, brokers, clients, start_s, end_s, spares, may_forget=may_forget)
+    stories = _STORIES_ALONE if len(brokers) == 1 else _STORIES_TOGETHER if len(brokers) > 2 else ()
+    sparseness = _SPARSENESS[random.below(len(_SPARSENESS))]
+    if stories and random.below(2):
+        for _ in range(1 + random.below(2)):
+            stories[random.below(len(stories))](drawing)
+        sparseness *= 2
+    drawing.scatter(mean_gap_s * sparseness)
+    return sorted(drawing.faults, key=lambda fault: fault.at_s)
+
+
+_SPARSENESS: Final = (0.6, 1.0, 1.0, 1.5)
+
+
+class _Drawing:
+    """A schedule in the making."""
+
+    def __init__(
+        self,
+        random: Random,
+        brokers: Sequence[str],
+        clients: Sequence[str],
+        start_s: float,
+        end_s: float,
+        spares: Sequence[str],
+        *,
+        may_forget: bool,
+    ) -> None:
+        self.random = random
+        self.brokers = brokers
+        self.faults: list[Fault] = []
+        self._clients = clients
+        self._start_s = start_s
+        self._end_s = end_s
+        self._spares = list(spares)
+        self._forgetful = None if may_forget else brokers[random.below(len(brokers))]
+
+    def add(self, at_s: float, kind: str, host: str, for_s: float, *, peer: str = "", amount: float = 1.0) -> None:
+        """Unless the schedule may not have it: it is over by then, or a second disk would be lost."""
+        if at_s >= self._end_s or (kind in DISK_LOST and any(fault.kind in DISK_LOST for fault in self.faults)):
+            return
+        if kind in _ENDS_BADLY and self._forgetful not in (None, host):
+            if kind == BLACKOUT:
+                return
+            kind = STOP
+        for_s = round(min(for_s, self._end_s - at_s), 3)
+        self.faults.append(Fault(round(at_s, 3), kind, EVERYBODY if kind in OF_ALL else host, peer, for_s, amount))
+
+    def scatter(self, mean_gap_s: float) -> None:
+        """Faults that have nothing to do with one another."""
+        random, brokers = self.random, self.brokers
+        deck = self._deck()
+        at_s = self._start_s
+        while True:
+            at_s += random.uniform(0.0, 2 * mean_gap_s)
+            if at_s >= self._end_s:
+                return
+            kind = deck[random.below(len(deck))]
+            host, peer = self.one_of(brokers), ""
+            for_s = _lasting_s(kind, random)
+            if kind in WITH_PEER and (random.below(3) or kind == SPLIT):
+                # Brokers among themselves more often than not: what clients do not see is what tears a cluster apart.
+                peer = self.one_of([name for name in (*brokers, *brokers, *self._clients) if name != host])
+                if random.below(2):
+                    host, peer = peer, host
+            elif kind in _OF_CLIENTS and self._clients and not random.below(4):
+                host = self.one_of(self._clients)
+            if kind == ADD:
+                if not self._spares:
+                    continue
+                host = self._spares.pop(0)
+            self.add(at_s, kind, host, for_s, peer=peer, amount=_amount(kind, random))
+
+    def _deck(self) -> Sequence[str]:
+        """All kinds, or every second one."""
+        deck = _DECK_ALONE if len(self.brokers) == 1 else _DECK_TOGETHER
+        if not self.random.below(3):
+            return deck
+        kinds = sorted(set(deck))
+        self.random.shuffle(kinds)
+        chosen = set(kinds[: (len(kinds) + 1) // 2])
+        return [kind for kind in deck if kind in chosen]
+
+    # --- for stories
+
+    def one_of(self, names: Sequence[str]) -> str:
+        return names[self.random.below(len(names))]
+
+    def cast(self) -> list[str]:
+        """The brokers, in any order."""
+        names = list(self.brokers)
+        self.random.shuffle(names)
+        return names
+
+    def begin(self, length_s: float) -> float:
+        """When a story of that length begins, so that it ends in time if it can."""
+        return self.random.uniform(self._start_s, max(self._start_s, self._end_s - length_s))
+
+    def between(self, least: float, most: float) -> float:
+        return self.random.uniform(least, most)
+
+
+def _cut_off(drawing: _Drawing) -> None:
+    """What one broker says does not reach the others, while clients go on writing to it; then it ends, or all do."""
+    lasting_s = drawing.between(1.0, 2.5 * _SESSION_S)
+    at_s = drawing.begin(lasting_s + 1.0)
+    one, *others = drawing.cast()
+    kind = drawing.one_of((CUT, CUT, SPLIT))
+    for other in others:
+        drawing.add(at_s, kind, one, lasting_s, peer=other)
+    end = drawing.one_of((CRASH, POWER, BLACKOUT, BLACKOUT, PAUSE, ""))
+    if end:
+        away_s = drawing.between(0.1, 0.5) if end == BLACKOUT else drawing.between(0.1, 2.5 * _SESSION_S)
+        drawing.add(at_s + drawing.between(0.3, lasting_s), end, one, away_s)
+
+
+def _one_after_the_other(drawing: _Drawing) -> None:
+    """One broker is away, long enough to leave the ISR. Meanwhile something happens to the second; then the third goes,
+    which has everything, and the two others have to do without it.
+    """
+    away_s = drawing.between(_LATE_S, 3 * _SESSION_S)
+    at_s = drawing.begin(away_s + 3.0)
+    first, second, third = drawing.cast()[:3]
+    drawing.add(at_s, drawing.one_of((CRASH, STOP, STOP, POWER, PAUSE)), first, away_s)
+    then_s = at_s + drawing.between(0.6 * away_s, away_s)
+    harm = drawing.one_of((POWER, CRASH, STOP, EMPTY, BIT_FLIP, HEADER_FLIP, HEADER_FLIP))
+    harm_s = drawing.between(0.1, _SESSION_S)
+    drawing.add(then_s, harm, second, harm_s)
+    last_s = then_s + drawing.between(0.0, harm_s)
+    drawing.add(
+        last_s, drawing.one_of((CRASH, STOP, STOP, PAUSE)), third, drawing.between(_SESSION_S, 2.5 * _SESSION_S)
+    )
+
+
+def _rolling(drawing: _Drawing) -> None:
+    """One broker after the other is started again, back before its session is over or long after."""
+    rounds, gap_s = 3 + drawing.random.below(5), drawing.between(0.5, 4.0)
+    kind = drawing.one_of((CRASH, CRASH, POWER, STOP))
+    is_brief = drawing.random.below(3)
+    at_s = drawing.begin(rounds * gap_s)
+    names = drawing.cast()
+    for number in range(rounds):
+        away_s = drawing.between(0.05, 0.5) if is_brief else drawing.between(_SESSION_S, 1.5 * _SESSION_S)
+        drawing.add(at_s + number * gap_s, kind, names[number % len(names)], away_s)
+
+
+def _dark(drawing: _Drawing) -> None:
+    """All lose power, again and again."""
+    rounds, gap_s = 1 + drawing.random.below(3), drawing.between(0.5, 4.0)
+    at_s = drawing.begin(rounds * gap_s)
+    for number in range(rounds):
+        drawing.add(at_s + number * gap_s, BLACKOUT, EVERYBODY, drawing.between(0.05, 1.0))
+
+
+def _far_away(drawing: _Drawing) -> None:
+    """One broker comes back over links that are slow, and has much to catch up with, or has lost everything."""
+    away_s = drawing.between(0.2, 2 * _SESSION_S)
+    at_s = drawing.begin(away_s + 3.0)
+    one, *others = drawing.cast()
+    drawing.add(at_s, drawing.one_of((CRASH, POWER, STOP, EMPTY)), one, away_s)
+    slow_s, amount = drawing.between(2.0, 12.0), round(drawing.between(20.0, 300.0), 1)
+    for other in others:
+        drawing.add(at_s + away_s * drawing.between(0.0, 0.9), SLOW_LINK, one, slow_s, peer=other, amount=amount)
+    if drawing.random.below(2):
+        drawing.add(at_s + away_s + drawing.between(0.5, 3.0), drawing.one_of((CRASH, POWER, PAUSE)), one, 1.0)
+
+
+def _bad_disk(drawing: _Drawing) -> None:
+    """Syncs of one disk fail, and soon after the machine loses power, once or several times."""
+    rounds, gap_s = 1 + drawing.random.below(3), drawing.between(1.5, 4.0)
+    at_s = drawing.begin(rounds * gap_s)
+    one = drawing.one_of(drawing.brokers)
+    for number in range(rounds):
+        begins_s, lasting_s = at_s + number * gap_s, drawing.between(0.2, 1.0)
+        drawing.add(begins_s, drawing.one_of((ROTTEN_CACHE, ROTTEN_CACHE, SYNC_ERROR)), one, lasting_s)
+        drawing.add(begins_s + lasting_s + drawing.between(0.0, 0.8), POWER, one, drawing.between(0.1, 0.5))
+
+
+_STORIES_ALONE: Final = (_bad_disk,)
+_STORIES_TOGETHER: Final = (
+    _cut_off, _cut_off, _one_after_the_other, _one_after_the_other, _one_after_the_other, _rolling, _dark, _far_away,
+    _bad_disk,
+)  # fmt: skip
 
 
 def _lasting_s(kind: str, random: Random) -> float:

@@ -1,29 +1,73 @@
-"""Safeguards that can be switched off by name, to show that the simulator would miss them.
+"""Safeguards that can be switched off by name, to show that a drawn run would notice.
 
-Noun: a `Mutation`, a broker with one safeguard less.
-
-Rule: each takes away one thing that this project promises, by replacing a function or two, and for each a test shows
-that some seeds fail that do not fail with it. A mutation that no seed catches is a hole in the simulator, not a safe
-broker. Those of a single broker are here, those of a cluster in `cluster_mutations`.
+A `Mutation` takes away one thing that this project promises, by replacing a function or two, and names the violation
+that follows. A replacement has the parameters of what it replaces: one that has drifted from the code is refused when
+it is applied, for whatever it broke would look like a catch. `campaign` runs mutations under drawn faults. A mutation
+that no seed catches is a hole in the simulator, not a safe broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from typing import Any
+from types import FunctionType
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from penstock.cluster.journal import Journal
+from penstock.client.consumer import commits as client_commits
+from penstock.client.consumer import fetcher
+from penstock.client.consumer.chunks import Chunk
+from penstock.client.consumer.commits import Commits
+from penstock.client.consumer.positions import Place
+from penstock.client.consumer.types import TopicPartition
+from penstock.client.offset_stores.base import OffsetAndMetadata
+from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.partition_queue import Held, PartitionQueue
+from penstock.client.producer.sequences import UNNUMBERED, PartitionSequences, ProducerId
+from penstock.cluster import broker_changes, broker_news, controller_duties, elections, isr_changes
+from penstock.cluster.broker_news import BrokerNews
+from penstock.cluster.image import ClusterImage, PartitionImage
+from penstock.cluster.isr_changes import IsrRefusal, IsrRequest
+from penstock.cluster.journal import Entry, Journal
+from penstock.cluster.layout import BrokerRegistration
+from penstock.cluster.partition_rules import PartitionRules
+from penstock.coordination import commits as group_commits
+from penstock.coordination.events import RequestContext, Turn
+from penstock.coordination.group_records import GroupRecord
+from penstock.coordination.groups import syncing
+from penstock.coordination.groups.group import Group, GroupState
+from penstock.coordination.groups.members import Member
+from penstock.coordination.groups.rebalance import answer_syncs
+from penstock.coordination.service import GroupService, _Shard
 from penstock.log import opening, segment_recovery
-from penstock.log.flush import Flush, GroupCommit
-from penstock.log.producers.state import NEW, ProducerStates
-from penstock.log.walk import walk
+from penstock.log.damage import LogDamage
+from penstock.log.flush import Done, Flush, Flushable, GroupCommit
+from penstock.log.partition_log import Appended, PartitionLog
+from penstock.log.producers.state import NEW, ProducerStates, Verdict
+from penstock.log.producers.state import ProducerBatch as StoredBatch
+from penstock.log.segment_recovery import Damage
+from penstock.log.walk import Piece, walk
+from penstock.records import Buffer, records_of, scan
+from penstock.replication import partition as partitions
+from penstock.replication.fetch_course import Course
+from penstock.replication.following import EpochEnd, Epochs, Position
+from penstock.replication.leadership import UNKNOWN_START, Leadership, Progress
 from penstock.replication.partition import Partition
+from penstock.replication.replicas import Replicas
+from penstock.runtime.files import File, Files
 from penstock.testing.simulated_files import SimulatedFile
-from penstock.testing.simulation.cluster_mutations import CLUSTER_MUTATIONS
-from penstock.testing.simulation.mutation import Mutation
+from penstock.testing.simulation.cluster import CannotStart
+from penstock.testing.simulation.healing import Unhealed
+from penstock.testing.simulation.observing import InvariantBroken
+from penstock.testing.simulation.run import Violation
+from penstock.testing.simulation.scheduler import SimulationFailed
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.sync_group import SyncGroupRequest
+from penstock.wire.types import Message
+
+SOMETHING: Final = "…"
 
 
 class UnknownMutation(ValueError):
@@ -31,12 +75,91 @@ class UnknownMutation(ValueError):
         super().__init__(f"there is no mutation {name!r}: there are {', '.join(MUTATIONS)}")
 
 
-def _durable_at_once(self: GroupCommit, log: Any, offset: int, done: Callable[[None], None], **given: Any) -> None:
+class DriftedMutation(TypeError):
+    """A replacement that no longer fits what it replaces: the code has changed, the mutation has not."""
+
+
+class Expected(NamedTuple):
+    """A violation by its class and its sentence, in which `…` stands for anything."""
+
+    error: type[SimulationFailed]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.error.__name__}: {self.sentence}"
+
+    def matches(self, problem: str) -> bool:
+        """Whether the problem of a report is this one."""
+        pattern = ".*".join(map(re.escape, self.sentence.split(SOMETHING)))
+        return problem.startswith(f"{self.error.__name__}: ") and re.search(pattern, problem) is not None
+
+
+class Mutation(NamedTuple):
+    """In `replaced`, each `target.attribute` becomes the third; at least one of `expected` follows, sooner or later.
+
+    `brokers` is how many it takes.
+    """
+
+    what: str
+    replaced: tuple[tuple[Any, str, Any], ...]
+    expected: tuple[Expected, ...]
+    brokers: int = 3
+
+    def is_caught_by(self, problem: str) -> bool:
+        return any(expected.matches(problem) for expected in self.expected)
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The project without that safeguard; UnknownMutation, DriftedMutation."""
+    mutation = MUTATIONS.get(name)
+    if mutation is None:
+        raise UnknownMutation(name)
+    with ExitStack() as stack:
+        for target, attribute, replacement in mutation.replaced:
+            require_same_shape(target, attribute, replacement)
+            stack.enter_context(mock.patch.object(target, attribute, replacement))
+        yield
+
+
+def require_same_shape(target: Any, attribute: str, replacement: Any) -> None:
+    """DriftedMutation unless it can stand for `target.attribute`: same kind, same parameters, same defaults."""
+    where = f"{getattr(target, '__qualname__', target.__name__)}.{attribute}"
+    try:
+        original = inspect.getattr_static(target, attribute)
+    except AttributeError:
+        raise DriftedMutation(f"{where} is not there any more") from None
+    if isinstance(original, property) and isinstance(replacement, property):
+        original, replacement = original.fget, replacement.fget
+    if not isinstance(original, FunctionType) or not isinstance(replacement, FunctionType):
+        kinds = f"{type(original).__name__}, its replacement a {type(replacement).__name__}"
+        raise DriftedMutation(f"{where} is a {kinds}")
+    if inspect.iscoroutinefunction(original) != inspect.iscoroutinefunction(replacement):
+        raise DriftedMutation(f"one of {where} and its replacement is awaited, the other is not")
+    expected, found = _parameters(original), _parameters(replacement)
+    if expected != found:
+        raise DriftedMutation(f"{where} takes ({', '.join(expected)}), its replacement ({', '.join(found)})")
+
+
+def _parameters(function: FunctionType) -> list[str]:
+    bare = [each.replace(annotation=each.empty) for each in inspect.signature(function).parameters.values()]
+    return [f"{'*, ' if each.kind is each.KEYWORD_ONLY else ''}{each}" for each in bare]
+
+
+# --- one broker: its log, its disk, its tree
+
+
+def _durable_at_once(self: GroupCommit, log: Flushable, offset: int, done: Done, *, is_urgent: bool = True) -> None:
+    assert isinstance(log, PartitionLog)
     log.durability.flushed_offset = max(log.flushed_offset, offset)
     done(None)
 
 
-def _always_new(self: ProducerStates, *args: Any, **options: Any) -> Any:
+def _walk_unverified(file: File, start: int, end: int, *, verify: bool = True) -> Iterator[Piece]:
+    return _REAL_WALK(file, start, end, verify=False)
+
+
+def _always_new(self: ProducerStates, batch: StoredBatch, *, from_client: bool = True) -> Verdict:
     return NEW
 
 
@@ -50,9 +173,13 @@ def _run_without_names(self: Flush) -> None:
     _REAL_RUN(self)
 
 
-def _append_without_sync(self: Journal, entries: Any) -> None:
+def _no_failed_sync(files: Files, folder: str) -> bool:
+    return False
+
+
+def _append_without_sync(self: Journal, entries: list[Entry]) -> None:
     with mock.patch.object(SimulatedFile, "sync", _no_sync):
-        _REAL_APPEND(self, entries)
+        _REAL_JOURNAL_APPEND(self, entries)
 
 
 def _no_sync(self: SimulatedFile) -> None:
@@ -68,53 +195,454 @@ def _advance_over_unsynced(self: Partition) -> None:
         log.durability.flushed_offset = synced
 
 
+_REAL_WALK = walk
 _REAL_RUN = Flush.run
-_REAL_APPEND = Journal.append
+_REAL_JOURNAL_APPEND = Journal.append
 _REAL_ADVANCE = Partition._advance
 
-_ROT = "2 rotten-cache broker-0 for 0.3 | 2.6 power broker-0 for 0.2 | 6 rotten-cache broker-0 for 0.3 | "
-_ROT += "6.6 power broker-0 for 0.2 | 9 rotten-cache broker-0 for 0.3 | 9.5 power broker-0 for 0.2"
 
-MUTATIONS: dict[str, Mutation] = {
+# --- replication and control
+
+
+def _follow_and_cut(self: Partition, image: PartitionImage) -> bool:
+    is_new = _REAL_FOLLOW(self, image)
+    if is_new and self.log.log_end_offset > self.log.high_watermark and self.log.failure is None:
+        self.cut(self.log.high_watermark)
+    return is_new
+
+
+def _no_divergence(position: Position, log_end: int, epochs: Epochs) -> EpochEnd | None:
+    return None
+
+
+def _lead_with_all(self: Partition, image: PartitionImage, me: int, brokers: Mapping[int, int], now_ms: float) -> bool:
+    if self.leadership is None:
+        self.log.advance_high_watermark(self.log.log_end_offset)
+    return _REAL_LEAD(self, image, me, brokers, now_ms)
+
+
+def _when_durable_here(self: Replicas, partition: Partition, end_offset: int, timeout_ms: float, done: Any) -> None:
+    self.when_durable(partition, end_offset, done)
+
+
+def _only_the_asked_for(self: Leadership) -> frozenset[int]:
+    return frozenset(self.isr if self._pending is None else self._pending.isr)
+
+
+def _may_join_at_once(self: Leadership, broker: int, known: Mapping[int, int]) -> bool:
+    return known.get(broker) == self._followers[broker].broker_epoch
+
+
+def _may_join_as_before(self: Leadership, broker: int, known: Mapping[int, int]) -> bool:
+    return broker in known and self._followers[broker].log_end >= max(self.high_watermark, self.epoch_start)
+
+
+def _known_already(
+    self: Partition,
+    broker: int,
+    broker_epoch: int,
+    position: Position,
+    brokers: Mapping[int, int],
+    now_ms: float,
+    log_start: int = UNKNOWN_START,
+) -> tuple[ErrorCode, EpochEnd | None]:
+    return _REAL_ASKED_BY(self, broker, broker_epoch, position, {**brokers, broker: broker_epoch}, now_ms, log_start)
+
+
+def _forget_nothing(self: Progress, now_ms: float) -> None:
+    """Whatever a broker said before it came back goes on to count."""
+
+
+def _refuse_nobody(
+    partition: PartitionImage, request: IsrRequest, epochs: Mapping[int, int], leaving: Collection[int]
+) -> IsrRefusal | None:
+    return None
+
+
+def _append_without_producers(self: PartitionLog, batches: Buffer, *, now_ms: int) -> Appended | None:
+    with mock.patch.object(ProducerStates, "apply", return_value=None):
+        return _REAL_APPEND(self, batches, now_ms=now_ms)
+
+
+def _never_forgetful(registration: BrokerRegistration, known_epoch: int) -> bool:
+    return False
+
+
+def _nobody_emptied(
+    image: ClusterImage,
+    found: Mapping[int, BrokerRegistration],
+    dealt_with: Mapping[int, int],
+    unsettled: Iterable[int] = (),
+) -> BrokerNews:
+    return _REAL_NEWS(image, found, dealt_with, unsettled)._replace(emptied=())
+
+
+def _nothing_ends(damage: Damage | None) -> LogDamage | None:
+    return None
+
+
+def _nothing_is_missing(found: Any, recovery_point: int | None) -> LogDamage | None:
+    return None
+
+
+def _elect_in_the_same_epoch(
+    partition: PartitionImage,
+    live: Collection[int],
+    restarted: Collection[int],
+    controller_epoch: int,
+    rules: PartitionRules = elections._NO_RULES,
+    forgetful: Collection[int] = (),
+    emptied: Collection[int] = (),
+) -> PartitionImage | None:
+    return _REAL_ELECT(partition, live, (), controller_epoch, rules, forgetful, emptied)
+
+
+def _eligible_for_ever(
+    partition: PartitionImage, isr: tuple[int, ...], rules: PartitionRules, unsafe: Collection[int]
+) -> tuple[int, ...]:
+    return tuple(
+        broker
+        for broker in partition.replicas
+        if broker not in isr and broker not in unsafe and (broker in partition.isr or broker in partition.elr)
+    )
+
+
+_REAL_FOLLOW = Partition.follow
+_REAL_LEAD = Partition.lead
+_REAL_ASKED_BY = Partition.asked_by
+_REAL_APPEND = PartitionLog.append_as_follower
+_REAL_NEWS = broker_news.news_of_brokers
+_REAL_ELECT = elections.elect
+
+
+# --- the coordinators of groups
+
+
+def _anybody_may_commit(
+    group: Group, generation: int, member_id: str, instance_id: str | None, *, transactional: bool
+) -> None:
+    """Whatever the generation."""
+
+
+def _reply_at_once(self: Turn, to: RequestContext, message: Message, refusal: Callable[[ErrorCode], Message]) -> None:
+    self.reply(to, message)
+
+
+def _stay_in_charge(self: GroupService, partition: int) -> None:
+    """Another broker coordinates these groups; this one goes on."""
+
+
+def _serve_unloaded(self: _Shard) -> None:
+    if not self._closed:
+        self.machine.loaded(self._service.now_ms())
+        self.is_loaded = True
+        self._schedule()
+
+
+def _replay_backwards(self: _Shard, data: bytes) -> bool:
+    headers = scan(data).headers
+    for header in reversed(headers):
+        for record in () if header.is_control else records_of(data, header):
+            self._replay(record.key, record.value, record.offset)
+    self._position = headers[-1].next_offset if headers else self._position
+    return bool(headers)
+
+
+def _assign_at_once(group: Group, request: SyncGroupRequest, turn: Turn) -> None:
+    assignments = {each.member_id: each.assignment for each in request.assignments}
+    turn.write(GroupRecord(group.group_id, group.saved(turn.now_ms, assignments)))
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+    answer_syncs(group, ErrorCode.NONE, turn)
+    group.enter(GroupState.STABLE, turn.now_ms)
+
+
+def _same_generation(self: Group, now_ms: int) -> None:
+    _REAL_NEXT_GENERATION(self, now_ms)
+    self.generation = max(1, self.generation - 1)
+
+
+_REAL_NEXT_GENERATION = Group.next_generation
+
+
+# --- clients
+
+
+def _requeue_unnumbered(self: PartitionQueue, batch: ProducerBatch) -> None:
+    batch.numbers = UNNUMBERED
+    _REAL_REQUEUE(self, batch)
+
+
+def _requeue_last(self: PartitionQueue, batch: ProducerBatch) -> None:
+    batch.numbers = UNNUMBERED
+    self.waiting.append(batch)
+
+
+def _always_known(self: PartitionSequences, now_ms: float) -> bool:
+    return False
+
+
+def _settle_at_once(self: PartitionQueue, producer: ProducerId | None) -> ProducerBatch | Held | None:
+    if not self.sequences.reset():
+        return _REAL_SETTLE(self, producer)
+    for batch in self.waiting:
+        batch.numbers = UNNUMBERED
+    return None
+
+
+def _fetched_so_far(self: Commits, places: Iterable[Place]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        place.partition: OffsetAndMetadata(place.fetch_offset, place.fetch_epoch, "")
+        for place in places
+        if place.position >= 0 and place.has_position and self._saved.get(place.partition) != place.fetch_offset
+    }
+
+
+def _enter_at_once(self: client_commits._Row) -> Any:
+    place = _REAL_ENTER(self)
+    if not place.done():
+        place.set_result(None)
+    return place
+
+
+_REAL_REQUEUE = PartitionQueue.requeue
+_REAL_SETTLE = PartitionQueue._settle
+_REAL_ENTER = client_commits._Row.enter
+
+
+def _broken(sentence: str) -> Expected:
+    return Expected(InvariantBroken, sentence)
+
+
+def _found(sentence: str) -> Expected:
+    return Expected(Violation, sentence)
+
+
+_UNDURABLE: Final = _broken("the watermark of … is …, durable on …, where … are demanded")
+_LEADER_LACKS: Final = _broken("leads in epoch … and has … where … is committed")
+_IN_SYNC_LACKS: Final = _broken("is in sync and has … where … is committed")
+_CUT: Final = _broken("is in sync and cuts off …, which is committed")
+_COMMITTED_TWICE: Final = _broken("commits …, where … is committed")
+_STORED_OTHERWISE: Final = _broken("stores …, which others have as …")
+_TOLD_EARLY: Final = _broken("a producer is told of offset …, and no more than … is committed")
+_EPOCH_OF_TWO: Final = _broken("epoch … is led by … and by …")
+_TWICE: Final = _found("is stored twice, at … and at …")
+_LOST: Final = _found("was acknowledged at … and is lost")
+_REPLACED: Final = _found("was acknowledged at …, where now … is")
+_OUT_OF_ORDER: Final = _found("at … is …, after number … of the same writer")
+_SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
+_OWNED_TWICE: Final = _found("is given to … and to … in generation …")
+_UNREAD: Final = Expected(Unhealed, "who follows has caught up: not within …")
+
+ALONE: Final = 1
+
+MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-without-sync": Mutation(
-        "acks=all is answered before the disk has the records", ((GroupCommit, "when_durable", _durable_at_once),)
+        "acks=all is answered before the disk has the records",
+        ((GroupCommit, "when_durable", _durable_at_once),),
+        (_UNDURABLE,),
+        ALONE,
     ),
     "recovery-without-checksum": Mutation(
         "recovery believes every batch whose header looks sound",
-        ((segment_recovery, "walk", partial(walk, verify=False)),),
+        ((segment_recovery, "walk", _walk_unverified),),
+        (_UNREAD, _LEADER_LACKS),
+        ALONE,
     ),
     "retries-are-appended": Mutation(
         "a batch that was stored before is stored again when it is sent again",
         ((ProducerStates, "check", _always_new),),
+        (_TWICE, _SEQUENCE_AGAIN),
+        ALONE,
     ),
     "failed-syncs-count": Mutation(
-        "a sync that failed is taken for one that did not", ((Flush, "run", _run_whatever_happens),)
+        "a sync that failed is taken for one that did not",
+        ((Flush, "run", _run_whatever_happens),),
+        (_LEADER_LACKS,),
+        ALONE,
     ),
     "rotten-cache-believed": Mutation(
         "after a sync that failed, a restart believes what it finds in the page cache",
-        ((opening, "has_failed_sync", lambda files, folder: False),),
-        schedule=_ROT,
+        ((opening, "has_failed_sync", _no_failed_sync),),
+        (_LEADER_LACKS,),
+        ALONE,
     ),
     "segments-without-names": Mutation(
-        "new segments are synced, their names in the folder are not", ((Flush, "run", _run_without_names),)
+        "new segments are synced, their names in the folder are not",
+        ((Flush, "run", _run_without_names),),
+        (_LEADER_LACKS,),
+        ALONE,
     ),
     "tree-without-sync": Mutation(
-        "changes of the metadata are answered before the disk has them", ((Journal, "append", _append_without_sync),)
+        "changes of the metadata are answered before the disk has them",
+        ((Journal, "append", _append_without_sync),),
+        (Expected(CannotStart, "does not start: …"),),
+        ALONE,
     ),
     "watermark-over-unsynced": Mutation(
-        "consumers are given what a power loss can take back", ((Partition, "_advance", _advance_over_unsynced),)
+        "consumers are given what a power loss can take back",
+        ((Partition, "_advance", _advance_over_unsynced),),
+        (_UNDURABLE,),
+        ALONE,
     ),
-    **CLUSTER_MUTATIONS,
+    "truncate-by-watermark": Mutation(
+        "a follower cuts its log at its own watermark, not where epochs part",
+        ((Partition, "follow", _follow_and_cut),),
+        (_CUT,),
+    ),
+    "divergence-ignored": Mutation(
+        "a follower is not told where its log parts from the leader's",
+        ((partitions, "divergence", _no_divergence),),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _CUT, _STORED_OTHERWISE),
+    ),
+    "follower-asks-before-sync": Mutation(
+        "a follower asks for more before what it has is on its disk",
+        ((Course, "must_sync", property(lambda self: False)),),
+        (_UNDURABLE,),
+    ),
+    "watermark-restored-too-high": Mutation(
+        "who begins to lead takes all that it has for committed",
+        ((Partition, "lead", _lead_with_all),),
+        (_UNDURABLE,),
+    ),
+    "acknowledge-without-watermark": Mutation(
+        "acks=all is answered when the leader alone has the records",
+        ((Replicas, "when_committed", _when_durable_here),),
+        (_TOLD_EARLY,),
+    ),
+    "shrink-before-answer": Mutation(
+        "who is to leave the ISR counts no more before the controller has agreed",
+        ((Leadership, "widest_isr", property(_only_the_asked_for)),),
+        (_IN_SYNC_LACKS, _LEADER_LACKS),
+    ),
+    "too-few-in-sync": Mutation(
+        "the watermark moves however few are in sync",
+        ((Leadership, "is_enough", property(lambda self: True)),),
+        (_UNDURABLE,),
+    ),
+    "join-too-early": Mutation(
+        "a follower joins the ISR before it has what is committed",
+        ((Leadership, "_may_join", _may_join_at_once),),
+        (_IN_SYNC_LACKS,),
+    ),
+    "broker-epochs-ignored": Mutation(
+        "what a broker said before it was started again counts afterwards",
+        (
+            (Partition, "asked_by", _known_already),
+            (Progress, "forget", _forget_nothing),
+            (Leadership, "_may_join", _may_join_as_before),
+            (isr_changes, "_refusal", _refuse_nobody),
+        ),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
+    ),
+    "producers-not-followed": Mutation(
+        "followers do not keep what they copy of idempotent producers",
+        ((PartitionLog, "append_as_follower", _append_without_producers),),
+        (_TWICE, _SEQUENCE_AGAIN),
+    ),
+    "forgetful-brokers-trusted": Mutation(
+        "who lost power is taken for one that has all that it told to have, where nothing is synced",
+        ((broker_news, "is_forgetful", _never_forgetful),),
+        (_LEADER_LACKS,),
+    ),
+    "emptied-brokers-trusted": Mutation(
+        "who comes back with an empty disk is taken for one that is in sync",
+        ((controller_duties, "news_of_brokers", _nobody_emptied),),
+        (_LEADER_LACKS,),
+    ),
+    "damage-taken-for-a-torn-end": Mutation(
+        "a log is cut where what was durable is damaged, and its broker is taken for one that is in sync",
+        ((opening, "_ended", _nothing_ends), (opening, "_missing_end", _nothing_is_missing)),
+        (_LEADER_LACKS,),
+    ),
+    "epoch-stays-after-restart": Mutation(
+        "a leader that was started again leads on in its old epoch",
+        ((elections, "elect", _elect_in_the_same_epoch), (broker_changes, "elect", _elect_in_the_same_epoch)),
+        (_EPOCH_OF_TWO,),
+    ),
+    "eligible-for-ever": Mutation(
+        "who has left the ISR is eligible however much was committed since",
+        ((elections, "_eligible", _eligible_for_ever),),
+        (_LEADER_LACKS,),
+    ),
+    "old-generations-commit": Mutation(
+        "a commit is accepted whatever the generation of its sender",
+        ((group_commits, "check_commit", _anybody_may_commit),),
+        (),
+    ),
+    "commits-answered-early": Mutation(
+        "a commit is answered before its record is committed",
+        ((Turn, "reply_when_written", _reply_at_once),),
+        (),
+    ),
+    "deposed-coordinator-serves": Mutation(
+        "a coordinator goes on when another broker leads its partition",
+        ((GroupService, "resign", _stay_in_charge),),
+        (),
+    ),
+    "coordinator-serves-unloaded": Mutation(
+        "a new coordinator answers before it has replayed its log",
+        ((_Shard, "load", _serve_unloaded),),
+        (),
+    ),
+    "commits-replayed-backwards": Mutation(
+        "of two commits for a partition, the older one counts after a replay",
+        ((_Shard, "_replay_all", _replay_backwards),),
+        (),
+    ),
+    "shares-answered-early": Mutation(
+        "members are told their shares before the record of the generation is committed",
+        ((syncing, "_assign", _assign_at_once),),
+        (_OWNED_TWICE,),
+    ),
+    "sessions-never-end": Mutation(
+        "a member stays in its group however long it is silent",
+        ((Member, "can_expire", property(lambda self: False)),),
+        (_UNREAD,),
+    ),
+    "generations-not-counted": Mutation(
+        "a rebalance ends in the generation in which it began",
+        ((Group, "next_generation", _same_generation),),
+        (_OWNED_TWICE,),
+    ),
+    "retries-renumbered": Mutation(
+        "the producer numbers a batch anew when it sends it again",
+        ((PartitionQueue, "requeue", _requeue_unnumbered),),
+        (_TWICE,),
+    ),
+    "retries-go-last": Mutation(
+        "the producer sends a batch that came back after those that were never sent",
+        ((PartitionQueue, "requeue", _requeue_last),),
+        (_OUT_OF_ORDER, _TWICE),
+    ),
+    "many-before-known": Mutation(
+        "the producer has several batches under way before a broker knows it",
+        ((PartitionSequences, "is_strange", _always_known),),
+        (_OUT_OF_ORDER, _TWICE, _SEQUENCE_AGAIN),
+    ),
+    "epoch-begun-too-soon": Mutation(
+        "after a gap the producer begins a new epoch before all that is under way is answered",
+        ((PartitionQueue, "_settle", _settle_at_once),),
+        (_TWICE,),
+    ),
+    "commits-what-was-fetched": Mutation(
+        "the consumer commits what it has fetched, not what it has handed out",
+        ((Commits, "consumed", _fetched_so_far),),
+        (_UNREAD,),
+    ),
+    "reads-after-revocation": Mutation(
+        "the consumer hands out what it had fetched of partitions that it has let go",
+        ((Chunk, "is_stale", property(lambda self: False)),),
+        (),
+    ),
+    "stale-answers-taken": Mutation(
+        "the consumer takes the answer to a fetch from where it no longer stands",
+        ((fetcher._Asked, "is_current", property(lambda self: True)),),
+        (_found("skipped from … to …"), _found("went back from … to …")),
+    ),
+    "commits-side-by-side": Mutation(
+        "the consumer has several commits under way at once",
+        ((client_commits._Row, "enter", _enter_at_once),),
+        (),
+    ),
 }
-
-
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """A project without that safeguard; UnknownMutation."""
-    mutation = MUTATIONS.get(name)
-    if mutation is None:
-        raise UnknownMutation(name)
-    with ExitStack() as stack:
-        for target, attribute, replacement in mutation.replaced:
-            stack.enter_context(mock.patch.object(target, attribute, replacement))
-        yield
