@@ -145,6 +145,9 @@ class Hand:
             return self._jump(host, int(fault.amount * 1000))
         if kind == kinds.SESSION:
             return self._end_sessions(host)
+        if kind == kinds.STALE:
+            server = self._cluster.tree.server_of(host.address)
+            return None if server is None else self._cluster.tree.hold(server)
         return self._disturb_broker(fault, host) if isinstance(host, SimulatedNode) else None
 
     def _disturb_broker(self, fault: Fault, node: SimulatedNode) -> Undo | None:
