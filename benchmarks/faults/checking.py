@@ -1,8 +1,12 @@
-"""The judgement on a run: what clients were told, held against what the cluster has in the end. Pure.
+"""The judgement on a run: what clients were told, compared with what the cluster has in the end. Pure.
 
-Rule, after Jepsen's checks of logs: what was acknowledged is there, where it was said to be, once, and in the order of
-its sending; what was read is what is there; a group was given everything, and nothing before its turn. A record that
-failed, or of which nothing was heard, may be there or not.
+After Jepsen's checks of logs. Every record that was handed to a client is acknowledged or fails; one that does neither
+until the client is closed is a finding. What was acknowledged is in the log, at its offset, once, and in the order of
+sending; a record that failed may be there or not. What was read is what is there, and a group reads everything.
+
+Every acknowledged commit is remembered. No later assignment of the partition, and no restarted reader, may start below
+the highest of them, and the group's committed offset in the end may not be below it. Records between the commit and
+the reader's position are read again after a rebalance; that is allowed and counted.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from benchmarks.faults.journal import Acked, Assigned, Event, Failed, Read, Told
+from benchmarks.faults.journal import Acked, Assigned, Committed, Event, Failed, Read, Sent, Told
 
 _EXAMPLES: Final = 5
 
@@ -29,12 +33,20 @@ Contents = Mapping[int, Sequence[Stored]]
 
 @dataclass
 class Verdict:
-    """`wrong` has what must not be, by kind: how often, and examples. The rest is told for those who wonder."""
+    """`wrong` counts the findings by kind, with examples. The other figures describe the run.
 
+    `handed_over` is the sum of `acked`, `failed` and `unresolved`, as long as nothing is wrong with the client itself.
+    `starts` counts the assignments whose first record was compared with the commits before it.
+    """
+
+    handed_over: int = 0
     acked: int = 0
     failed: int = 0
+    unresolved: int = 0
     read: int = 0
     read_again: int = 0
+    commits: int = 0
+    starts: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
@@ -52,7 +64,7 @@ class Verdict:
 
 
 def check_contents(contents: Contents) -> Verdict:
-    """What can be said of the log by itself: offsets without a hole, each record once and in the order of sending."""
+    """The log by itself: offsets without a hole, each record once and in the order of sending."""
     verdict = Verdict()
     for partition, records in contents.items():
         last: dict[str, int] = {}
@@ -70,18 +82,46 @@ def check_contents(contents: Contents) -> Verdict:
     return verdict
 
 
-def check_client(events: Sequence[Event], contents: Contents) -> Verdict:
-    """What one client was told."""
+def check_client(events: Sequence[Event], contents: Contents, committed: Mapping[int, int] | None = None) -> Verdict:
+    """What one client was told. `committed` is what its group has committed in the end, by partition."""
     verdict = Verdict()
-    _check_sending(verdict, events, contents)
-    _check_reading(verdict, events, contents)
+    _check_sends(verdict, events)
+    _check_acknowledgements(verdict, events, contents)
+    _check_reads(verdict, events, contents)
+    _check_starts(verdict, events)
+    if committed is not None:
+        _check_committed(verdict, events, committed)
     for event in events:
         if isinstance(event, Told):
             verdict.told[event.text] += 1
     return verdict
 
 
-def _check_sending(verdict: Verdict, events: Sequence[Event], contents: Contents) -> None:
+def _check_sends(verdict: Verdict, events: Sequence[Event]) -> None:
+    """Every record that was handed over has exactly one outcome."""
+    open_sends: dict[tuple[str, int, int], Sent] = {}
+    known: set[tuple[str, int, int]] = set()
+    for event in events:
+        if isinstance(event, Sent):
+            verdict.handed_over += 1
+            known.add((event.sender, event.partition, event.number))
+            open_sends[event.sender, event.partition, event.number] = event
+        elif isinstance(event, Acked | Failed):
+            identity = (event.sender, event.partition, event.number)
+            if identity not in known:
+                verdict.add("resolved, but never sent", _record(event))
+            elif open_sends.pop(identity, None) is None:
+                verdict.add("resolved twice", _record(event))
+    verdict.unresolved = len(open_sends)
+    for sent in open_sends.values():
+        verdict.add("never resolved", f"{_record(sent)}, sent at {sent.sent_s:.3f} s")
+
+
+def _record(event: Sent | Acked | Failed) -> str:
+    return f"{event.sender} {event.number} for partition {event.partition}"
+
+
+def _check_acknowledgements(verdict: Verdict, events: Sequence[Event], contents: Contents) -> None:
     places = {
         (partition, record.sender, record.number): record.offset
         for partition, records in contents.items()
@@ -98,12 +138,12 @@ def _check_sending(verdict: Verdict, events: Sequence[Event], contents: Contents
         where = f"{event.sender} {event.number}, acknowledged as {event.partition}/{event.offset}"
         if place is None:
             verdict.add("acknowledged, then lost", where)
-        # A broker that has the record already may say so without knowing where.
+        # A broker that has the record already may acknowledge it without knowing its offset.
         elif event.offset >= 0 and place != event.offset:
             verdict.add("acknowledged at another offset", f"{where}, is at {place}")
 
 
-def _check_reading(verdict: Verdict, events: Sequence[Event], contents: Contents) -> None:
+def _check_reads(verdict: Verdict, events: Sequence[Event], contents: Contents) -> None:
     there = {
         (partition, record.offset): (record.sender, record.number)
         for partition, records in contents.items()
@@ -134,3 +174,41 @@ def _check_reading(verdict: Verdict, events: Sequence[Event], contents: Contents
         positions[event.member, event.partition] = event.offset
     for partition, offset in there.keys() - seen:
         verdict.add("never read by the group", f"{partition}/{offset}")
+
+
+def _check_starts(verdict: Verdict, events: Sequence[Event]) -> None:
+    """The first record after an assignment is not below a commit that was acknowledged before the assignment."""
+    highest: dict[int, int] = {}
+    floors: dict[tuple[int, int], int] = {}
+    for event in events:
+        if isinstance(event, Committed):
+            verdict.commits += 1
+            for partition, offset in event.offsets:
+                highest[partition] = max(offset, highest.get(partition, 0))
+        elif isinstance(event, Assigned):
+            for partition in event.partitions:
+                floors[event.member, partition] = highest.get(partition, 0)
+        elif isinstance(event, Read):
+            floor = floors.pop((event.member, event.partition), None)
+            if floor is None:
+                continue
+            verdict.starts += 1
+            if event.offset < floor:
+                verdict.add(
+                    "started below an acknowledged commit",
+                    f"member {event.member}, partition {event.partition}: at {event.offset}, {floor} was committed",
+                )
+
+
+def _check_committed(verdict: Verdict, events: Sequence[Event], committed: Mapping[int, int]) -> None:
+    """What the group has committed in the end is not below any commit that was acknowledged."""
+    highest: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Committed):
+            for partition, offset in event.offsets:
+                highest[partition] = max(offset, highest.get(partition, 0))
+    for partition, offset in highest.items():
+        if committed.get(partition, -1) < offset:
+            found = committed.get(partition)
+            now = "nothing is" if found is None else f"{found} is"
+            verdict.add("committed, then lost", f"partition {partition}: {offset} was acknowledged, {now} committed")

@@ -1,24 +1,70 @@
-"""The clients that load the cluster: confluent-kafka, kafka-python and ours, behind one small face.
+"""The clients that load the cluster: confluent-kafka, kafka-python and ours, behind one small interface.
 
-Rule: each produces idempotently with acks=all and consumes in a group that commits by itself. Settings are as shipped
-but for one: how long a client waits for an answer, since a broker that is paused or cut off says nothing, and as
-shipped all of them wait for half a minute or more before they ask another one.
+Each produces idempotently with acks=all and consumes in a group. confluent-kafka and kafka-python commit by themselves
+and report commits to a callback; kafka-python does not report its last one, which its reader does instead. Ours has no
+such callback, so its reader commits once a second with `commit_async`, and waits for the commit when partitions are
+revoked and at the end.
+
+`SETTINGS` holds everything that is set on a client beyond addresses, topic and group; reports print it. A broker that
+is paused or cut off says nothing, and as shipped all three clients wait for half a minute or more before they ask
+another one. That is why the time-outs are shorter here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 ANSWER_MS: Final = 2_000
 DELIVERY_MS: Final = 120_000
 SESSION_MS: Final = 10_000
 COMMIT_MS: Final = 1_000
-_FLUSH_S: Final = 120.0
+# Longer than any record may take, so that what is not resolved then never will be.
+FLUSH_S: Final = DELIVERY_MS / 1000 + 10
+CLOSE_S: Final = 5.0
+
+CONFLUENT, KAFKA_PYTHON, OURS = "confluent-kafka", "kafka-python", "penstock"
+SETTINGS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    CONFLUENT: {
+        "producer": {
+            "enable.idempotence": True, "request.timeout.ms": ANSWER_MS, "socket.timeout.ms": ANSWER_MS * 2,
+            "delivery.timeout.ms": DELIVERY_MS, "log_level": 0,
+        },
+        "consumer": {
+            "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS, "auto.commit.interval.ms": COMMIT_MS,
+            "socket.timeout.ms": ANSWER_MS * 2, "log_level": 0,
+        },
+    },
+    KAFKA_PYTHON: {
+        "producer": {
+            "enable_idempotence": True, "acks": "all", "request_timeout_ms": ANSWER_MS,
+            "delivery_timeout_ms": DELIVERY_MS, "reconnect_backoff_max_ms": 1000,
+        },
+        "consumer": {
+            "auto_offset_reset": "earliest", "session_timeout_ms": SESSION_MS, "auto_commit_interval_ms": COMMIT_MS,
+            "reconnect_backoff_max_ms": 1000, "request_timeout_ms": SESSION_MS + ANSWER_MS,
+            "heartbeat_interval_ms": 1000,
+        },
+    },
+    OURS: {
+        "producer": {"enable_idempotence": True, "request_timeout_ms": ANSWER_MS, "delivery_timeout_ms": DELIVERY_MS},
+        "consumer": {
+            "auto_offset_reset": "earliest", "session_timeout_ms": SESSION_MS, "enable_auto_commit": False,
+            "request_timeout_ms": ANSWER_MS,
+        },
+    },
+}  # fmt: skip
 
 Done = Callable[[int, str], None]  # the offset, -1 if it is not known, and what went wrong, if anything
 OnAssigned = Callable[[list[int]], None]
+OnCommitted = Callable[[Mapping[int, int]], None]  # offsets by partition, of a commit that was acknowledged
 Fetched = tuple[int, int, bytes]
+
+
+def group_of(client: str) -> str:
+    return f"group-{client}"
 
 
 class Sender(Protocol):
@@ -27,15 +73,17 @@ class Sender(Protocol):
     def send(self, partition: int, value: bytes, done: Done) -> None: ...
 
     def serve(self) -> None:
-        """Called often: tells what became of records, where the library does not do that in a thread of its own."""
+        """Called often: reports what became of records, where the library has no thread of its own for that."""
 
     def close(self) -> None:
-        """Wait for all that was sent."""
+        """Wait for everything that was sent, for at most FLUSH_S and CLOSE_S."""
 
 
 class Reader(Protocol):
-    def poll(self, timeout_s: float) -> list[Fetched]:
-        """Partition, offset and value of what is new. Raises what the library tells the application."""
+    def poll(self, timeout_s: float) -> Iterator[Fetched]:
+        """Partition, offset and value of what is new; each is yielded before the library is asked for more, so that
+        an assignment is reported between the records of the old one and those of the new one. Raises what the library
+        tells the application."""
 
     def close(self) -> None: ...
 
@@ -46,13 +94,7 @@ class ConfluentSender:
 
         self.is_broken = False
         self._topic = topic
-        self._producer = Producer(
-            {
-                "bootstrap.servers": ",".join(bootstrap), "enable.idempotence": True, "acks": "all", "log_level": 0,
-                "request.timeout.ms": ANSWER_MS, "socket.timeout.ms": ANSWER_MS * 2,
-                "delivery.timeout.ms": DELIVERY_MS,
-            }
-        )  # fmt: skip
+        self._producer = Producer({"bootstrap.servers": ",".join(bootstrap), **SETTINGS[CONFLUENT]["producer"]})
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def on_delivery(error: Any, message: Any) -> None:
@@ -68,42 +110,43 @@ class ConfluentSender:
         self._producer.poll(0)
 
     def close(self) -> None:
-        self._producer.flush(_FLUSH_S)
+        self._producer.flush(FLUSH_S)
 
 
 class ConfluentReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+                 on_committed: OnCommitted) -> None:  # fmt: skip
         from confluent_kafka import Consumer
 
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": ",".join(bootstrap), "group.id": group, "auto.offset.reset": "earliest",
-                "session.timeout.ms": SESSION_MS, "auto.commit.interval.ms": COMMIT_MS, "log_level": 0,
-                "socket.timeout.ms": ANSWER_MS * 2,
-            }
-        )  # fmt: skip
+        def committed(error: Any, partitions: list[Any]) -> None:
+            if error is None:
+                on_committed(
+                    {each.partition: each.offset for each in partitions if not each.error and each.offset >= 0}
+                )
 
         def assigned(_: Any, partitions: list[Any]) -> None:
             on_assigned([each.partition for each in partitions])
 
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": ",".join(bootstrap), "group.id": group, "on_commit": committed,
+                **SETTINGS[CONFLUENT]["consumer"],
+            }
+        )  # fmt: skip
         self._consumer.subscribe([topic], on_assign=assigned)
 
-    def poll(self, timeout_s: float) -> list[Fetched]:
+    def poll(self, timeout_s: float) -> Iterator[Fetched]:
         from confluent_kafka import KafkaException
 
-        found: list[Fetched] = []
-        first_error: Any = None
-        for message in self._consumer.consume(500, timeout_s):
+        message = self._consumer.poll(timeout_s)
+        while message is not None:
             error = message.error()
             if error is not None:
-                first_error = first_error or error
-                continue
+                raise KafkaException(error)
             partition, offset, value = message.partition(), message.offset(), message.value()
             if partition is not None and offset is not None and isinstance(value, bytes):
-                found.append((partition, offset, value))
-        if first_error is not None and not found:
-            raise KafkaException(first_error)
-        return found
+                yield partition, offset, value
+            message = self._consumer.poll(0)
 
     def close(self) -> None:
         self._consumer.close()
@@ -115,10 +158,7 @@ class KafkaPythonSender:
 
         self.is_broken = False
         self._topic = topic
-        self._producer = KafkaProducer(
-            bootstrap_servers=list(bootstrap), enable_idempotence=True, acks="all", request_timeout_ms=ANSWER_MS,
-            delivery_timeout_ms=DELIVERY_MS, reconnect_backoff_max_ms=1000,
-        )  # fmt: skip
+        self._producer = KafkaProducer(bootstrap_servers=list(bootstrap), **SETTINGS[KAFKA_PYTHON]["producer"])
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def failed(error: BaseException) -> None:
@@ -133,34 +173,58 @@ class KafkaPythonSender:
         """It has a thread."""
 
     def close(self) -> None:
-        self._producer.flush(_FLUSH_S)
-        self._producer.close(timeout=5)
+        try:
+            self._producer.flush(FLUSH_S)
+        finally:
+            self._producer.close(timeout=CLOSE_S)
 
 
 class KafkaPythonReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+                 on_committed: OnCommitted) -> None:  # fmt: skip
         from kafka import ConsumerRebalanceListener, KafkaConsumer
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
                 pass
 
-            def on_partitions_assigned(self, assigned: Any) -> None:
+            def on_partitions_assigned(_, assigned: Any) -> None:  # noqa: N805 - `self` is the reader
+                self._next.clear()
                 on_assigned([each.partition for each in assigned])
 
+        def committed(offsets: Any, response: Any) -> None:
+            if not isinstance(response, BaseException):
+                on_committed({at.partition: each.offset for at, each in offsets.items()})
+
+        self._topic, self._on_committed = topic, on_committed
+        self._next: dict[int, int] = {}
         self._consumer = KafkaConsumer(
-            bootstrap_servers=list(bootstrap), group_id=group, auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS, auto_commit_interval_ms=COMMIT_MS, reconnect_backoff_max_ms=1000,
-            request_timeout_ms=SESSION_MS + ANSWER_MS, heartbeat_interval_ms=1000,
+            bootstrap_servers=list(bootstrap), group_id=group, default_offset_commit_callback=committed,
+            **SETTINGS[KAFKA_PYTHON]["consumer"],
         )  # fmt: skip
         self._consumer.subscribe([topic], listener=Listener())
 
-    def poll(self, timeout_s: float) -> list[Fetched]:
-        found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        return [(at.partition, each.offset, each.value) for at, records in found.items() for each in records]
+    def poll(self, timeout_s: float) -> Iterator[Fetched]:
+        for at, records in self._consumer.poll(timeout_ms=int(timeout_s * 1000)).items():
+            for each in records:
+                self._next[at.partition] = each.offset + 1
+                yield at.partition, each.offset, each.value
 
     def close(self) -> None:
-        self._consumer.close()
+        """What it commits when it is closed is not reported to the callback, so that is committed here."""
+        from kafka import OffsetAndMetadata, TopicPartition
+
+        owned = {each.partition for each in self._consumer.assignment()}
+        last = {partition: offset for partition, offset in self._next.items() if partition in owned}
+        try:
+            if last:
+                self._consumer.commit(
+                    {TopicPartition(self._topic, at): OffsetAndMetadata(offset) for at, offset in last.items()},
+                    timeout_ms=CLOSE_S * 1000,
+                )
+                self._on_committed(last)
+        finally:
+            self._consumer.close()
 
 
 class OurSender:
@@ -169,9 +233,7 @@ class OurSender:
 
         self.is_broken = False
         self._topic = topic
-        self._producer: Producer[bytes, bytes] = Producer(
-            list(bootstrap), enable_idempotence=True, request_timeout_ms=ANSWER_MS, delivery_timeout_ms=DELIVERY_MS
-        )
+        self._producer: Producer[bytes, bytes] = Producer(list(bootstrap), **SETTINGS[OURS]["producer"])
 
     def send(self, partition: int, value: bytes, done: Done) -> None:
         def ended(delivery: Any) -> None:
@@ -187,26 +249,57 @@ class OurSender:
         """It has a thread."""
 
     def close(self) -> None:
-        self._producer.flush(_FLUSH_S)
-        self._producer.close()
+        try:
+            self._producer.flush(FLUSH_S)
+        finally:
+            self._producer.close(CLOSE_S)
 
 
 class OurReader:
-    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned) -> None:
+    def __init__(self, bootstrap: Sequence[str], topic: str, group: str, on_assigned: OnAssigned,
+                 on_committed: OnCommitted) -> None:  # fmt: skip
         from penstock import Consumer
 
+        self._on_committed = on_committed
+        self._commit_at_s = time.monotonic() + COMMIT_MS / 1000
+        self._is_closing = False
         self._consumer: Consumer[Any, Any] = Consumer(
-            topic, bootstrap_servers=list(bootstrap), group_id=group, auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS, auto_commit_interval_ms=COMMIT_MS, request_timeout_ms=ANSWER_MS,
-        )  # fmt: skip
+            topic, bootstrap_servers=list(bootstrap), group_id=group, **SETTINGS[OURS]["consumer"]
+        )
         self._consumer.on_assign(lambda partitions: on_assigned([each.partition for each in partitions]))
+        self._consumer.on_revoke(self._revoked)
+        self._consumer.on_lost(lambda _: None)
 
-    def poll(self, timeout_s: float) -> list[Fetched]:
+    def poll(self, timeout_s: float) -> Iterator[Fetched]:
+        if time.monotonic() > self._commit_at_s:
+            self._commit_at_s = time.monotonic() + COMMIT_MS / 1000
+            self._consumer.commit_async(callback=self._committed)
         found = self._consumer.poll(int(timeout_s * 1000))
-        return [(at.partition, each.offset, each.value) for at, records in found.items() for each in records]
+        yield from ((at.partition, each.offset, each.value) for at, records in found.items() for each in records)
 
     def close(self) -> None:
+        self._commit_and_wait()
+        self._is_closing = True
         self._consumer.close()
+
+    def _revoked(self, _: Any) -> None:
+        # Commits are carried out one after the other, so none is on its way when another member gets the partitions.
+        if not self._is_closing:
+            self._commit_and_wait()
+
+    def _commit_and_wait(self) -> None:
+        is_over = threading.Event()
+
+        def committed(offsets: Any, error: BaseException | None) -> None:
+            self._committed(offsets, error)
+            is_over.set()
+
+        self._consumer.commit_async(callback=committed)
+        is_over.wait(CLOSE_S)
+
+    def _committed(self, offsets: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._on_committed({at.partition: each.offset for at, each in offsets.items()})
 
 
 def _known(offset: int | None) -> int:
@@ -215,12 +308,12 @@ def _known(offset: int | None) -> int:
 
 
 SENDERS: Final[dict[str, Callable[[Sequence[str], str], Sender]]] = {
-    "confluent-kafka": ConfluentSender,
-    "kafka-python": KafkaPythonSender,
-    "penstock": OurSender,
+    CONFLUENT: ConfluentSender,
+    KAFKA_PYTHON: KafkaPythonSender,
+    OURS: OurSender,
 }
-READERS: Final[dict[str, Callable[[Sequence[str], str, str, OnAssigned], Reader]]] = {
-    "confluent-kafka": ConfluentReader,
-    "kafka-python": KafkaPythonReader,
-    "penstock": OurReader,
+READERS: Final[dict[str, Callable[[Sequence[str], str, str, OnAssigned, OnCommitted], Reader]]] = {
+    CONFLUENT: ConfluentReader,
+    KAFKA_PYTHON: KafkaPythonReader,
+    OURS: OurReader,
 }

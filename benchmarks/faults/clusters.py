@@ -1,17 +1,15 @@
-"""A cluster of three brokers, of a kind: what all kinds have in common, and the kinds by name.
+"""A cluster of three brokers: what ours and Apache Kafka's have in common.
 
-Noun: a `Cluster` has nodes, one a broker, and keepers, the servers that keep its metadata if those are not the brokers
-themselves. `agreed` is what all brokers say alike.
-
-Rule: a kind says how its servers are set up, who is the controller, and who leads its keepers. Everything that is done
-to a cluster is done here or on its nodes, the same for every kind.
+A `Cluster` has nodes, one per broker, and keepers, the servers that keep its metadata if those are not the brokers
+themselves. A kind of cluster defines how its servers are set up, which broker is the controller and which keeper
+leads. Everything that is done to a cluster is done here or on its nodes, the same way for every kind.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.faults.asking import NoAnswer, View, view_of
 from benchmarks.faults.nodes import Node
 from benchmarks.faults.places import Network, Place
+from benchmarks.peers.servers import ServerFailed
 
 BROKERS: Final = 3
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -69,6 +68,10 @@ class Cluster(ABC):
     @property
     def keepers(self) -> Sequence[Keeper]:
         return ()
+
+    @abstractmethod
+    def settings(self) -> dict[str, Mapping[str, str]]:
+        """What differs from what is shipped, by kind of server; without what only gives each server its place."""
 
     @abstractmethod
     def controller(self) -> int:
@@ -150,15 +153,28 @@ class Cluster(ABC):
         view = self.agreed(topics)
         return view is not None and view.is_whole(len(self.nodes))
 
-    def make_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+    def make_topic(self, name: str, partitions: int, configs: Mapping[str, str], leader: int | None = None) -> None:
+        """A replica on every broker. With `leader`, that broker leads all partitions."""
         admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
-        topic = NewTopic(name, partitions, len(self.nodes), config=dict(configs))
+        if leader is None:
+            topic = NewTopic(name, partitions, len(self.nodes), config=dict(configs))
+        else:
+            replicas = [leader, *(number for number in self.nodes if number != leader)]
+            topic = NewTopic(name, partitions, replica_assignment=[replicas] * partitions, config=dict(configs))
         admin.create_topics([topic])[name].result(_PATIENCE_S)
         until(lambda: self.is_whole([name]), f"topic {name} is there", _PATIENCE_S)
 
     def delete_topic(self, name: str) -> None:
         admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
         admin.delete_topics([name])[name].result(_PATIENCE_S)
+
+
+def apart_from(settings: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Without these. ServerFailed if one of them is not set at all: then the list of names is out of date."""
+    missing = [name for name in names if name not in settings]
+    if missing:
+        raise ServerFailed(f"{', '.join(missing)} is not set, so the list of what gives a server its place is wrong")
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def until(is_so: Callable[[], bool], what: str, timeout_s: float) -> None:

@@ -1,10 +1,9 @@
-"""`python -m benchmarks.faults`: a run of faults on a real cluster, printed, and kept in benchmarks/results/."""
+"""`python -m benchmarks.faults`: a run of faults on a real cluster, printed and kept as a result."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import shutil
 import signal
 import subprocess
@@ -17,30 +16,36 @@ from typing import Final
 
 from tests.peers.installing import CACHE, NotToBeHad
 
-from benchmarks.faults import places
+from benchmarks import results
+from benchmarks.faults import places, reporting
 from benchmarks.faults.clients import SENDERS
 from benchmarks.faults.clusters import Cluster, NotInTime
 from benchmarks.faults.kafka_cluster import KafkaCluster
 from benchmarks.faults.penstock_cluster import PenstockCluster
 from benchmarks.faults.places import Network, NoNamespaces
-from benchmarks.faults.reporting import as_json, show
-from benchmarks.faults.running import Outcome, Plan, run
-from benchmarks.faults.timeline import svg
+from benchmarks.faults.running import Plan, run
+from benchmarks.faults.schedule import Kind, Pair, Target
 from benchmarks.peers.servers import ServerFailed
 from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 KINDS: Final = {"penstock": PenstockCluster, "kafka": KafkaCluster}
+_OURS: Final = "penstock"
+_FAULTS: Final = 50
+_RESTARTS: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    options = _options(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.faults < 1 or options.rate <= 0 or options.partitions < 1 or not options.clients:
+        parser.error("at least one fault, one partition, one client, and a rate above zero are needed")
+    lacks: list[str] = []
     if options.cuts and not places.is_in_a_namespace():
         try:
             command = places.in_a_namespace([sys.executable, "-m", "benchmarks.faults", *arguments])
         except NoNamespaces as error:
-            print(f"nobody is cut off in this run: {error}")
+            lacks.append(f"no server was cut off: {error}")
             options.cuts = False
         else:
             # Not exec: other benchmarks may follow this one.
@@ -48,33 +53,57 @@ def main(arguments: Sequence[str] = ()) -> None:
                 raise SystemExit(1)
             return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # Who is told to end, or whose parent is no more, takes the servers along.
+    # A run that is told to end, or whose parent is gone, takes the servers along.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if not _run(options):
+    variant = "-".join(
+        [
+            *([] if options.kind == _OURS else [options.kind]),
+            *(["rolling"] if options.rolling else []),
+            *(["rough"] if options.rough else []),
+        ]
+    )
+    recording = results.begin(
+        "faults", parser, options, arguments, variant=variant or None,
+        irrelevant=("kind", "rolling", "rough", "folder", "keep"),
+    )  # fmt: skip
+    if options.rolling not in (0, _RESTARTS):
+        lacks.append(f"not {_RESTARTS} rounds of restarts")
+    for reason in lacks:
+        recording.lacks(reason)
+    if not _run(options, recording):
         raise SystemExit(1)
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description="A cluster under load and faults.")
-    parser.add_argument("--kind", choices=KINDS, default="penstock", help="whose cluster it is")
-    parser.add_argument("--faults", type=int, default=50, help="how many [50]")
+def _parser() -> argparse.ArgumentParser:
+    parser = results.parser("faults", "A cluster under load and faults: what becomes of the records.")
+    parser.add_argument("--kind", choices=KINDS, default=_OURS, help="whose cluster it is")
+    parser.add_argument("--faults", type=int, default=_FAULTS, help=f"how many [{_FAULTS}]")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule [1]")
-    parser.add_argument("--rate", type=float, default=150.0, help="records a second of each client [150]")
+    parser.add_argument("--rate", type=float, default=150.0, help="records per second of each client [150]")
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--clients", nargs="*", choices=list(SENDERS), default=list(SENDERS))
+    parser.add_argument("--only", nargs="*", type=_pair, default=(), metavar="FAULT:TARGET",
+                        help="choose from these faults, such as cut:leader or kill:controller")  # fmt: skip
+    parser.add_argument("--outlast", action="store_true", help="each fault lasts until writes have resumed elsewhere")
     parser.add_argument("--rolling", type=int, default=0, metavar="ROUNDS",
                         help="instead of faults: restart each broker in turn, so many times")  # fmt: skip
     parser.add_argument("--rough", action="store_true", help="next fault before all is well; all brokers at once too")
     parser.add_argument("--no-cuts", dest="cuts", action="store_false", help="without network namespaces")
     parser.add_argument("--folder", type=Path, default=CACHE, help="where the data is put meanwhile")
     parser.add_argument("--keep", action="store_true", help="leave the data there, to look into")
-    options = parser.parse_args(arguments)
-    if options.faults < 1 or options.rate <= 0 or options.partitions < 1 or not options.clients:
-        parser.error("at least one fault, one partition, one client, and a rate above zero are needed")
-    return options
+    return parser
 
 
-def _run(options: argparse.Namespace) -> bool:
+def _pair(text: str) -> Pair:
+    kind, _, target = text.upper().partition(":")
+    try:
+        return Kind[kind], Target[target]
+    except KeyError:
+        kinds, targets = (", ".join(each.name.lower() for each in enum) for enum in (Kind, Target))
+        raise argparse.ArgumentTypeError(f"{text} is not FAULT:TARGET, of {kinds} and {targets}") from None
+
+
+def _run(options: argparse.Namespace, recording: results.Recording) -> bool:
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -82,7 +111,7 @@ def _run(options: argparse.Namespace) -> bool:
 
     plan = Plan(
         options.faults, options.seed, options.partitions, options.rate, tuple(options.clients), options.rough,
-        options.rolling,
+        options.rolling, only=tuple(options.only), outlasts=options.outlast,
     )  # fmt: skip
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=options.folder))
@@ -96,8 +125,10 @@ def _run(options: argparse.Namespace) -> bool:
     except NotToBeHad as error:
         print(f"{options.kind} is not to be had: {error}")
         return False
-    _keep(outcome)
-    show(outcome)
+    if not outcome.is_good:
+        recording.lacks(reporting.verdict(outcome))
+    recording.keep(reporting.rows(outcome), notes=reporting.notes(outcome), details=reporting.details(outcome))
+    reporting.show(outcome)
     if outcome.is_good and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -108,15 +139,3 @@ def _run(options: argparse.Namespace) -> bool:
 def _cluster(kind: str, network: Network, folder: Path) -> Cluster:
     made: Cluster = KINDS[kind](network, folder)
     return made
-
-
-def _keep(outcome: Outcome) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    mode = "rolling" if outcome.plan.rolling_rounds else "rough" if outcome.plan.is_rough else "faults"
-    name = f"faults-{outcome.kind}" + ("" if mode == "faults" else f"-{mode}")
-    (RESULTS / f"{name}.json").write_text(json.dumps(as_json(outcome), indent=1, ensure_ascii=False))
-    what = f"{len(outcome.happened)} {'restarts' if mode == 'rolling' else 'faults'}, seed {outcome.plan.seed}"
-    title = f"{outcome.kind}, three brokers, three replicas, acks=all: {what}"
-    picture = svg(title, outcome.acked_s, outcome.happened, outcome.began_s, outcome.ended_s)
-    (RESULTS / f"{name}.svg").write_text(picture)
-    print(f"kept in {RESULTS.parent.name}/{RESULTS.name}/ ({name}.json, {name}.svg)")

@@ -1,7 +1,12 @@
-"""Faults carried out: who is hit, what is done, when it is undone, and when the cluster had recovered.
+"""Faults carried out: which server is hit, what is done, when it is undone, and when the cluster had recovered.
 
-Rule: a fault begins only when the cluster is whole: every replica in sync, every server there, every client getting
-acknowledgements in every partition. So no fault takes a second of three replicas, unless the run is a rough one.
+A fault begins only when the cluster is whole: every replica in sync, every server there, every client getting
+acknowledgements in every partition. So no fault takes a second of three replicas, unless the run is a rough one. A
+fault lasts for as long as the schedule says or, if it is to outlast the failover, until every client is acknowledged
+again in every partition while the fault is still on.
+
+SIGKILL ends a process and leaves the page cache: what the process wrote is there when it comes back, synced or not.
+A loss of power is not tested here but in the simulator.
 """
 
 from __future__ import annotations
@@ -42,12 +47,15 @@ class Happened:
 
 
 class Injector:
-    def __init__(self, cluster: Cluster, topic: str, load: Load, say: Say, *, is_rough: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, load: Load, say: Say, *, is_rough: bool = False, outlasts: bool = False
+    ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._load = load
         self._say = say
         self._is_rough = is_rough
+        self._outlasts = outlasts
 
     def carry_out(self, fault: Fault) -> Happened:
         """NotInTime if the cluster does not recover."""
@@ -56,7 +64,10 @@ class Injector:
         began_s = time.monotonic()
         for victim in victims:
             self._begin(fault.kind, victim)
-        time.sleep(fault.hold_s)
+        if self._outlasts:
+            self._wait_for_progress()
+        else:
+            time.sleep(fault.hold_s)
         for victim in victims:
             self._undo(fault.kind, victim)
         undone_s = time.monotonic()
@@ -93,6 +104,12 @@ class Injector:
                 "all brokers say that all replicas are in sync",
                 _RECOVERY_S,
             )
+        except NotInTime as error:
+            raise NotInTime(f"{error}\n{self.diagnosis()}") from None
+        self._wait_for_progress()
+
+    def _wait_for_progress(self) -> None:
+        try:
             self._load.wait_for_progress(_PROGRESS_S)
         except NotInTime as error:
             raise NotInTime(f"{error}\n{self.diagnosis()}") from None

@@ -1,24 +1,35 @@
-"""Journals: what a client saw, written down by its own process as it happens, read by the one that judges it.
+"""Journals: what a client saw, written by its own process as it happens and read by the process that judges it.
 
-    a PARTITION NUMBER SENDER OFFSET SENT_S ACKED_S      a record was acknowledged
+    s PARTITION NUMBER SENDER SENT_S                     a record is about to be handed to the client library
+    a PARTITION NUMBER SENDER OFFSET SENT_S ACKED_S      it was acknowledged
     f PARTITION NUMBER SENDER SENT_S FAILED_S TEXT       or failed
     r MEMBER PARTITION OFFSET SENDER NUMBER AT_S         a record was read
-    g MEMBER AT_S PARTITION,PARTITION,...                a member was assigned these
+    c MEMBER AT_S PARTITION:OFFSET,...                   a commit of the member was acknowledged
+    g MEMBER AT_S PARTITION,PARTITION,...                a member was assigned these partitions
     e MEMBER AT_S TEXT                                   a member was told of an error
 
-Rule: one line an event, times by the machine's monotonic clock, which all its processes share. A line counts when its
-end is there. A record's value says who sent it, and as which: (sender, partition, number) is its identity.
+There is one line per event, in the order in which the events happened. Times are those of the machine's monotonic
+clock, which all its processes share. A line counts once its end is written. The value of a record names its sender,
+partition and number, which together identify it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from sys import intern
 from typing import Final, NamedTuple, TextIO
 
 VALUE_BYTES: Final = 100
+
+
+class Sent(NamedTuple):
+    partition: int
+    number: int
+    sender: str
+    sent_s: float
 
 
 class Acked(NamedTuple):
@@ -48,6 +59,14 @@ class Read(NamedTuple):
     at_s: float
 
 
+class Committed(NamedTuple):
+    """`offsets` has (partition, offset of the next record to read)."""
+
+    member: int
+    at_s: float
+    offsets: tuple[tuple[int, int], ...]
+
+
 class Assigned(NamedTuple):
     member: int
     at_s: float
@@ -60,7 +79,7 @@ class Told(NamedTuple):
     text: str
 
 
-Event = Acked | Failed | Read | Assigned | Told
+Event = Sent | Acked | Failed | Read | Committed | Assigned | Told
 
 
 def value_of(sender: str, partition: int, number: int) -> bytes:
@@ -80,6 +99,9 @@ class Journal:
         self._file: TextIO = path.open("a")
         self._lock = threading.Lock()
 
+    def sent(self, event: Sent) -> None:
+        self._write(f"s {event.partition} {event.number} {event.sender} {event.sent_s:.6f}")
+
     def acked(self, event: Acked) -> None:
         self._write(f"a {event.partition} {event.number} {event.sender} {event.offset} "
                     f"{event.sent_s:.6f} {event.acked_s:.6f}")  # fmt: skip
@@ -93,6 +115,12 @@ class Journal:
         if written_to != partition:
             self.told(member, f"a record for partition {written_to} stands in {partition} at {offset}")
         self._write(f"r {member} {partition} {offset} {sender} {number} {time.monotonic():.6f}")
+
+    def committed(self, member: int, offsets: Mapping[int, int]) -> None:
+        """Nothing is written for a commit of nothing."""
+        if offsets:
+            pairs = ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+            self._write(f"c {member} {time.monotonic():.6f} {pairs}")
 
     def assigned(self, member: int, partitions: list[int]) -> None:
         self._write(f"g {member} {time.monotonic():.6f} {','.join(map(str, sorted(partitions))) or '-'}")
@@ -139,6 +167,9 @@ class Tail:
 
 def parse(line: str) -> Event:
     kind, _, rest = line.partition(" ")
+    if kind == "s":
+        partition, number, sender, sent = rest.split(" ")
+        return Sent(int(partition), int(number), intern(sender), float(sent))
     if kind == "a":
         partition, number, sender, offset, sent, acked = rest.split(" ")
         return Acked(int(partition), int(number), intern(sender), int(offset), float(sent), float(acked))
@@ -149,6 +180,9 @@ def parse(line: str) -> Event:
         partition, number, sender, sent, failed, text = rest.split(" ", 5)
         return Failed(int(partition), int(number), sender, float(sent), float(failed), text)
     member, at, text = rest.split(" ", 2)
+    if kind == "c":
+        pairs = (pair.split(":") for pair in text.split(","))
+        return Committed(int(member), float(at), tuple((int(partition), int(offset)) for partition, offset in pairs))
     if kind == "g":
         partitions = () if text == "-" else tuple(map(int, text.split(",")))
         return Assigned(int(member), float(at), partitions)

@@ -1,7 +1,8 @@
 """Three Apache Kafka 4.3, each broker and controller at once (KRaft).
 
-Rule: settings are as shipped but for addresses, folders, and what is said with the cluster. `PROMPT` makes the others
-act as soon as ours do when a node goes away, so that a run of faults does not wait for them most of the time.
+They are as shipped, but for the settings and JVM flags that are given with the cluster and for what gives each its
+place: `settings()` has all of them, and reads them from the file that the brokers read. `PROMPT` makes the others act
+as soon as ours do when a node goes away, so that a run of faults does not wait for them most of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from tests.peers.java_process import FLAGS
 
 from benchmarks.faults.asking import NoAnswer
-from benchmarks.faults.clusters import BROKERS, Cluster
+from benchmarks.faults.clusters import BROKERS, Cluster, apart_from
 from benchmarks.faults.nodes import Node
 from benchmarks.faults.places import Network, Place
 from benchmarks.peers.kafka import Kafka
@@ -40,6 +41,12 @@ PROMPT: Final[Mapping[str, str]] = MappingProxyType(
         "transaction.state.log.num.partitions": "1",
     }
 )
+_FILE: Final = "server.properties"
+# What gives a server its place, and so is different for each or for each run.
+_PLACE: Final = (
+    "process.roles", "node.id", "listeners", "advertised.listeners", "controller.listener.names",
+    "controller.quorum.voters", "log.dirs",
+)  # fmt: skip
 # A short life beside others on few cores: what the optimising compiler costs is not earned back.
 LIGHT_JVM: Final = (*FLAGS, "-Xmx512m")
 
@@ -52,6 +59,7 @@ class KafkaCluster(Cluster):
     ) -> None:
         """NotToBeHad. Folders are made and formatted here. Without `jvm`, flags are those of Kafka's own script."""
         super().__init__(network, folder)
+        self._jvm = jvm
         run = Kafka().command(jvm)
         numbers = range(1, BROKERS + 1)
         places = {number: network.place(f"kafka-{number}") for number in numbers}
@@ -62,7 +70,7 @@ class KafkaCluster(Cluster):
         def make(number: int) -> Node:
             own = folder / f"kafka-{number}"
             own.mkdir(parents=True)
-            file = own / "server.properties"
+            file = own / _FILE
             all_settings = {**_settings(number, places[number], ports[number], voters, own), **settings}
             file.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
             _format([*run, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)])
@@ -74,6 +82,12 @@ class KafkaCluster(Cluster):
     def launch(self) -> None:
         for node in self.nodes.values():
             node.launch()
+
+    def settings(self) -> dict[str, Mapping[str, str]]:
+        lines = (self.nodes[1].folder / _FILE).read_text().splitlines()
+        told = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        jvm = {"JVMs": {"flags": " ".join(self._jvm)}} if self._jvm else {}
+        return {"brokers": apart_from(told, _PLACE), **jvm}
 
     def controller(self) -> int:
         from kafka import KafkaAdminClient

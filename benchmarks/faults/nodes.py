@@ -36,7 +36,7 @@ class Node:
         self.port = port
         self.folder = folder
         self.is_paused = False
-        self._command = command
+        self.command = command
         self._output = folder / "output.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,7 +52,7 @@ class Node:
         """Begin it, without waiting until it is up. From the main thread only: it ends with that."""
         with self.place.enter(), self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder,
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder,
                 start_new_session=True, preexec_fn=dies_with_parent(),
             )  # fmt: skip
 

@@ -1,19 +1,21 @@
-"""Three brokers of ours under an ensemble of three real ZooKeepers.
+"""Three brokers of ours under an ensemble of three real ZooKeepers, each server at a place of its own.
 
-Rule: brokers are started as their users do it, `penstock server start`, with settings as shipped but for addresses,
-folders, and what is said with the cluster. Each server stands at a place of its own.
+Brokers are started as users start them, with `penstock server start`. They and the ZooKeepers are as shipped, but for
+the settings that are given with the cluster and for what gives each server its place: `settings()` has all of them, and
+reads them from where they are set.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from benchmarks.faults.asking import NoAnswer
-from benchmarks.faults.clusters import BROKERS, Cluster, until
+from benchmarks.faults.clusters import BROKERS, Cluster, apart_from, until
 from benchmarks.faults.nodes import Node, process_cpu_s
 from benchmarks.faults.places import Network, Place
 from benchmarks.peers.servers import ServerFailed
@@ -22,7 +24,6 @@ from penstock.cluster.zookeeper_server import ZooKeeperProcess
 from penstock.cluster.zookeeper_settings import Member, ServerSettings
 
 _KEEPERS: Final = 3
-_TICK_MS: Final = 500  # allows sessions of one second
 _HEALTH_S: Final = 0.5
 _PATIENCE_S: Final = 60.0
 AS_SHIPPED: Final[Mapping[str, str]] = MappingProxyType({})
@@ -34,6 +35,12 @@ PROMPT: Final[Mapping[str, str]] = MappingProxyType(
         "offsets.topic.num.partitions": "3",
     }
 )
+_START: Final = (sys.executable, "-m", "penstock", "server", "start")
+_SET: Final = "--set"
+PROMPT_TICK_MS: Final = 500  # allows sessions of one second
+# What gives a server its place, and so is different for each.
+_PLACE: Final = ("zookeeper.connect", "broker.id", "--data-dir", "--listen", "--http-port")
+_ZOOKEEPER_PLACE: Final = ("data_dir", "port", "host", "server_id", "members")
 
 
 class ZooKeeper:
@@ -42,6 +49,7 @@ class ZooKeeper:
     def __init__(self, place: Place, settings: ServerSettings) -> None:
         self.place = place
         self.name = f"ZooKeeper {settings.server_id}"
+        self.settings = settings
         self._server = ZooKeeperProcess(settings)
         self._folder = Path(settings.data_dir)
 
@@ -78,9 +86,12 @@ class ZooKeeper:
 class PenstockCluster(Cluster):
     kind = "penstock"
 
-    def __init__(self, network: Network, folder: Path, settings: Mapping[str, str] = PROMPT) -> None:
+    def __init__(
+        self, network: Network, folder: Path, settings: Mapping[str, str] = PROMPT, tick_ms: int | None = PROMPT_TICK_MS
+    ) -> None:
+        """`tick_ms` is the ZooKeepers'; None leaves it as shipped."""
         super().__init__(network, folder)
-        self._zookeepers = _ensemble(network, folder)
+        self._zookeepers = _ensemble(network, folder, tick_ms)
         connect = ",".join(server.connect for server in self._zookeepers)
         for number in range(1, BROKERS + 1):
             self.nodes[number] = _broker(number, network, folder, connect, settings)
@@ -88,6 +99,12 @@ class PenstockCluster(Cluster):
     @property
     def keepers(self) -> Sequence[ZooKeeper]:
         return self._zookeepers
+
+    def settings(self) -> dict[str, Mapping[str, str]]:
+        return {
+            "brokers": apart_from(_options(self.nodes[1].command), _PLACE),
+            "ZooKeepers": _changed(self._zookeepers[0].settings),
+        }
 
     def launch(self) -> None:
         for keeper in self._zookeepers:
@@ -109,20 +126,17 @@ class PenstockCluster(Cluster):
         raise NoAnswer("no ZooKeeper leads")
 
 
-def _ensemble(network: Network, folder: Path) -> list[ZooKeeper]:
+def _ensemble(network: Network, folder: Path, tick_ms: int | None) -> list[ZooKeeper]:
     places = [network.place(f"zookeeper-{number + 1}") for number in range(_KEEPERS)]
     ports = [place.ports(3) for place in places]
     members = tuple(Member(at + 1, place.address, ports[at][1], ports[at][2]) for at, place in enumerate(places))
-    return [
-        ZooKeeper(
-            place,
-            ServerSettings(
-                str(folder / f"zookeeper-{at + 1}"), ports[at][0], host=place.address, server_id=at + 1,
-                members=members, tick_ms=_TICK_MS,
-            ),
+    servers = []
+    for at, place in enumerate(places):
+        settings = ServerSettings(
+            str(folder / f"zookeeper-{at + 1}"), ports[at][0], host=place.address, server_id=at + 1, members=members
         )
-        for at, place in enumerate(places)
-    ]  # fmt: skip
+        servers.append(ZooKeeper(place, settings if tick_ms is None else replace(settings, tick_ms=tick_ms)))
+    return servers
 
 
 def _broker(number: int, network: Network, folder: Path, connect: str, settings: Mapping[str, str]) -> Node:
@@ -132,8 +146,28 @@ def _broker(number: int, network: Network, folder: Path, connect: str, settings:
     own.mkdir(parents=True)
     told = {"zookeeper.connect": connect, "broker.id": str(number), **settings}
     command = [
-        sys.executable, "-m", "penstock", "server", "start", "--data-dir", str(own / "data"),
-        "--listen", f"{place.address}:{port}", "--http-port", str(http_port), "--log-level", "info",
-        *(part for name, value in told.items() for part in ("--set", f"{name}={value}")),
+        *_START, "--data-dir", str(own / "data"),
+        "--listen", f"{place.address}:{port}", "--http-port", str(http_port),
+        *(part for name, value in told.items() for part in (_SET, f"{name}={value}")),
     ]  # fmt: skip
     return Node(number, command, place, port, own)
+
+
+def _options(command: Sequence[str]) -> dict[str, str]:
+    """Everything that a broker's command line sets, by name."""
+    words = iter(command[len(_START) :])
+    found: dict[str, str] = {}
+    for option in words:
+        value = next(words)
+        name, _, value = value.partition("=") if option == _SET else (option, "", value)
+        found[name] = value
+    return found
+
+
+def _changed(settings: ServerSettings) -> dict[str, str]:
+    """What differs from the defaults, apart from what gives the server its place."""
+    return {
+        field.name: str(getattr(settings, field.name))
+        for field in fields(settings)
+        if field.name not in _ZOOKEEPER_PLACE and getattr(settings, field.name) != field.default
+    }

@@ -1,10 +1,11 @@
-"""All that a cluster has in the end, read back by a client that took no part, and the replicas' files side by side."""
+"""What a cluster has in the end: its records and committed offsets, read by a client that took no part, and the files
+of the replicas side by side."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -56,27 +57,63 @@ def contents(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int,
     return found
 
 
-def _consumer(bootstrap: Sequence[str]) -> Consumer:
+def committed(bootstrap: Sequence[str], group: str, topic: str, partitions: int) -> dict[int, int]:
+    """What a group has committed, by partition; a partition without a commit is left out."""
+    consumer = _consumer(bootstrap, group)
+    try:
+        wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
+        return {each.partition: each.offset for each in consumer.committed(wanted, _ANSWER_S) if each.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap: Sequence[str], group: str = "read-back") -> Consumer:
     return Consumer(
-        {
-            "bootstrap.servers": ",".join(bootstrap), "group.id": "read-back", "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )  # fmt: skip
+        {"bootstrap.servers": ",".join(bootstrap), "group.id": group, "enable.auto.commit": False, "log_level": 0}
+    )
 
 
-def different_replicas(cluster: Cluster, topic: str, partitions: int, timeout_s: float = 15.0) -> list[str]:
-    """The partitions whose files are not the same bytes on every broker, though nothing is written any more."""
+def replica_findings(cluster: Cluster, topic: str, ends: Mapping[int, int], timeout_s: float = 15.0) -> list[str]:
+    """What is wrong with the replicas' files once nothing is written any more; `ends` has the end of each partition.
+
+    Every broker that the assignment names has a folder for the partition, with a log in it if there are records, and
+    the logs of a partition are the same bytes. Followers have `timeout_s` to take over the last records.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        different = [
-            f"{topic}-{partition}"
-            for partition in range(partitions)
-            if len({fingerprint(node.folder / "data" / f"{topic}-{partition}") for node in cluster.nodes.values()}) > 1
-        ]
-        if not different or time.monotonic() > deadline:
-            return different
+        view = cluster.agreed([topic])
+        if view is None:
+            found = [f"{topic}: the brokers do not agree on its replicas"]
+        else:
+            found = [
+                f"{topic}-{partition}: {finding}"
+                for partition, end in ends.items()
+                for finding in compare_replicas(
+                    {
+                        number: cluster.nodes[number].folder / "data" / f"{topic}-{partition}"
+                        for number in view.partitions[topic, partition].replicas
+                    },
+                    has_records=end > 0,
+                )
+            ]
+        if not found or time.monotonic() > deadline:
+            return found
         time.sleep(0.2)
+
+
+def compare_replicas(folders: Mapping[int, Path], *, has_records: bool) -> list[str]:
+    """What is wrong with the replicas of one partition, by broker."""
+    if not folders:
+        return ["it has no replicas"]
+    found = []
+    for number, folder in folders.items():
+        if not folder.is_dir():
+            found.append(f"broker {number} has no folder")
+        elif has_records and not sum(segment.stat().st_size for segment in segments(folder)):
+            found.append(f"broker {number} has no log")
+    if not found and len({fingerprint(folder) for folder in folders.values()}) > 1:
+        found.append(f"brokers {', '.join(map(str, sorted(folders)))} have different logs")
+    return found
 
 
 def fingerprint(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """What is done to a cluster, to whom, and for how long: decided beforehand, from a seed. Pure.
 
-Rule: faults come from shuffled decks in which each pair of kind and target has its place, so that a run of any length
+Faults come from shuffled decks in which each pair of kind and target has its place, so that a run of any length
 has all of them about equally often; a leader's death has three places, since it is what users see. The same seed and
 cluster give the same faults in the same order; who is the leader when its turn comes is up to the cluster.
 """

@@ -1,7 +1,7 @@
-"""A run as a picture: acknowledgements a second, a panel a client, over the faults that were going on.
+"""A run as a picture: acknowledgements per second, one panel for each client, over the faults that were going on.
 
-Rule: one axis of time for all; a fault is a band from its beginning to its end, paler until the cluster was whole
-again, in the colour of its kind, with a letter for who was hit. The picture says itself how it is to be read.
+All panels share one axis of time. A fault is a band from its beginning to its end, paler until the cluster was whole
+again, in the colour of its kind, with a letter for the server that was hit. A legend says so in the picture.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLOURS: Final = {
 
 
 def per_second(acked_s: Sequence[float], began_s: float, ended_s: float) -> list[int]:
-    """How many there were in each whole second."""
+    """How many acknowledgements there were in each whole second."""
     counts = [0] * max(1, int(ended_s - began_s))
     for moment in acked_s:
         if 0 <= moment - began_s < len(counts):
@@ -49,8 +49,8 @@ def per_second(acked_s: Sequence[float], began_s: float, ended_s: float) -> list
 
 
 class _Axis:
-    def __init__(self, began_s: float, ended_s: float) -> None:
-        self.began_s, self.length_s = began_s, max(ended_s - began_s, 1.0)
+    def __init__(self, length_s: float) -> None:
+        self.length_s = max(length_s, 1.0)
         self.plot = min(_WIDEST, max(_NARROWEST, self.length_s * _S_PIXELS))
         self.width = _LEFT + self.plot + _RIGHT
 
@@ -58,10 +58,9 @@ class _Axis:
         return round(_LEFT + self.plot * min(after_s, self.length_s) / self.length_s, 1)
 
 
-def svg(title: str, clients: Mapping[str, Sequence[float]], happened: Sequence[Happened], began_s: float,
-        ended_s: float) -> str:  # fmt: skip
-    """`clients` has the moments of all acknowledgements of each."""
-    axis = _Axis(began_s, ended_s)
+def svg(title: str, clients: Mapping[str, Sequence[int]], happened: Sequence[Happened], length_s: float) -> str:
+    """`clients` has the acknowledgements of each second; the moments of faults are counted from the beginning."""
+    axis = _Axis(length_s)
     height = _TOP + len(clients) * (_PANEL + _SPACE) + 10
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {axis.width:.0f} {height}" width="{axis.width:.0f}" '
@@ -71,10 +70,10 @@ def svg(title: str, clients: Mapping[str, Sequence[float]], happened: Sequence[H
         *_legend({each.fault.kind for each in happened}),
         *_reading(happened),
     ]
-    for number, (client, acked_s) in enumerate(clients.items()):
+    for number, (client, counts) in enumerate(clients.items()):
         top = _TOP + number * (_PANEL + _SPACE)
         lines += _bands(axis, happened, top)
-        lines += _panel(axis, client, per_second(acked_s, began_s, ended_s), top)
+        lines += _panel(axis, client, counts, top)
     lines += _letters(axis, happened)
     return "\n".join([*lines, "</svg>", ""])
 
@@ -94,7 +93,7 @@ def _letters(axis: _Axis, happened: Sequence[Happened]) -> list[str]:
     """In the first panel, where there is room for one."""
     lines = []
     for each in happened:
-        begin, whole = (axis.x(moment - axis.began_s) for moment in (each.began_s, each.whole_s))
+        begin, whole = (axis.x(moment) for moment in (each.began_s, each.whole_s))
         if whole - begin >= _LETTER_PIXELS:
             lines.append(
                 f'<text x="{begin + 2:.1f}" y="{_TOP + 10}" font-size="10">{_LETTERS[each.fault.target]}</text>'
@@ -115,7 +114,7 @@ def _bands(axis: _Axis, happened: Sequence[Happened], top: int) -> list[str]:
     lines = []
     for each in happened:
         marks = [each.began_s, each.undone_s, each.whole_s]
-        begin, undone, whole = (axis.x(moment - axis.began_s) for moment in marks)
+        begin, undone, whole = (axis.x(moment) for moment in marks)
         about = escape(f"{each.fault.number}: {each.fault}, {each.victim}")
         for start, end, opacity in ((begin, undone, 0.55), (undone, whole, 0.16)):
             lines.append(
@@ -127,7 +126,7 @@ def _bands(axis: _Axis, happened: Sequence[Happened], top: int) -> list[str]:
 
 def _panel(axis: _Axis, client: str, counts: Sequence[int], top: int) -> list[str]:
     usual = statistics.median([count for count in counts if count] or [1])
-    most = max(1, min(max(counts), round(_HIGHEST * usual)))
+    most = max(1, min(max(counts, default=1), round(_HIGHEST * usual)))
     bottom = top + _PANEL
     points = " ".join(
         f"{axis.x(second + 0.5)},{bottom - _PANEL * min(count, most) / most:.1f}" for second, count in enumerate(counts)
@@ -141,7 +140,7 @@ def _panel(axis: _Axis, client: str, counts: Sequence[int], top: int) -> list[st
         f'<text x="{_LEFT - 8}" y="{bottom}" text-anchor="end" fill="{_GREY}">0</text>',
         f'<line x1="{_LEFT}" x2="{axis.width - _RIGHT:.0f}" y1="{bottom}" y2="{bottom}" stroke="{_GREY}"/>',
         f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="1.2"/>',
-        f'<text x="{_LEFT + 4}" y="{top - 4}">{escape(client)}: acknowledgements a second</text>',
+        f'<text x="{_LEFT + 4}" y="{top - 4}">{escape(client)}: acknowledgements per second</text>',
     ]
     step = next(each for each in (10, 30, 60, 120, 300, 600, 3600) if axis.length_s / each <= 20 or each == 3600)
     ticks = [

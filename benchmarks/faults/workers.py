@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
@@ -10,14 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from benchmarks.faults.clients import CLOSE_S, FLUSH_S
 from benchmarks.faults.clusters import NotInTime
 from benchmarks.faults.journal import Acked, Event, Read, Tail
 from benchmarks.faults.load import END, FLUSH, READY
 from benchmarks.faults.nodes import dies_with_parent
 from benchmarks.peers.servers import ServerFailed
 
-_FLUSH_S: Final = 150.0
-_END_S: Final = 30.0
+_READY_S: Final = 60.0
+_FLUSH_S: Final = FLUSH_S + CLOSE_S + 20
+_END_S: Final = 60.0
 _AGAIN_S: Final = 0.1
 _MEMBERS: Final = 2
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -49,7 +52,7 @@ class Worker:
         return self._tail.events
 
     def wait_until_ready(self) -> None:
-        self._expect(READY)
+        self._expect(READY, _READY_S)
 
     def look(self) -> None:
         """Take in what its journal has since."""
@@ -72,11 +75,11 @@ class Worker:
         return all(len(self.seen[partition]) >= end for partition, end in ends.items())
 
     def flush(self) -> None:
-        """End the sending; what was sent is acknowledged or failed then."""
+        """End the sending. The client waits until each record is acknowledged or has failed, within a bound."""
         self._say(FLUSH)
 
     def wait_until_flushed(self) -> None:
-        self._expect(FLUSH)
+        self._expect(FLUSH, _FLUSH_S)
 
     def end(self) -> None:
         self._say(END)
@@ -99,8 +102,15 @@ class Worker:
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
 
-    def _expect(self, word: str) -> None:
-        if self._process.stdout is None or self._process.stdout.readline().strip() != word:
+    def _expect(self, word: str, timeout_s: float) -> None:
+        """NotInTime, ServerFailed."""
+        output = self._process.stdout
+        if output is None:
+            raise ServerFailed(f"{self.client} has no output")
+        # It writes one line for each word, so nothing of an earlier one is left in the buffer.
+        if not select.select([output], [], [], timeout_s)[0]:
+            raise NotInTime(f"{self.client} did not say {word} within {timeout_s:.0f} s")
+        if output.readline().strip() != word:
             raise ServerFailed(f"{self.client} did not say {word}: {self._errors.read_text()[-2000:]}")
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.faults import command, places
+from benchmarks.faults import command, pictures, places, reporting
 from benchmarks.faults.asking import NoAnswer, PartitionView, View, answers
 from benchmarks.faults.checking import Stored, check_client, check_contents
-from benchmarks.faults.clients import SENDERS
-from benchmarks.faults.clusters import NotInTime
+from benchmarks.faults.clients import SENDERS, SETTINGS, group_of
+from benchmarks.faults.clusters import NotInTime, apart_from
 from benchmarks.faults.gaps import gaps, longest, summary
 from benchmarks.faults.injecting import Happened
 from benchmarks.faults.journal import (
@@ -22,18 +22,21 @@ from benchmarks.faults.journal import (
     Event,
     Failed,
     Read,
+    Sent,
     Told,
 )
 from benchmarks.faults.nodes import Node
+from benchmarks.faults.penstock_cluster import PROMPT, PROMPT_TICK_MS, PenstockCluster
 from benchmarks.faults.places import Loopback, LoopbackPlace, NoNamespaces
-from benchmarks.faults.reading_back import contents, ends, fingerprint
-from benchmarks.faults.reporting import as_json, gap_rows, leaders_death, verdict
+from benchmarks.faults.reading_back import committed, compare_replicas, contents, ends
+from benchmarks.faults.reporting import ALL, verdict
 from benchmarks.faults.running import Outcome, Plan
 from benchmarks.faults.schedule import Fault, Kind, Target, deck, schedule
-from benchmarks.faults.timeline import per_second, svg
+from benchmarks.faults.timeline import per_second
 from benchmarks.faults.workers import loaded
 from benchmarks.peers.servers import ServerFailed
 
+from benchmarks import results
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -112,47 +115,91 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
 # --- the report
 
 
-def _outcome(plan: Plan, events: list[Event]) -> Outcome:
+_SETTINGS = {"brokers": {"a.ms": "5", "b": "x"}, "ZooKeepers": {}}
+
+
+def _outcome(plan: Plan, events: list[Event], replica_findings: tuple[str, ...] = ()) -> Outcome:
     happened = [_killed(2.0, 5.0, (0,))]
     return Outcome(
         plan=plan, kind="penstock", happened=happened, contents=check_contents(_TWO),
-        clients={"one": check_client(events, _TWO)}, gaps=gaps(happened, {"one": events}), different_replicas=[],
-        acked_s={"one": [1.0, 4.0]}, began_s=0.0, ended_s=6.0, records=2,
+        clients={"one": check_client(events, _TWO)}, gaps=gaps(happened, {"one": events}),
+        replica_findings=replica_findings, acked_s={"one": [1.0, 4.0]}, began_s=0.0, ended_s=6.0, records=2,
+        settings=_SETTINGS,
     )  # fmt: skip
 
 
+def _delivered(number: int, offset: int, acked_s: float = 1.0) -> list[Event]:
+    return [Sent(0, number, "a.0", acked_s), _acked(number, offset, acked_s)]
+
+
 _GOOD: list[Event] = [
-    _acked(0, 0, 1.0),
-    _acked(1, 1, 4.0),
+    *_delivered(0, 0, 1.0),
+    *_delivered(1, 1, 4.0),
     *(Read(0, 0, offset, "a.0", offset, 1.0) for offset in (0, 1)),
 ]
+
+
+def _rows(outcome: Outcome) -> dict[str, results.Row]:
+    return {row.work: row for row in reporting.rows(outcome)}
 
 
 def test_a_run_in_which_nothing_is_wrong_has_passed() -> None:
     outcome = _outcome(Plan(faults=1), _GOOD)
     assert verdict(outcome).startswith("PASSED: 1 faults, 2 acknowledged records, none lost")
-    assert leaders_death(outcome).max_s == pytest.approx(3.0)
-    assert [row["p99 s"] for row in gap_rows(outcome)] == ["3.00", "3.00"]
-    assert json.loads(json.dumps(as_json(outcome)))["faults"][0]["gaps_s"] == {"one": 3.0}
+    rows = _rows(outcome)
+    death = rows["leader killed, p99"]
+    assert death.figures["one"] == death.figures[ALL] == results.Figure(3.0, (3.0,))
+    assert (death.goal, death.is_met) == (reporting.GOAL_S, False)
+    assert rows["records handed over"].figures[ALL].value == 2
+    assert rows["never resolved"].is_met is True
 
 
-def test_a_lost_record_or_different_replicas_are_a_failure_that_is_named() -> None:
-    assert verdict(_outcome(Plan(), [*_GOOD, _acked(7, 7)])) == "FAILED: 1 acknowledged, then lost"
-    outcome = _outcome(Plan(), _GOOD)
-    object.__setattr__(outcome, "different_replicas", ["faults-0"])
-    assert verdict(outcome) == "FAILED: 1 replicas that differ"
+@pytest.mark.parametrize(
+    ("event", "said", "work"),
+    [
+        ([Sent(0, 7, "a.0", 1.0)], "1 never resolved", "never resolved"),
+        (_delivered(7, 7), "1 acknowledged, then lost", "findings"),
+    ],
+)
+def test_a_send_without_an_outcome_and_a_lost_record_are_a_failure_that_is_named(
+    event: list[Event], said: str, work: str
+) -> None:
+    outcome = _outcome(Plan(), [*_GOOD, *event])
+    assert not outcome.is_good
+    assert verdict(outcome) == f"FAILED: {said}"
+    assert _rows(outcome)[work].is_met is False
+
+
+def test_a_finding_in_the_files_of_replicas_is_a_failure() -> None:
+    outcome = _outcome(Plan(), _GOOD, ("faults-0: broker 2 has no folder",))
+    assert not outcome.is_good
+    assert verdict(outcome) == "FAILED: 1 findings in the replicas' files"
+    assert _rows(outcome)["findings in the replicas' files"].is_met is False
 
 
 def test_a_failed_send_and_an_error_to_a_reader_fail_a_rolling_restart_only() -> None:
-    events: list[Event] = [*_GOOD, Failed(0, 9, "a.0", 1.0, 2.0, "no"), Told(0, 1.0, "no")]
+    events: list[Event] = [*_GOOD, Sent(0, 9, "a.0", 1.0), Failed(0, 9, "a.0", 1.0, 2.0, "no"), Told(0, 1.0, "no")]
     assert _outcome(Plan(), events).is_good
     assert verdict(_outcome(Plan(rolling_rounds=1), events)) == "FAILED: 1 failed sends, 1 errors told to readers"
 
 
-def test_the_timeline_has_a_panel_a_client_and_a_band_a_fault() -> None:
+def test_the_report_says_what_differs_from_what_is_shipped_and_what_a_kill_leaves() -> None:
+    said = reporting.notes(_outcome(Plan(), _GOOD))
+    assert "brokers: as shipped but for a.ms=5, b=x" in said
+    assert "ZooKeepers: as shipped" in said
+    assert any("SIGKILL" in note and "page cache" in note for note in said)
+
+
+def test_the_result_is_kept_and_its_timeline_has_a_panel_a_client_and_a_band_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "KEPT", tmp_path)
     outcome = _outcome(Plan(), _GOOD)
-    drawn = svg("a < b", outcome.acked_s, outcome.happened, 0.0, 6.0)
-    root = ElementTree.fromstring(drawn)
+    kept = results.Recording("faults", None, "make bench ARGS=faults", {}).keep(
+        reporting.rows(outcome), notes=reporting.notes(outcome), details=reporting.details(outcome), is_shown=False
+    )
+    drawn = pictures(results.read(kept))
+    root = ElementTree.fromstring(drawn["faults.svg"])
     assert len(root.findall("{*}polyline")) == 1
     assert len(root.findall("{*}rect/{*}title")) == 2, "one until its end, one until all was well"
     texts = [text.text or "" for text in root.findall("{*}text")]
@@ -211,17 +258,68 @@ def test_ports_on_the_loopback_are_never_given_twice_nor_those_of_connections() 
         network.cut(network.place("x"), None)
 
 
-def test_replicas_are_the_same_wherever_their_segments_end(tmp_path: Path) -> None:
-    for name, files in (("one", {"0": "abcd"}), ("two", {"0": "ab", "2": "cd"}), ("three", {"0": "abce"})):
+def _replicas(folder: Path, **logs: dict[int, str]) -> dict[int, Path]:
+    """Folders of replicas, by broker; each with segments by their base offset."""
+    folders = {}
+    for number, files in enumerate(logs.values(), 1):
+        folders[number] = folder / f"{number}"
+        folders[number].mkdir()
         for base, data in files.items():
-            folder = tmp_path / name
-            folder.mkdir(exist_ok=True)
-            (folder / f"{base:>020}.log").write_text(data)
-    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
-    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "three")
+            (folders[number] / f"{base:020}.log").write_text(data)
+    return folders
 
 
-@pytest.mark.parametrize("arguments", [["--faults", "0"], ["--rate", "0"], ["--clients"], ["--kind", "other"]])
+def test_replicas_are_the_same_wherever_their_segments_end(tmp_path: Path) -> None:
+    folders = _replicas(tmp_path, one={0: "abcd"}, two={0: "ab", 2: "cd"}, three={0: "abce"})
+    assert compare_replicas({number: folders[number] for number in (1, 2)}, has_records=True) == []
+    assert compare_replicas(folders, has_records=True) == ["brokers 1, 2, 3 have different logs"]
+
+
+def test_a_replica_without_its_folder_is_found_and_so_is_one_without_a_log(tmp_path: Path) -> None:
+    folders = _replicas(tmp_path, one={0: "abcd"}, two={0: "abcd"}, three={0: "abcd"})
+    assert compare_replicas(folders, has_records=True) == []
+    shutil.rmtree(folders[2])
+    assert compare_replicas(folders, has_records=True) == ["broker 2 has no folder"]
+    (folders[3] / f"{0:020}.log").write_text("")
+    assert compare_replicas(folders, has_records=True) == ["broker 2 has no folder", "broker 3 has no log"]
+
+
+def test_folders_that_are_all_missing_are_not_alike_nor_are_no_replicas_at_all(tmp_path: Path) -> None:
+    missing = {number: tmp_path / f"{number}" for number in (1, 2)}
+    assert compare_replicas(missing, has_records=True) == ["broker 1 has no folder", "broker 2 has no folder"]
+    assert compare_replicas({}, has_records=True) == ["it has no replicas"]
+    folders = _replicas(tmp_path, one={0: ""}, two={0: ""})
+    assert compare_replicas(folders, has_records=True) == ["broker 1 has no log", "broker 2 has no log"]
+    assert compare_replicas(folders, has_records=False) == [], "nothing was written"
+
+
+# --- what differs from what is shipped
+
+
+def test_the_settings_of_our_cluster_are_read_from_its_command_lines(tmp_path: Path) -> None:
+    cluster = PenstockCluster(Loopback(), tmp_path / "prompt")
+    assert cluster.settings() == {"brokers": dict(PROMPT), "ZooKeepers": {"tick_ms": str(PROMPT_TICK_MS)}}
+    for name, value in PROMPT.items():
+        assert f"{name}={value}" in cluster.nodes[3].command
+    shipped = PenstockCluster(Loopback(), tmp_path / "shipped", {}, None)
+    assert shipped.settings() == {"brokers": {}, "ZooKeepers": {}}
+
+
+def test_a_setting_that_is_left_out_by_name_must_be_set() -> None:
+    assert apart_from({"node.id": "1", "a": "b"}, ("node.id",)) == {"a": "b"}
+    with pytest.raises(ServerFailed, match=r"broker\.id is not set"):
+        apart_from({"node.id": "1"}, ("node.id", "broker.id"))
+
+
+def test_every_client_has_its_settings_listed_for_both_roles() -> None:
+    assert {client: sorted(roles) for client, roles in SETTINGS.items()} == {
+        client: ["consumer", "producer"] for client in SENDERS
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--faults", "0"], ["--rate", "0"], ["--clients"], ["--kind", "other"], ["--only", "cut:moon"]]
+)
 def test_a_run_that_cannot_be_is_refused_before_anything_starts(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,11 +379,14 @@ def test_a_client_at_work_is_acknowledged_reads_all_and_is_judged_good(client: s
             load.end()
             events = load.workers[0].events
         stored = contents([broker.address], "faults", 2)
+        kept = committed([broker.address], group_of(client), "faults", 2)
     assert {partition: len(records) for partition, records in stored.items()} == wanted
     assert check_contents(stored).is_good
-    found = check_client(events, stored)
+    found = check_client(events, stored, kept)
     assert (found.wrong, found.failed, sum(found.told.values())) == ({}, 0, 0)
-    assert found.acked == sum(wanted.values()) > 0
+    assert found.handed_over == found.acked == sum(wanted.values()) > 0
+    assert found.starts >= 2
+    assert found.commits > 0
 
 
 def test_clients_that_cannot_go_on_are_named_with_their_partitions(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -110,6 +110,9 @@ class _Cluster(Cluster):
     def launch(self) -> None:
         raise NotImplementedError
 
+    def settings(self) -> dict[str, Mapping[str, str]]:
+        return {}
+
     def controller(self) -> int:
         return 1
 
@@ -154,6 +157,24 @@ def test_a_fault_knows_the_partitions_that_its_victim_led(tmp_path: Path) -> Non
     assert injector.carry_out(Fault(1, Kind.KILL, Target.LEADER, 0.0)).led == (0, 2)
     assert injector.carry_out(Fault(2, Kind.KILL, Target.FOLLOWER, 0.0)).led == ()
     assert injector.carry_out(Fault(3, Kind.KILL, Target.KEEPER, 0.0)).led == ()
+
+
+class _Progress(Load):
+    """Says when it was waited for."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__([])
+        self._said = said
+
+    def wait_for_progress(self, timeout_s: float) -> None:
+        self._said.append("writes resume")
+
+
+def test_a_fault_that_outlasts_the_failover_is_undone_only_when_writes_have_resumed(tmp_path: Path) -> None:
+    cluster = _Cluster(tmp_path)
+    injector = Injector(cluster, TOPIC, _Progress(cluster.said), lambda _: None, outlasts=True)
+    injector.carry_out(Fault(1, Kind.CUT, Target.LEADER, 0.0))
+    assert cluster.said == ["b2 cut both from all", "writes resume", "heal", "writes resume"]
 
 
 def test_a_rolling_restart_asks_a_broker_to_end_and_begins_it_again(tmp_path: Path) -> None:
