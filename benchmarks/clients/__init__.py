@@ -1,11 +1,18 @@
 """Our clients beside confluent-kafka, aiokafka and kafka-python, against the same broker.
 
-command.py     one run, one table, one plot
-producing.py   what each contender does to send, and its rounds
+command.py     one run, one result
+producing.py   what each contender does to send, and its rows
 consuming.py   the same for reading
-rounds.py      processes, turns, medians
+rounds.py      processes, the clock, turns
 """
 
-from benchmarks.clients.command import main
+from __future__ import annotations
 
-__all__ = ["main"]
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """As `benchmarks.clients.command` has it; contenders, which run in processes of their own, do without it."""
+    from benchmarks.clients.command import main as run
+
+    run(arguments)

@@ -1,136 +1,89 @@
-"""`python -m benchmarks.clients`: producing and consuming on our broker and on Apache Kafka 4.3: one table, one plot.
+"""`python -m benchmarks.clients`: producing and consuming on our broker and on Apache Kafka 4.3.
 
-Rule: a row is one of our ways to send or read beside confluent-kafka at its best, in the same rounds against the same
-broker; aiokafka and kafka-python stand in the tables of their own that are printed on the way.
+On our broker every contender is measured. On Apache Kafka the ones that goals are about are measured: `send`,
+`send_many`, `send_arrow`, `iterate` and `to_arrow` beside confluent-kafka, to see that a ratio is not our broker's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final
 
 from tests.peers.installing import NotToBeHad
 
+from benchmarks import results
 from benchmarks.clients import consuming, producing
-from benchmarks.clients.rounds import Outcome
+from benchmarks.clients.rounds import CLOCKED_S
 from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
-from benchmarks.ratio_chart import Bar, picture
-from benchmarks.report import machine, table
+from benchmarks.results import Row
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-_QUIET_LOAD = 0.5
-
-
-class Row(NamedTuple):
-    """A figure of ours and confluent-kafka's; `better` is how many times better ours is."""
-
-    server: str
-    work: str
-    ours: float
-    theirs: float
-    better: float
-    goal: float | None
-
-    def shown(self) -> dict[str, object]:
-        return {
-            "broker": self.server,
-            "work": self.work,
-            "ours": f"{self.ours:,.2f}",
-            "confluent-kafka": f"{self.theirs:,.2f}",
-            "times better": f"{self.better:.2f}",
-            "goal": "" if self.goal is None else f"{self.goal:g}",
-            "met": None if self.goal is None else self.better >= self.goal,
-        }
+_ON_KAFKA: Final = [
+    *(name for name in producing.FLOODS if name.startswith(("confluent", "penstock"))),
+    *producing.TRIPS,
+]
+_READ_ON_KAFKA: Final = ["confluent consume", "penstock iterate", "penstock to_arrow"]
+_BROKERS: Final = {ours.NAME: "our broker", kafka.NAME: "Apache Kafka 4.3"}
+_NOTES: Final = (
+    "One broker on the same machine, 6 partitions. Every contender runs in a process of its own.",
+    "Sending: the clock starts after one acknowledged record and stops when all are acknowledged. With acks=all "
+    "everybody is idempotent; our broker then syncs before it acknowledges, Apache Kafka does not.",
+    "Reading: the clock starts before the assignment, with nothing fetched, and stops with the topic's last record. "
+    "aiokafka reads by getmany, kafka-python by poll, confluent-kafka by consume, at most 10,000 records at a time.",
+    "confluent-kafka's produce_batch names the partition of every list, which is its fastest form.",
+)
 
 
-def produced_rows(
-    server: str, size: int, acks: str, floods: dict[str, Outcome], trips: dict[str, Outcome]
-) -> list[Row]:
-    theirs = floods["confluent produce"]
-    rows = []
-    for name, goal in producing.GOALS.items():
-        what = f"{name.removeprefix('penstock ')}, {size} B, acks={acks}"
-        mine = floods[name]
-        rows.append(_higher(server, f"{what}, M records/s", mine["rate"] / 1e6, theirs["rate"] / 1e6, goal))
-        rows.append(_lower(server, f"{what}, CPU s a million", mine["cpu_s"], theirs["cpu_s"], None))
-        rows.append(_lower(server, f"{what}, memory MB", mine["memory_mb"], theirs["memory_mb"], 1.0))
-    mine, other = trips["penstock, one"], trips["confluent, one"]
-    for field, goal_of in (("p50_us", None), ("p99_us", 1.0)):
-        what = f"one acknowledged send, {size} B, acks={acks}, {field.removesuffix('_us')} µs"
-        rows.append(_lower(server, what, mine[field], other[field], goal_of))
-    return rows
+class Run:
+    """What has been measured so far."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.rows: list[Row] = []
+        self.rounds: list[dict[str, Any]] = []
+        self._options = options
+
+    def measure(self, server: Server) -> None:
+        options = self._options
+        broker, is_ours = _BROKERS[server.name], server.name == ours.NAME
+        for size in options.bytes:
+            for acks in options.acks:
+                names = None if is_ours else _ON_KAFKA
+                outcomes = producing.measure(server, size, acks, options.rounds, options.seconds, names, _say)
+                self.rows += producing.rows(f"Producing, {broker}, acks={acks}", size, outcomes)
+                self._keep(outcomes.by_contender, broker=broker, size=size, acks=acks)
+            names = None if is_ours else _READ_ON_KAFKA
+            outcomes = consuming.measure(server, size, options.rounds, options.seconds, names, _say)
+            self.rows += consuming.rows(f"Consuming, {broker}", size, outcomes)
+            self._keep(outcomes.by_contender, broker=broker, size=size)
+
+    def _keep(self, outcomes: dict[str, list[dict[str, float]]], **what: Any) -> None:
+        self.rounds += [{**what, "contender": name, "rounds": rounds} for name, rounds in outcomes.items()]
 
 
-def consumed_rows(server: str, size: int, outcomes: dict[str, Outcome]) -> list[Row]:
-    theirs = outcomes["confluent consume"]
-    rows = []
-    for name in ("penstock iterate", "penstock async for", "penstock poll", "penstock to_arrow"):
-        what, mine, goal = f"{name.removeprefix('penstock ')}, {size} B", outcomes[name], consuming.GOALS.get(name)
-        rows.append(_higher(server, f"{what}, M records/s", mine["rate"] / 1e6, theirs["rate"] / 1e6, goal))
-        rows.append(_lower(server, f"{what}, CPU s a million", mine["cpu_s"], theirs["cpu_s"], None))
-        rows.append(_lower(server, f"{what}, memory MB", mine["memory_mb"], theirs["memory_mb"], 1.0))
-    return rows
-
-
-def _higher(server: str, work: str, mine: float, theirs: float, goal: float | None) -> Row:
-    return Row(server, work, mine, theirs, mine / theirs, goal)
-
-
-def _lower(server: str, work: str, mine: float, theirs: float, goal: float | None) -> Row:
-    return Row(server, work, mine, theirs, theirs / max(mine, 0.01 if "memory" not in work else 1.0), goal)
-
-
-def _measure(server: Server, options: argparse.Namespace) -> list[Row]:
-    rows: list[Row] = []
-    for size in options.bytes:
-        share = max(size, 100) // 100
-        for acks in options.acks:
-            count = max(options.records // share, 10_000)
-            floods, trips = producing.measure(server, size, count, options.rounds, acks)
-            producing.show(server.name, size, acks, floods, trips)
-            rows += produced_rows(server.name, size, acks, floods, trips)
-        outcomes = consuming.measure(server, size, max(2 * options.records // share, 20_000), options.rounds)
-        consuming.show(server.name, size, outcomes)
-        rows += consumed_rows(server.name, size, outcomes)
-    return rows
+def _say(what: str) -> None:
+    print(f"{what} ...", flush=True)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients", description="Our clients beside others.")
+    parser = results.parser("clients", "Our clients beside confluent-kafka, aiokafka and kafka-python.")
     parser.add_argument("--ours-only", action="store_true", help="against our broker alone")
-    parser.add_argument("--acks", nargs="*", choices=["all", "1"], default=["1", "all"])
+    parser.add_argument("--acks", nargs="+", choices=["all", "1"], default=["all"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 B; fewer if they are larger")
-    parser.add_argument("--bytes", type=int, nargs="*", default=[100, 1000], help="the sizes of values")
+    parser.add_argument("--seconds", type=float, default=CLOCKED_S, help="the least that a contender is clocked for")
+    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="the sizes of values")
     options = parser.parse_args(arguments)
-    busy = os.getloadavg()[0]
+    recording = results.begin("clients", parser, options, arguments)
     starters: list[Callable[[Path], Server]] = [ours.start]
     if not options.ours_only:
         try:
             starters.append(kafka.Kafka().start)
         except NotToBeHad as error:
-            print(f"Apache Kafka is not to be had, so only our broker is used: {error}")
-    rows: list[Row] = []
+            recording.lacks(f"Apache Kafka 4.3 is not installed: {error}")
+    run = Run(options)
     for start in starters:
         with tempfile.TemporaryDirectory() as folder, start(Path(folder, "server")) as server:
-            rows += _measure(server, options)
-    table("Our clients beside confluent-kafka, same broker, same rounds; medians", [row.shown() for row in rows])
-    RESULTS.mkdir(exist_ok=True)
-    kept = {"machine": machine(), "load_before": busy, "rows": [row._asdict() for row in rows]}
-    (RESULTS / "clients.json").write_text(json.dumps(kept, indent=1))
-    bars = [Bar(f"{row.server}: {row.work.rpartition(',')[0]}", row.better, row.goal) for row in rows if _is_drawn(row)]
-    (RESULTS / "clients.svg").write_text(
-        picture("penstock's clients beside confluent-kafka: how many times better", bars)
-    )
-    if busy > _QUIET_LOAD:
-        print(f"CAUTION: the machine was busy before the run began (load {busy:.1f})")
-
-
-def _is_drawn(row: Row) -> bool:
-    return row.work.endswith(("M records/s", "p99 µs"))
+            run.measure(server)
+    recording.keep(run.rows, notes=_NOTES, details={"runs": run.rounds})

@@ -1,321 +1,389 @@
-"""Producing beside confluent-kafka, aiokafka and kafka-python: records a second, latency of one, memory.
+"""Producing beside confluent-kafka, aiokafka and kafka-python: records per second, latency of one record, CPU, memory.
 
-Rule: each contender runs in a process of its own, one after the other, in rounds whose order turns, against one broker
-in another process; medians count. All wait for the same acks of every record, and each has the settings that its
-documentation gives for throughput; with acks=all they are idempotent where they can be. Our broker syncs before it
-answers acks=all, so there fast clients wait for the disk: with acks=1 it is the clients that are compared.
+All contenders wait for the same acks of every record, without compression, and are idempotent with acks=all. Ours has
+its defaults; the others have the settings that their documentation gives for throughput. The broker is asked afterwards
+whether it has as many records as a contender sent.
 
-The clock runs from the first record to the last acknowledgement; connecting is not measured. CPU is the client's, in
-seconds for a million records: on a machine that is shared it says more than the rate. Memory is the most that the
-process held beyond what it held before the first record.
+Every clock starts at the same point: the client is connected and one record has been acknowledged. A contender sends
+for `CLOCKED_S` seconds and then flushes; the clock stops when everything is acknowledged.
 
-    python -m benchmarks.clients.producing [--kafka] [--acks 1 all] [--rounds N] [--records N] [--bytes 100 1000]
+`send` takes one record, and so does `produce`. `send_many` and `send_arrow` take 10,000 at once; they stand beside
+`produce`, as most users of confluent-kafka write it, and beside `produce_batch`, which takes a list as they do. Its
+fastest form names the partition, since librdkafka then takes the queue's lock once per list and not once per record.
+
+Our broker syncs before it answers acks=all, so fast clients wait for the disk there. With acks=1 (`--acks 1`) it is the
+clients alone that are compared.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol
 
 from benchmarks.clients.rounds import (
+    AIOKAFKA,
+    CHUNK,
+    CLOCKED_S,
+    CONFLUENT,
+    KAFKA_PYTHON,
     PARTITIONS,
     PATIENCE_S,
+    PENSTOCK,
+    Meter,
     Outcome,
+    Outcomes,
     in_a_process,
-    medians,
     new_topic,
-    status_kb,
     turned,
 )
 from benchmarks.peers.servers import Server
-from benchmarks.report import table
+from benchmarks.results import Better, Row
 
-TRIPS: Final = 1_000
-_CHUNK: Final = 10_000
 _MODULE: Final = "benchmarks.clients.producing"
-_REFERENCE: Final = "confluent produce"
-GOALS: Final = {"penstock send": 1.0, "penstock send_many": 3.0, "penstock send_arrow": 3.0}
+_WARM_TRIPS: Final = 50
+_TRIPS_S: Final = 2.0
+# Each of our ways to send, what it stands beside, and how many times faster it shall be.
+PAIRS: Final = (
+    ("send", "produce", 1.0),
+    ("send_many", "produce", 3.0),
+    ("send_many", "produce_batch", None),
+    ("send_arrow", "produce", 3.0),
+    ("send_arrow", "produce_batch", None),
+)
 
-# Contenders run in processes of their own, and are told by their environment.
-ACKS: Final[Literal["all", "1"]] = "1" if os.environ.get("BENCH_ACKS") == "1" else "all"
 
-Work = Callable[[str, str, int, int], Outcome]
+class Sender(Protocol):
+    """A producer that is connected and has had a record acknowledged."""
+
+    def send(self, count: int) -> None:
+        """Hand over so many records, a multiple of `CHUNK`."""
+
+    def flush(self) -> None:
+        """Wait until all of them are acknowledged."""
+
+    def close(self) -> None: ...
+
+
+def send_for(seconds: float, sender: Sender, meter: Meter) -> Outcome:
+    """Send for so long, then wait for the last acknowledgement."""
+    meter.begin()
+    sent = 0
+    while meter.elapsed_s() < seconds:
+        sender.send(CHUNK)
+        sent += CHUNK
+    sender.flush()
+    return meter.end(sent)
 
 
 # --- what each contender does, in its own process
 
 
-def _measured(send_all: Callable[[], None], count: int) -> Outcome:
-    before_kb = status_kb("VmRSS")
-    cpu_s, began = time.process_time(), time.perf_counter()
-    send_all()
-    took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-    peak_kb = status_kb("VmHWM")
-    return {"rate": count / took_s, "cpu_s": cpu_s / count * 1e6, "memory_mb": (peak_kb - before_kb) / 1024}
+class _Penstock:
+    """Subclasses say how they send."""
+
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        from penstock import Producer
+
+        self._topic = topic
+        self._value = b"v" * size
+        self._producer = Producer(address, acks="all" if acks == "all" else 1)
+        self._producer.send(topic, self._value).result(PATIENCE_S)
+
+    def flush(self) -> None:
+        self._producer.flush(PATIENCE_S)
+
+    def close(self) -> None:
+        self._producer.close()
 
 
-def _penstock(method: str) -> Work:
-    def work(address: str, topic: str, size: int, count: int) -> Outcome:
-        from penstock.client.producer import Producer
+class _Send(_Penstock):
+    def send(self, count: int) -> None:
+        send, topic, value = self._producer.send, self._topic, self._value
+        for _ in range(count):
+            send(topic, value)
 
-        value = b"v" * size
-        with Producer(address, acks=ACKS) as producer:
-            producer.send(topic, value).result(PATIENCE_S)
-
-            def one_by_one() -> None:
-                send = producer.send
-                for _ in range(count):
-                    send(topic, value)
-                producer.flush(PATIENCE_S)
-
-            def lists() -> None:
-                values = [value] * _CHUNK
-                for _ in range(count // _CHUNK):
-                    producer.send_many(topic, values)
-                producer.flush(PATIENCE_S)
-
-            def columns() -> None:
-                for _ in range(count // _CHUNK):
-                    producer.send_arrow(topic, rows)
-                producer.flush(PATIENCE_S)
-
-            if method == "send_arrow":
-                # Here, since making columns is not sending them, and pyarrow imports pandas when it first makes one.
-                import pyarrow
-
-                rows = pyarrow.table({"value": pyarrow.array([value] * _CHUNK, pyarrow.binary())})
-            return _measured({"send": one_by_one, "send_many": lists, "send_arrow": columns}[method], count)
-
-    return work
+    def trip(self) -> None:
+        self._producer.send(self._topic, self._value).result(PATIENCE_S)
 
 
-_CONFLUENT: Final[dict[str, Any]] = {
-    "acks": ACKS,
-    "enable.idempotence": ACKS == "all",
-    "linger.ms": 5,
-    "batch.size": 1_000_000,
-    "queue.buffering.max.messages": 1_000_000,
-    "queue.buffering.max.kbytes": 1_000_000,
-}
+class _SendMany(_Penstock):
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        super().__init__(address, topic, size, acks)
+        self._values = [self._value] * CHUNK
+
+    def send(self, count: int) -> None:
+        for _ in range(count // CHUNK):
+            self._producer.send_many(self._topic, self._values)
 
 
-def _confluent(method: str) -> Work:
-    def work(address: str, topic: str, size: int, count: int) -> Outcome:
+class _SendArrow(_Penstock):
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        import pyarrow
+
+        super().__init__(address, topic, size, acks)
+        self._rows = pyarrow.table({"value": pyarrow.array([self._value] * CHUNK, pyarrow.binary())})
+
+    def send(self, count: int) -> None:
+        for _ in range(count // CHUNK):
+            self._producer.send_arrow(self._topic, self._rows)
+
+
+class _Confluent:
+    """Subclasses say how they send."""
+
+    # Nobody asks for a report of every record here; without them its application thread has less to do.
+    settings: ClassVar[dict[str, Any]] = {
+        "linger.ms": 5,
+        "batch.size": 1_000_000,
+        "queue.buffering.max.messages": 1_000_000,
+        "queue.buffering.max.kbytes": 1_000_000,
+        "delivery.report.only.error": True,
+        "compression.type": "none",
+        "log_level": 0,
+    }
+
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
         from confluent_kafka import Producer
 
-        value = b"v" * size
-        producer = Producer({**_CONFLUENT, "bootstrap.servers": address})
-        producer.produce(topic, value)
-        producer.flush(PATIENCE_S)
+        self._topic = topic
+        self._value = b"v" * size
+        promises = {"acks": acks, "enable.idempotence": acks == "all"}
+        self._producer = Producer({"bootstrap.servers": address, **promises, **self.settings})
+        self._producer.produce(topic, self._value)
+        self.flush()
 
-        def one_by_one() -> None:
-            produce, poll = producer.produce, producer.poll
-            for number in range(count):
-                while True:
-                    try:
-                        produce(topic, value)
-                        break
-                    except BufferError:
-                        poll(0.01)
-                if not number & 1023:
-                    poll(0)
-            producer.flush(PATIENCE_S)
+    def flush(self) -> None:
+        if self._producer.flush(PATIENCE_S):
+            raise RuntimeError(f"not everything was acknowledged within {PATIENCE_S:.0f} s")
 
-        def lists() -> None:
-            messages = [{"value": value}] * _CHUNK
-            for _ in range(count // _CHUNK):
-                left = _CHUNK
-                while left:
-                    left -= producer.produce_batch(topic, messages[:left])
-                    producer.poll(0.01 if left else 0)
-            producer.flush(PATIENCE_S)
-
-        return _measured(one_by_one if method == "produce" else lists, count)
-
-    return work
+    def close(self) -> None: ...
 
 
-def _aiokafka(address: str, topic: str, size: int, count: int) -> Outcome:
-    from aiokafka import AIOKafkaProducer
+class _Produce(_Confluent):
+    def send(self, count: int) -> None:
+        produce, poll, topic, value = self._producer.produce, self._producer.poll, self._topic, self._value
+        for number in range(count):
+            while True:
+                try:
+                    produce(topic, value)
+                    break
+                except BufferError:
+                    poll(0.01)
+            if not number & 1023:
+                poll(0)
 
-    value = b"v" * size
 
-    async def run() -> Outcome:
-        producer = AIOKafkaProducer(
+class _ProduceBatch(_Confluent):
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        super().__init__(address, topic, size, acks)
+        self._messages = [{"value": self._value}] * CHUNK
+        self._number = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count // CHUNK):
+            self._number = (self._number + 1) % PARTITIONS
+            left = CHUNK
+            while left:
+                # It says how many it took; the others found the queue full.
+                left -= self._producer.produce_batch(self._topic, self._messages[:left], self._number)
+                self._producer.poll(0.01 if left else 0)
+
+
+class _ProduceOne(_Confluent):
+    """With its reports: `flush` wakes up by them, and looks again every 10 ms without."""
+
+    settings: ClassVar = {
+        **_Confluent.settings,
+        "linger.ms": 0,
+        "socket.nagle.disable": True,
+        "delivery.report.only.error": False,
+    }
+
+    def trip(self) -> None:
+        self._producer.produce(self._topic, self._value)
+        self.flush()
+
+
+class _Aiokafka:
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        self._topic = topic
+        self._value = b"v" * size
+        self._runner = asyncio.Runner()
+        self._producer: Any = None
+        self._runner.run(self._connect(address, acks))
+
+    async def _connect(self, address: str, acks: str) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        self._producer = AIOKafkaProducer(
             bootstrap_servers=address,
-            acks=ACKS if ACKS == "all" else 1,
-            enable_idempotence=ACKS == "all",
+            acks="all" if acks == "all" else 1,
+            enable_idempotence=acks == "all",
             linger_ms=5,
             max_batch_size=262_144,
         )
-        await producer.start()
-        try:
-            await producer.send_and_wait(topic, value)
-            before_kb = status_kb("VmRSS")
-            cpu_s, began = time.process_time(), time.perf_counter()
-            for _ in range(count):
-                await producer.send(topic, value)
-            await producer.flush()
-            took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-            peak_kb = status_kb("VmHWM")
-            return {"rate": count / took_s, "cpu_s": cpu_s / count * 1e6, "memory_mb": (peak_kb - before_kb) / 1024}
-        finally:
-            await producer.stop()
+        await self._producer.start()
+        await self._producer.send_and_wait(self._topic, self._value)
 
-    return asyncio.run(run())
+    def send(self, count: int) -> None:
+        self._runner.run(self._send(count))
 
-
-def _kafka_python(address: str, topic: str, size: int, count: int) -> Outcome:
-    from kafka import KafkaProducer
-
-    value = b"v" * size
-    producer = KafkaProducer(
-        bootstrap_servers=address,
-        acks=ACKS if ACKS == "all" else 1,
-        enable_idempotence=ACKS == "all",
-        linger_ms=5,
-        batch_size=262_144,
-    )
-    producer.send(topic, value).get(PATIENCE_S)
-
-    def one_by_one() -> None:
+    async def _send(self, count: int) -> None:
+        send, topic, value = self._producer.send, self._topic, self._value
         for _ in range(count):
-            producer.send(topic, value)
-        producer.flush(PATIENCE_S)
+            await send(topic, value)
 
-    outcome = _measured(one_by_one, count)
-    producer.close()
-    return outcome
+    def flush(self) -> None:
+        self._runner.run(self._producer.flush())
+
+    def close(self) -> None:
+        self._runner.run(self._producer.stop())
+        self._runner.close()
 
 
-def _latencies(trip: Callable[[], object], count: int) -> Outcome:
-    for _ in range(50):
+class _KafkaPython:
+    def __init__(self, address: str, topic: str, size: int, acks: str) -> None:
+        from kafka import KafkaProducer
+
+        self._topic = topic
+        self._value = b"v" * size
+        self._producer = KafkaProducer(
+            bootstrap_servers=address,
+            acks="all" if acks == "all" else 1,
+            enable_idempotence=acks == "all",
+            linger_ms=5,
+            batch_size=262_144,
+        )
+        self._producer.send(topic, self._value).get(PATIENCE_S)
+
+    def send(self, count: int) -> None:
+        send, topic, value = self._producer.send, self._topic, self._value
+        for _ in range(count):
+            send(topic, value)
+
+    def flush(self) -> None:
+        self._producer.flush(PATIENCE_S)
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+def latencies(trip: Callable[[], object], seconds: float, now: Callable[[], float] = time.perf_counter) -> Outcome:
+    """One record after the other, each acknowledged before the next; the first ones are not counted."""
+    for _ in range(_WARM_TRIPS):
         trip()
     taken: list[float] = []
-    for _ in range(count):
-        began = time.perf_counter()
+    end = now() + seconds
+    began = now()
+    while began < end:
         trip()
-        taken.append((time.perf_counter() - began) * 1e6)
+        ended = now()
+        taken.append((ended - began) * 1e6)
+        began = ended
     taken.sort()
-    return {"p50_us": taken[len(taken) // 2], "p99_us": taken[len(taken) * 99 // 100]}
+    return {
+        "trips": len(taken),
+        "seconds": seconds,
+        "p50_us": taken[len(taken) // 2],
+        "p99_us": taken[len(taken) * 99 // 100],
+    }
 
 
-def _penstock_trip(address: str, topic: str, size: int, count: int) -> Outcome:
-    from penstock.client.producer import Producer
-
-    value = b"v" * size
-    with Producer(address, acks=ACKS) as producer:
-        return _latencies(lambda: producer.send(topic, value).result(PATIENCE_S), count)
-
-
-def _confluent_trip(address: str, topic: str, size: int, count: int) -> Outcome:
-    from confluent_kafka import Producer
-
-    value = b"v" * size
-    producer = Producer({**_CONFLUENT, "bootstrap.servers": address, "linger.ms": 0, "socket.nagle.disable": True})
-
-    def trip() -> None:
-        producer.produce(topic, value)
-        producer.flush(PATIENCE_S)
-
-    return _latencies(trip, count)
-
-
-FLOODS: Final[dict[str, tuple[Work, float]]] = {
-    # and the part of the records that it is given, so that the slow ones do not take all the time
-    "confluent produce": (_confluent("produce"), 1.0),
-    "confluent produce_batch": (_confluent("produce_batch"), 1.0),
-    "penstock send": (_penstock("send"), 1.0),
-    "penstock send_many": (_penstock("send_many"), 1.0),
-    "penstock send_arrow": (_penstock("send_arrow"), 1.0),
-    "aiokafka": (_aiokafka, 0.1),
-    "kafka-python": (_kafka_python, 0.1),
+FLOODS: Final[dict[str, Callable[[str, str, int, str], Sender]]] = {
+    "confluent produce": _Produce,
+    "confluent produce_batch": _ProduceBatch,
+    "penstock send": _Send,
+    "penstock send_many": _SendMany,
+    "penstock send_arrow": _SendArrow,
+    "aiokafka send": _Aiokafka,
+    "kafka-python send": _KafkaPython,
 }
-TRIPPERS: Final[dict[str, Work]] = {"confluent, one": _confluent_trip, "penstock, one": _penstock_trip}
+TRIPS: Final[dict[str, Callable[[str, str, int, str], Any]]] = {
+    "confluent one": _ProduceOne,
+    "penstock one": _Send,
+}
 
 
 # --- the rounds
 
 
-def _run(name: str, server: Server, size: int, count: int, acks: str) -> Outcome:
-    return in_a_process(_MODULE, name, server.address, new_topic(server), size, count, environment={"BENCH_ACKS": acks})
-
-
 def measure(
-    server: Server, size: int, records: int, rounds: int, acks: str
-) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """The medians of floods and of single records, by contender."""
-    names = list(FLOODS)
-    floods: dict[str, list[Outcome]] = {name: [] for name in names}
-    trips: dict[str, list[Outcome]] = {name: [] for name in TRIPPERS}
+    server: Server,
+    size: int,
+    acks: str,
+    rounds: int,
+    seconds: float = CLOCKED_S,
+    names: list[str] | None = None,
+    say: Callable[[str], None] = print,
+) -> Outcomes:
+    """All rounds with records of one size."""
+    names = [*FLOODS, *TRIPS] if names is None else names
+    outcomes = Outcomes()
     for number in range(rounds):
+        say(f"{server.name}: sending records of {size} B, acks={acks}, round {number + 1} of {rounds}")
         for name in turned(names, number):
-            count = max(int(records * FLOODS[name][1]) // _CHUNK, 1) * _CHUNK
-            floods[name].append(_run(name, server, size, count, acks))
-        for name in sorted(TRIPPERS, reverse=bool(number % 2)):
-            trips[name].append(_run(name, server, size, TRIPS, acks))
-    return medians(floods), medians(trips)
+            topic = new_topic(server)
+            limit_s = seconds if name in FLOODS else min(seconds, _TRIPS_S)
+            outcome = in_a_process(
+                _MODULE, name, address=server.address, topic=topic, size=size, acks=acks, seconds=limit_s
+            )
+            if name in FLOODS:
+                require_all_arrived(server, topic, name, int(outcome["records"]) + 1)
+            # Deleted at once, so that the machine does not write back to disk what nobody reads.
+            server.topics.delete(topic)
+            outcomes.add(name, outcome)
+    return outcomes
 
 
-def show(server: str, size: int, acks: str, floods: dict[str, Outcome], trips: dict[str, Outcome]) -> None:
-    reference = floods[_REFERENCE]
-    rows = [
-        {
-            "": name,
-            "M records/s": f"{found['rate'] / 1e6:.2f}",
-            "ratio": f"{found['rate'] / reference['rate']:.2f}",
-            "goal": f"{GOALS[name]:.1f}" if name in GOALS else "",
-            "CPU s a million": f"{found['cpu_s']:.2f}",
-            "CPU ratio": f"{reference['cpu_s'] / found['cpu_s']:.2f}",
-            "memory MB": f"{found['memory_mb']:.0f}",
-        }
-        for name, found in floods.items()
+def require_all_arrived(server: Server, topic: str, name: str, sent: int) -> None:
+    """RuntimeError unless the topic has exactly the records that were sent to it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bench", "log_level": 0})
+    ends = [
+        consumer.get_watermark_offsets(TopicPartition(topic, number), PATIENCE_S)[1] for number in range(PARTITIONS)
     ]
-    table(f"{server}: records of {size} B, {PARTITIONS} partitions, acks={acks}; ratios to {_REFERENCE}", rows)
-    ours, theirs = trips["penstock, one"], trips["confluent, one"]
-    lines = [
-        {"": name, "p50 µs": f"{found['p50_us']:.0f}", "p99 µs": f"{found['p99_us']:.0f}"}
-        for name, found in trips.items()
-    ]
-    lines.append({"": "ratio (goal: at most 1.0)", "p50 µs": f"{ours['p50_us'] / theirs['p50_us']:.2f}",
-                  "p99 µs": f"{ours['p99_us'] / theirs['p99_us']:.2f}"})  # fmt: skip
-    table(f"{server}: one record of {size} B, acks={acks}, one after the other", lines)
+    consumer.close()
+    if sum(ends) != sent:
+        raise RuntimeError(f"{name} sent {sent:,} records, and the broker has {sum(ends):,}")
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.clients.producing")
-    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka 4.3 too")
-    parser.add_argument("--acks", nargs="*", choices=["all", "1"], default=["1", "all"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 B; fewer if they are larger")
-    parser.add_argument("--bytes", type=int, nargs="*", default=[100, 1000], help="the sizes of values")
-    parser.add_argument(
-        "--work", nargs=5, metavar=("NAME", "ADDRESS", "TOPIC", "BYTES", "COUNT"), help=argparse.SUPPRESS
-    )
-    options = parser.parse_args(arguments)
-    if options.work:
-        name, address, topic, size, count = options.work
-        work = FLOODS[name][0] if name in FLOODS else TRIPPERS[name]
-        print(json.dumps(work(address, topic, int(size), int(count))))
-        return
-    from benchmarks.peers import kafka, ours
+def rows(title: str, size: int, outcomes: Outcomes) -> list[Row]:
+    """Our ways to send beside confluent-kafka's, and the latency of one record."""
+    found = []
+    for way, other, goal in PAIRS:
+        contenders = {PENSTOCK: f"penstock {way}", CONFLUENT: f"confluent {other}"}
+        if way == "send":
+            contenders |= {AIOKAFKA: "aiokafka send", KAFKA_PYTHON: "kafka-python send"}
+        for unit, better, field, factor, aim in (
+            ("M records/s", Better.HIGHER, "rate", 1e-6, goal),
+            ("client CPU, µs/record", Better.LOWER, "cpu_us", 1.0, None),
+            ("client memory, MB", Better.LOWER, "memory_mb", 1.0, None if goal is None else 1.0),
+        ):
+            figures = outcomes.figures(contenders, field, factor)
+            found.append(Row(f"{way} beside {other}, {size} B", unit, better, figures, PENSTOCK, CONFLUENT, aim, title))
+    for field, aim in (("p50_us", None), ("p99_us", 1.0)):
+        figures = outcomes.figures({PENSTOCK: "penstock one", CONFLUENT: "confluent one"}, field)
+        work = f"one acknowledged send, {size} B, {field.removesuffix('_us')}"
+        found.append(Row(work, "µs", Better.LOWER, figures, PENSTOCK, CONFLUENT, aim, title))
+    return found
 
-    starters = [ours.start] + ([kafka.Kafka().start] if options.kafka else [])
-    for start in starters:
-        with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as server:
-            for size in options.bytes:
-                records = max(options.records * 100 // max(size, 100), _CHUNK)
-                for acks in options.acks:
-                    show(server.name, size, acks, *measure(server, size, records, options.rounds, acks))
+
+def main(name: str, arguments: str) -> None:
+    """One contender in this process."""
+    given = json.loads(arguments)
+    contender = (FLOODS | TRIPS)[name](given["address"], given["topic"], given["size"], given["acks"])
+    if name in FLOODS:
+        outcome = send_for(given["seconds"], contender, Meter())
+    else:
+        outcome = latencies(contender.trip, given["seconds"])
+    contender.close()
+    print(json.dumps(outcome))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])
