@@ -1,7 +1,8 @@
 """Three brokers of ours under three real ZooKeepers, with clients by other people and ours, are killed and restarted.
 
-A short run of what `make bench ARGS=faults` does at length: nothing acknowledged is lost, nothing is there twice or out
-of order, every group reads everything, and the replicas' files are the same in the end.
+A short run of what `make bench ARGS=faults` does at length: every send is acknowledged or fails, nothing acknowledged is
+lost, nothing is there twice or out of order, every group reads everything, no reader starts below a commit that was
+acknowledged, and every replica has its files, the same in the end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def test_leaders_and_the_controller_die_and_freeze_under_load_and_nothing_is_los
     assert min(gap.gap_s - gap.happened.fault.hold_s for gap in killed) < 0, "others lead before the dead one is back"
 
 
+@pytest.mark.long
 def test_a_rolling_restart_fails_no_send_and_tells_no_reader_of_an_error(cluster: Cluster, tmp_path: Path) -> None:
     plan = Plan(partitions=3, rate=90, clients=_CLIENTS, rolling_rounds=1, topic="rolled")
     outcome = run(cluster, plan, tmp_path, lambda _: None)
