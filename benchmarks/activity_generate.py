@@ -1,6 +1,6 @@
 """How fast a site's activity is generated into a broker, and what it costs while it keeps to the clock.
 
-Rule: the generator has one core, the broker (a process of its own) the other ones. A rate is of acknowledged events by
+The generator has one core, the broker (a process of its own) the other ones. A rate is of acknowledged events by
 the generator's own clock, without its start; the CPU time is all that its process took, user and system, with its
 start, which the line "start" has alone. The median round counts.
 """
@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
+
+OURS = "penstock"
 ROUNDS = 3
-GOAL_PER_S = 200_000
+GOALS_PER_S = {"as fast as possible, at --rate 200000": 200_000}
 FAST = ("--as-fast-as-possible", "--events")
 CASES: list[tuple[str, tuple[str, ...], int]] = [
     ("start", (*FAST, "1"), 1),
@@ -76,22 +79,33 @@ def generated(address: str, options: tuple[str, ...], core: int) -> Round:
     )  # fmt: skip
 
 
-def main() -> None:
+def rows_of(name: str, runs: Sequence[Round]) -> list[Row]:
+    """What a case measured, as a table."""
+
+    def row(work: str, unit: str, better: Better | None, rounds: Sequence[float], goal: float | None = None) -> Row:
+        return Row(work, unit, better, {OURS: Figure.of(rounds)}, OURS, goal=goal, table=name)
+
+    return [
+        row("rate", "events/s", Better.HIGHER, [run.events_per_s for run in runs], GOALS_PER_S.get(name)),
+        row("CPU per event", "µs", Better.LOWER, [run.cpu_s / run.events * 1e6 for run in runs]),
+        row("CPU", "s", Better.LOWER, [run.cpu_s for run in runs]),
+        row("time", "s", None, [run.wall_s for run in runs]),
+        row("events", "", None, [run.events for run in runs]),
+    ]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("activity_generate", "The site's generator on one core.", arguments)
     core, *others = sorted(os.sched_getaffinity(0))
+    rows: list[Row] = []
     for name, options, rounds in CASES:
         runs = []
         for _ in range(rounds):
             with broker(set(others) or {core}) as address:
                 runs.append(generated(address, options, core))
-        middle = sorted(runs)[len(runs) // 2]
-        cpu_s = statistics.median(run.cpu_s for run in runs)
-        print(
-            f"{name}: {middle.events:,} events in {middle.wall_s:.2f} s, {middle.events_per_s:,.0f}/s, "
-            f"{cpu_s:.2f} s of CPU, {cpu_s / middle.events * 1e6:.1f} us an event",
-            flush=True,
-        )
-    print(f"goal: {GOAL_PER_S:,} events/s as fast as possible")
+        rows += rows_of(name, runs)
+    recording.keep(rows, notes=["the CPU is that of the generator's process, its start included"])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

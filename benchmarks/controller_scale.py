@@ -1,24 +1,26 @@
 """Does a decision cost more because the cluster is larger? 100,000 partitions on 100 brokers, and one broker's end.
 
-Rule: the cluster is made of images, as a controller holds them, with three replicas a partition; what is measured is
-what a controller does between the news that a broker is gone and the bytes that every other broker is sent: who leads
-now, the operations for the tree, the delta. It is done for a small cluster in which a broker leads as many partitions,
-too: that the times are alike is the point. Then the same by a real controller and a publisher, with a tree in memory
-and brokers that take whatever they are sent: from the end of a broker's node until all have the last image. One
-process, no network, no disk; times are of the CPU, so that it matters little what else the machine does.
+The cluster is made of images, as a controller holds them, with three replicas per partition. What is measured is what a
+controller does between the news that a broker is gone and the bytes that every other broker is sent: the new leaders,
+the operations for the tree, the delta. It is done for a small cluster in which a broker leads as many partitions, too:
+that the times are alike is the point. Then the same by a real controller and a publisher, with a tree in memory and
+brokers that accept whatever they are sent: from the end of a broker's node until all have the last image. One process,
+no network, no disk; times are of the CPU, so that other work of the machine matters little.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import tracemalloc
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
 from time import process_time
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from benchmarks import results
 from benchmarks.controller_memory_tree import MemoryTree
+from benchmarks.results import Better, Figure, Row
 from penstock.cluster import paths
 from penstock.cluster.broker_changes import brokers_changed
 from penstock.cluster.configs import ResourceKind
@@ -62,6 +64,18 @@ class Shape(NamedTuple):
     topics: int
     partitions: int
 
+    def __str__(self) -> str:
+        return f"{self.partitions:,} partitions, {self.brokers} brokers, {self.topics:,} topics"
+
+
+class Measured(NamedTuple):
+    """A figure of a cluster; `better` is None where it only describes the work."""
+
+    work: str
+    unit: str
+    better: Better | None
+    figure: Figure
+
 
 SHAPES = (
     Shape(6, 60, 6_000),
@@ -97,18 +111,26 @@ def _partition(number: int, brokers: int) -> PartitionImage:
     return PartitionImage(replicas, leader, 12, replicas, controller_epoch=7, state_version=40)
 
 
-def timed(work: Callable[[], T]) -> tuple[float, T]:
-    """The median in ms of CPU, and what came of it."""
+def timed(work: Callable[[], T]) -> tuple[Figure, T]:
+    """The median in ms of CPU, and the result."""
     took = []
     for _ in range(ROUNDS):
         gc.collect()
         started = process_time()
         result = work()
         took.append((process_time() - started) * 1000)
-    return median(took), result
+    return Figure.of(took), result
 
 
-def failover(shape: Shape) -> dict[str, Any]:
+def _time(work: str, took_ms: Figure) -> Measured:
+    return Measured(work, "ms", Better.LOWER, took_ms)
+
+
+def _size(work: str, unit: str, amount: float, better: Better | None = Better.LOWER) -> Measured:
+    return Measured(work, unit, better, Figure(amount))
+
+
+def failover(shape: Shape) -> list[Measured]:
     """Broker 1 is gone."""
     image = build(shape)
     hosting = Hosting(image)
@@ -125,20 +147,19 @@ def failover(shape: Shape) -> dict[str, Any]:
     moved.follow(decision.image)
     follow_ms = (process_time() - started) * 1000
     written = sum(len(operation.data) for operation in decision.operations if isinstance(operation, Set))
-    return {
-        **_named(shape),
-        "led": led,
-        "operations": len(decision.operations),
-        "state KB": round(written / 1000),
-        "decide ms": round(decide_ms, 1),
-        "index ms": round(follow_ms, 1),
-        "delta ms": round(delta_ms, 1),
-        "delta KB a broker": round(len(data) / 1000, 1),
-        "apply ms": round(apply_ms, 1),
-    }
+    return [
+        _size("partitions that it led", "", led, None),
+        _size("operations", "", len(decision.operations), None),
+        _size("state written", "KB", written / 1000),
+        _time("decide", decide_ms),
+        _time("update the index", Figure(follow_ms)),
+        _time("make and encode the delta", delta_ms),
+        _size("delta sent to each broker", "KB", len(data) / 1000),
+        _time("apply the delta", apply_ms),
+    ]
 
 
-def other_decisions(shape: Shape) -> dict[str, Any]:
+def other_decisions(shape: Shape) -> list[Measured]:
     """What happens every day: an ISR, a thousand ISRs of a follower that lags, a broker that stops in good order."""
     image = build(shape)
     hosting = Hosting(image)
@@ -158,16 +179,16 @@ def other_decisions(shape: Shape) -> dict[str, Any]:
     one_ms, _ = timed(lambda: shrink(1))
     all_ms, operations = timed(lambda: shrink(1000))
     stop_ms, stopped = timed(lambda: shut_down(hosting, 1, epochs[1], lambda _: RULES))
-    return {
-        **_named(shape),
-        "one ISR ms": round(one_ms, 2),
-        f"{operations:,} ISRs ms": round(all_ms, 1),
-        "shutdown ms": round(stop_ms, 1),
-        "shutdown operations": len(stopped.decision.operations),
-    }
+    return [
+        _time("change one ISR", one_ms),
+        _time("change up to 1,000 ISRs", all_ms),
+        _size("operations of these", "", operations, None),
+        _time("controlled shutdown", stop_ms),
+        _size("operations of the shutdown", "", len(stopped.decision.operations), None),
+    ]
 
 
-def whole_image(shape: Shape) -> dict[str, Any]:
+def whole_image(shape: Shape) -> list[Measured]:
     gc.collect()
     tracemalloc.start()
     image = build(shape)
@@ -181,19 +202,18 @@ def whole_image(shape: Shape) -> dict[str, Any]:
     decode_ms, read = timed(lambda: apply_delta(empty, decode_delta(data)))
     if read != hosting.image:
         raise AssertionError("the image that was read is not the one that was written")
-    return {
-        **_named(shape),
-        "image MB": round(image_bytes / 1e6, 1),
-        "index MB": round(index_bytes / 1e6, 1),
-        "index ms": round(index_ms),
-        "whole image MB sent": round(len(data) / 1e6, 2),
-        "bytes a partition": round(len(data) / shape.partitions, 1),
-        "encode ms": round(encode_ms),
-        "decode ms": round(decode_ms),
-    }
+    return [
+        _size("image in memory", "MB", image_bytes / 1e6),
+        _size("index in memory", "MB", index_bytes / 1e6),
+        _time("build the index", index_ms),
+        _size("whole image sent", "MB", len(data) / 1e6),
+        _size("sent per partition", "bytes", len(data) / shape.partitions),
+        _time("encode", encode_ms),
+        _time("decode", decode_ms),
+    ]
 
 
-def growth(shape: Shape) -> dict[str, Any]:
+def growth(shape: Shape) -> list[Measured]:
     """A plan for one more broker, racks apart: where a cluster heeds none, to heed them would be most of the plan."""
     image = build(shape)
     assignments = {
@@ -204,13 +224,13 @@ def growth(shape: Shape) -> dict[str, Any]:
     racks: dict[int, str | None] = dict.fromkeys(range(shape.brokers + 1))
     started = process_time()
     plan = plan_rebalance(assignments, racks)
-    return {
-        **_named(shape),
-        "plan s": round(process_time() - started, 2),
-        "replicas copied": plan.copies,
-        "a fair share": round(shape.partitions * REPLICAS / len(racks)),
-        "partitions touched": len(plan.assignments),
-    }
+    planned_s = process_time() - started
+    return [
+        _size("plan", "s", planned_s),
+        _size("replicas copied", "", plan.copies),
+        _size("a fair share of them", "", shape.partitions * REPLICAS / len(racks), None),
+        _size("partitions changed", "", len(plan.assignments), None),
+    ]
 
 
 def tree_of(image: ClusterImage) -> MemoryTree:
@@ -244,7 +264,7 @@ class _NoConfig:
         return None
 
 
-async def _in_action(shape: Shape) -> dict[str, Any]:
+async def _in_action(shape: Shape) -> list[Measured]:
     tree = tree_of(build(shape))
     sent: list[int] = []
 
@@ -285,32 +305,48 @@ async def _in_action(shape: Shape) -> dict[str, Any]:
     writes = tree.writes - 1
     await publisher.close()
     await controller.resign()
-    return {
-        **_named(shape),
-        "start s": round(start_s, 2),
-        "failover ms": round(failover_ms),
-        "writes": writes,
-        "KB sent a broker": round(sum(sent) / (shape.brokers - 1) / 1000, 1),
-    }
+    return [
+        _size("start of the controller", "s", start_s),
+        _size("failover", "ms", failover_ms),
+        _size("writes to the tree", "", writes, None),
+        _size("sent to each broker", "KB", sum(sent) / (shape.brokers - 1) / 1000),
+    ]
 
 
-def in_action(shape: Shape) -> dict[str, Any]:
+def in_action(shape: Shape) -> list[Measured]:
     return asyncio.run(_in_action(shape))
 
 
-def _named(shape: Shape) -> dict[str, Any]:
-    return {"partitions": shape.partitions, "brokers": shape.brokers, "topics": shape.topics}
+def rows_of(table: str, measure: Callable[[Shape], list[Measured]], shapes: Sequence[Shape]) -> list[Row]:
+    """A column for each cluster."""
+    found = {str(shape): measure(shape) for shape in shapes}
+    first = next(iter(found.values()))
+    return [
+        Row(
+            each.work,
+            each.unit,
+            each.better,
+            {name: measured[number].figure for name, measured in found.items()},
+            str(shapes[-1]),
+            table=table,
+        )
+        for number, each in enumerate(first)
+    ]
 
 
-def main() -> None:
-    from benchmarks.report import table
-
-    table("A broker that leads 1,000 partitions is gone (medians)", [failover(shape) for shape in SHAPES])
-    table("The same by a controller, from the end of the broker's node to the last answer", [*map(in_action, SHAPES)])
-    table("Every day (medians)", [other_decisions(shape) for shape in SHAPES])
-    table("The whole image (medians)", [whole_image(shape) for shape in SHAPES[1:]])
-    table("A plan for one more broker", [growth(shape) for shape in SHAPES[:2]])
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain(
+        "controller_scale", "The controller's decisions, by the size of a cluster.", arguments
+    )
+    rows = [
+        *rows_of("A broker that leads about 1,000 partitions is gone", failover, SHAPES),
+        *rows_of("The same by a controller, from the end of the broker's node to the last answer", in_action, SHAPES),
+        *rows_of("Everyday decisions", other_decisions, SHAPES),
+        *rows_of("The whole image", whole_image, SHAPES[1:]),
+        *rows_of("A plan for one more broker", growth, SHAPES[:2]),
+    ]
+    recording.keep(rows, notes=["times are of the CPU, medians"], settings={"rounds": ROUNDS, "replicas": REPLICAS})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

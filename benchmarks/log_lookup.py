@@ -1,6 +1,6 @@
 """Does it cost more because more is stored? Lookup and open with 1, 100 and 10,000 segments.
 
-Rule: every segment is a real one that a verifier would pass, with small batches at both ends and batches of 8 MiB in
+Every segment is a real one that a verifier would pass, with small batches at both ends and batches of 8 MiB in
 between, whose one record is zeros. Zeros are left as holes in the file, so that 10,000 segments are 560 GB to the log
 and little to the disk. What is measured is what a broker does: open after a clean stop, find a batch by offset, find an
 offset by time; the small batches are looked for, so that no large one is read.
@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import NamedTuple
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
 from penstock.log.lookup import offset_for_time
 from penstock.log.opening import open_log
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
@@ -26,7 +30,7 @@ SEGMENT_COUNTS = (1, 100, 10_000)
 SMALL_BATCHES, SMALL_RECORDS = 4, 50
 LARGE_BATCHES, LARGE_BYTES = 7, 8 * 1024 * 1024
 OFFSETS_PER_SEGMENT = 2 * SMALL_BATCHES * SMALL_RECORDS + LARGE_BATCHES
-LOOKUPS = 400
+LOOKUPS, ROUNDS = 400, 9
 NOW_MS = 1_700_000_000_000
 SETTINGS = LogSettings(segment_ms=2**62, max_message_bytes=2**31 - 1)
 
@@ -88,20 +92,40 @@ def build(folder: str, segments: int) -> int:
     return size
 
 
-def timed(work: Any, arguments: list[int]) -> float:
+class Measured(NamedTuple):
+    """Of a log of one size."""
+
+    gigabytes: Figure
+    open_ms: Figure
+    newest_us: Figure
+    anywhere_us: Figure
+    by_time_us: Figure
+
+
+WORKS = {
+    "gigabytes": ("size of the log", "GB", None),
+    "open_ms": ("open", "ms", Better.LOWER),
+    "newest_us": ("read by offset, newest segment", "µs", Better.LOWER),
+    "anywhere_us": ("read by offset, anywhere", "µs", Better.LOWER),
+    "by_time_us": ("find an offset by time, anywhere", "µs", Better.LOWER),
+}
+
+
+def timed(work: Callable[[int], object], arguments: Sequence[int]) -> Figure:
+    """The mean time of a call."""
     started = perf_counter()
     for argument in arguments:
         work(argument)
-    return (perf_counter() - started) / len(arguments) * 1e6
+    return Figure((perf_counter() - started) / len(arguments) * 1e6)
 
 
-def measure(segments: int) -> dict[str, Any]:
+def measure(segments: int) -> Measured:
     files = PosixFiles()
     with tempfile.TemporaryDirectory() as root:
         folder = f"{root}/topic-0"
         size = build(folder, segments)
         opens = []
-        for _ in range(9):
+        for _ in range(ROUNDS):
             started = perf_counter()
             log = open_log(files, folder, SETTINGS, clean=True, now_ms=NOW_MS).log
             opens.append((perf_counter() - started) * 1000)
@@ -117,27 +141,34 @@ def measure(segments: int) -> dict[str, Any]:
         for offset in picks:  # once, so that every round finds its bytes verified and in memory
             log.read(offset, 4096)
             offset_for_time(log, NOW_MS + offset)
-        row = {
-            "segments": segments,
-            "GB": round(size / 1e9, 1),
-            "open ms": round(min(opens), 2),
-            "read by offset, newest µs": round(timed(lambda offset: log.read(offset, 4096), newest), 1),
-            "read by offset, anywhere µs": round(timed(lambda offset: log.read(offset, 4096), picks), 1),
-            "offset by time, anywhere µs": round(timed(lambda offset: offset_for_time(log, NOW_MS + offset), picks), 1),
-        }
+        measured = Measured(
+            Figure(size / 1e9),
+            Figure(min(opens), tuple(opens)),
+            timed(lambda offset: log.read(offset, 4096), newest),
+            timed(lambda offset: log.read(offset, 4096), picks),
+            timed(lambda offset: offset_for_time(log, NOW_MS + offset), picks),
+        )
         log.release()
-        return row
+        return measured
 
 
-def run() -> list[dict[str, Any]]:
-    return [measure(segments) for segments in SEGMENT_COUNTS]
+def run() -> list[Row]:
+    measured = {
+        f"{segments:,} segment{'' if segments == 1 else 's'}": measure(segments)._asdict()
+        for segments in SEGMENT_COUNTS
+    }
+    largest = list(measured)[-1]
+    return [
+        Row(work, unit, better, {size: each[field] for size, each in measured.items()}, largest)
+        for field, (work, unit, better) in WORKS.items()
+    ]
 
 
-def main() -> None:
-    from benchmarks.report import table
-
-    table("Open and lookup by number of segments (clean stop before)", run())
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("log_lookup", "Opening a log and finding records in it, by its size.", arguments)
+    notes = ["after a clean stop; the best of 9 rounds of opening, the mean of 400 lookups"]
+    recording.keep(run(), notes=notes, settings={"lookups": LOOKUPS, "rounds": ROUNDS})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

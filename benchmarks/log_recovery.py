@@ -1,6 +1,6 @@
 """Opening a log after an unclean stop, beside reading the same bytes and computing one checksum over them.
 
-Rule: the log is written as a leader writes it, over several segments, and left without a close: no manifest, no last
+The log is written as a leader writes it, over several segments, and left without a close: no manifest, no last
 snapshot, no clean marker. It is then opened again and again, each time as if nothing of it were known to be durable
 (every batch is checked), and as if everything up to the last roll were (only the last segment is walked). The files
 are in the page cache throughout, so this is the processor's share: a disk that is slower than it is the limit. The
@@ -12,13 +12,16 @@ floor is what no recovery that checks every byte can beat. Rounds alternate with
 from __future__ import annotations
 
 import os
-import statistics
+import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
 from penstock.log.opening import open_log
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
@@ -29,7 +32,8 @@ MIB: Final = 1024 * 1024
 NOW_MS: Final = 1_700_000_000_000
 ROUNDS: Final = 5
 PIECE: Final = MIB
-GOAL_GB_S: Final = 3.0
+GOAL_GB_S: Final = {"1 MiB batches": 3.0}
+OURS, FLOOR = "penstock", "read and crc32c"
 
 CASES: Final = (
     ("1 MiB batches", MIB, 2048 * MIB, 600 * MIB),
@@ -84,46 +88,54 @@ def floor(folder: str) -> float:
     return perf_counter() - started
 
 
-def measure(name: str, size: int, total: int, segment_bytes: int) -> dict[str, Any]:
+def measure(name: str, size: int, total: int, segment_bytes: int) -> list[Row]:
     settings = LogSettings(segment_bytes=segment_bytes, max_message_bytes=2 * MIB)
-    times: dict[str, list[float]] = {"floor": [], "all": [], "last": []}
+    floor_s: list[float] = []
+    all_s: list[float] = []
+    last_s: list[float] = []
     walked_last = 0
     with tempfile.TemporaryDirectory() as parent:
         folder = f"{parent}/topic-0"
         written, last_roll = write_log(folder, size, total, settings)
         for _ in range(ROUNDS):
-            times["floor"].append(floor(folder))
+            floor_s.append(floor(folder))
             seconds, walked_last = recover(folder, settings, last_roll)
-            times["last"].append(seconds)
+            last_s.append(seconds)
         for _ in range(ROUNDS):  # after the others: it removes the snapshots, which it does not believe
-            times["floor"].append(floor(folder))
+            floor_s.append(floor(folder))
             seconds, walked = recover(folder, settings, 0)
-            times["all"].append(seconds)
+            all_s.append(seconds)
             if walked != written:
                 raise RuntimeError(f"{walked} bytes were walked of {written}")
-    floor_s, all_s, last_s = (statistics.median(times[key]) for key in ("floor", "all", "last"))
-    return {
-        "case": name,
-        "MiB": written // MIB,
-        "recovery GB/s": round(written / all_s / 1e9, 2),
-        "read and crc32c GB/s": round(written / floor_s / 1e9, 2),
-        "ratio": round(floor_s / all_s, 2),
-        "batches/s": round(written / len(batch_of(size)) / all_s),
-        "since last roll: MiB": walked_last // MIB,
-        "since last roll: ms": round(last_s * 1000, 1),
+    batches = written / len(batch_of(size))
+    rates = {
+        OURS: Figure.of([written / took / 1e9 for took in all_s]),
+        FLOOR: Figure.of([written / took / 1e9 for took in floor_s]),
     }
+    alone, goal = {OURS: rates[OURS]}, GOAL_GB_S.get(name)
+    table = f"{name}, {written // MIB:,} MiB"
+    return [
+        Row("every batch checked", "GB/s", Better.HIGHER, rates, OURS, FLOOR, table=table),
+        Row("every batch checked, by itself", "GB/s", Better.HIGHER, alone, OURS, goal=goal, table=table),
+        Row("every batch checked", "batches/s", Better.HIGHER, _each(batches / took for took in all_s), OURS,
+            table=table),
+        Row("since the last roll: walked", "MiB", None, {OURS: Figure(walked_last / MIB)}, OURS, table=table),
+        Row("since the last roll: time", "ms", Better.LOWER, _each(took * 1000 for took in last_s), OURS, table=table),
+    ]  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
-    return [measure(*case) for case in CASES]
+def _each(rounds: Iterable[float]) -> dict[str, Figure]:
+    return {OURS: Figure.of(list(rounds))}
 
 
-def main() -> None:
-    from benchmarks.report import table
+def run() -> list[Row]:
+    return [row for case in CASES for row in measure(*case)]
 
-    table("Recovery after an unclean stop, page cache warm", run())
-    print(f"goal: at least {GOAL_GB_S} GB/s with 1 MiB batches")
+
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("log_recovery", "Opening a log after an unclean stop.", arguments)
+    recording.keep(run(), notes=["the page cache is warm"], settings={"rounds": ROUNDS})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,27 +1,30 @@
 """The socket server beside asyncio's streams: both answer each frame with the same bytes, on loopback.
 
-Rule: the server has a process of its own, started anew for each round; the client is a blocking socket, so that the
-round trip holds little that is not the server's. Rounds alternate and the median round counts. With uvloop installed
-(`pip install penstock[fast]`) both run on it too. CPU is the server's own, user and system. The floor is a loop of
-poll, recv and send with nothing around it: what the machine's kernel takes, which no server can save.
+The server has a process of its own, started anew for each round; the client is a blocking socket, so that the round
+trip holds little that is not the server's. Rounds alternate and the median round counts. Both run on uvloop and on
+asyncio's own loop. CPU is the server's own, user and system. The floor is a loop of poll, recv and send with nothing
+around it: what the machine's kernel takes, which no server can save.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import multiprocessing
 import os
 import select
 import socket
-import statistics
 import struct
+import sys
 import tempfile
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.files import File
 from penstock.runtime.network import Connection, Limits
@@ -34,6 +37,7 @@ ROUND_TRIPS = 10_000
 PIPELINED, WINDOW = 100_000, 64
 REGION_BYTES, REGIONS = 1024 * 1024, 2000
 GOAL_CPU_US = 12
+OURS, STREAMS, FLOOR = "penstock", "asyncio streams", "bare loop"
 
 
 class Echo:
@@ -187,52 +191,77 @@ def regions(client: socket.socket) -> dict[str, float]:
     return {"rate": received / (perf_counter() - started) / 1e6}
 
 
-def run() -> list[dict[str, Any]]:
-    sides: list[tuple[str, Serve, bool]] = [
-        ("penstock, asyncio", serve_penstock, False),
-        ("streams, asyncio", serve_streams, False),
-    ]
-    if importlib.util.find_spec("uvloop"):
-        sides += [("penstock, uvloop", serve_penstock, True), ("streams, uvloop", serve_streams, True)]
-    found: dict[str, list[tuple[dict[str, float], ...]]] = {
-        name: [] for name in ["floor", *(side[0] for side in sides)]
-    }
+class Work(NamedTuple):
+    name: str
+    unit: str
+    better: Better
+    factor: float = 1.0
+
+
+TRIPS: Final = {
+    "p50": Work("round trip p50", "µs", Better.LOWER),
+    "p99": Work("round trip p99", "µs", Better.LOWER),
+    "cpu": Work("CPU per round trip", "µs", Better.LOWER),
+}
+FLOOD: Final = {
+    "rate": Work(f"{WINDOW} in flight", "1/s", Better.HIGHER),
+    "cpu": Work(f"CPU per request, {WINDOW} in flight", "µs", Better.LOWER),
+}
+LARGE: Final = {
+    "rate": Work("answers of 1 MiB of a file", "MB/s", Better.HIGHER),
+    "cpu": Work("CPU per GB of a file", "ms", Better.LOWER, 1e6 / REGION_BYTES),
+}
+LOOPS: Final = {"uvloop": True, "asyncio's loop": False}
+
+Rounds = dict[tuple[Work, str, str], list[float]]
+"""By work, loop and server."""
+
+
+def measure() -> Rounds:
+    found: Rounds = defaultdict(list)
+
+    def add(works: dict[str, Work], loop: str, server: str, figures: dict[str, float]) -> None:
+        for key, work in works.items():
+            found[work, loop, server].append(figures[key] * work.factor)
+
     with tempfile.NamedTemporaryFile() as file:
         file.write(os.urandom(REGION_BYTES))
         file.flush()
         for _ in range(ROUNDS):
-            found["floor"].append((_with_server(serve_floor, False, None, round_trips, ROUND_TRIPS),))
-            for name, serve, uvloop in sides:
-                single = _with_server(serve, uvloop, None, round_trips, ROUND_TRIPS)
-                many = _with_server(serve, uvloop, None, pipelined, PIPELINED)
-                large = _with_server(serve, uvloop, file.name, regions, REGIONS)
-                found[name].append((single, many, large))
-    return [_row(name, rounds) for name, rounds in found.items()]
+            floor = _with_server(serve_floor, False, None, round_trips, ROUND_TRIPS)
+            for loop, uvloop in LOOPS.items():
+                add(TRIPS, loop, FLOOR, floor)
+                for server, serve in ((OURS, serve_penstock), (STREAMS, serve_streams)):
+                    add(TRIPS, loop, server, _with_server(serve, uvloop, None, round_trips, ROUND_TRIPS))
+                    add(FLOOD, loop, server, _with_server(serve, uvloop, None, pipelined, PIPELINED))
+                    add(LARGE, loop, server, _with_server(serve, uvloop, file.name, regions, REGIONS))
+    return found
 
 
-def _row(name: str, rounds: list[tuple[dict[str, float], ...]]) -> dict[str, Any]:
-    def median(kind: int, key: str, factor: float = 1.0, digits: int | None = 1) -> float | None:
-        found = [results[kind][key] for results in rounds if kind < len(results)]
-        return round(statistics.median(found) * factor, digits) if found else None
+def rows(found: Rounds) -> list[Row]:
+    """A table for each loop, and what the server adds to the floor."""
+    made = []
+    for loop in LOOPS:
+        table = f"On {loop}"
+        for work in (*TRIPS.values(), *FLOOD.values(), *LARGE.values()):
+            figures = {
+                server: Figure.of(rounds)
+                for server in (OURS, STREAMS, FLOOR)
+                if (rounds := found.get((work, loop, server)))
+            }
+            made.append(Row(work.name, work.unit, work.better, figures, OURS, STREAMS, table=table))
+        cpu = TRIPS["cpu"]
+        above = [mine - bare for mine, bare in zip(found[cpu, loop, OURS], found[cpu, loop, FLOOR], strict=True)]
+        what = "CPU per round trip above the bare loop"
+        made.append(Row(what, "µs", Better.LOWER, {OURS: Figure.of(above)}, OURS, goal=GOAL_CPU_US, table=table))
+    return made
 
-    return {
-        "server": name,
-        "p50 µs": median(0, "p50"),
-        "p99 µs": median(0, "p99"),
-        "CPU µs a round trip": median(0, "cpu"),
-        "pipelined/s": median(1, "rate", digits=None),
-        "CPU µs each": median(1, "cpu"),
-        "1 MiB regions MB/s": median(2, "rate", digits=None),
-        "CPU ms a GB": median(2, "cpu", 1e6 / REGION_BYTES, digits=None),
-    }
 
-
-def main() -> None:
-    from benchmarks.report import table
-
-    table(f"Echo of {len(FRAME)} bytes, {WINDOW} in flight where pipelined", run())
-    print(f"goal: at most {GOAL_CPU_US} µs of CPU a round trip above the floor, on either loop")
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("network_echo", "The socket server beside asyncio streams.", arguments)
+    settings = {"rounds": ROUNDS, "round_trips": ROUND_TRIPS, "pipelined": PIPELINED, "regions": REGIONS}
+    recording.keep(rows(measure()), notes=[f"frames of {len(FRAME)} bytes on loopback"], settings=settings)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

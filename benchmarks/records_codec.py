@@ -1,8 +1,8 @@
 """The record codec beside aiokafka's compiled one, in one process: records a second, encoded and decoded.
 
-Rule: both sides do the same work on the same bytes, checksums included, and their rounds alternate, so that a
-machine that slows down slows both; the best round of each counts. Penstock's plain-Python twin runs too, for
-those who have no compiler.
+Both sides do the same work on the same bytes, checksums included, and their rounds alternate, so that a machine that
+slows down slows both; the best round of each counts. Penstock's plain-Python twin of the kernel runs too, for those who
+have no compiler.
 
     encode   records into the bytes of a batch that a broker takes
     decode   fetched bytes into objects; key, value, offset and timestamp of each are read
@@ -15,7 +15,7 @@ and what a client does with each record: send, columns, consume (`benchmarks.rec
 
 from __future__ import annotations
 
-import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -26,7 +26,9 @@ import aiokafka
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from benchmarks import results
 from benchmarks.records_clients import client_contenders
+from benchmarks.results import Better, Figure, Row
 from penstock.records import HEADER_SIZE, KERNEL, RecordTuple, encode_batch, kernel, twin
 from penstock.records.columns import append_batches, to_arrow
 
@@ -42,7 +44,17 @@ LEAST: Final = {
     ("100 x 100 B, key 10 B", "send"): 2.0e6,
     ("100 x 100 B", "consume"): 4.0e6,
 }
-"""Goals of a client's work, which are rates: records a second, whatever the peer does."""
+"""Goals of a client's work in records/s, whatever the peer does."""
+OURS, PEER, TWIN = "penstock", "aiokafka", "twin"
+NAMES: Final = {OURS: "penstock", PEER: "aiokafka, compiled", TWIN: "penstock, plain Python"}
+TABLES: Final = {
+    "encode": "Encode",
+    "decode": "Decode to objects, all fields read",
+    "arrow": "Decode to Arrow columns, beside aiokafka's decode to objects",
+    "send": "A producer's send, record by record",
+    "columns": "A producer's batches from Arrow columns, beside aiokafka's encode from objects",
+    "consume": "A consumer's records, each value read",
+}
 
 Work = Callable[[], int]
 """Does its work once; how many records that were."""
@@ -182,43 +194,40 @@ def rate(work: Work) -> float:
             return count / elapsed
 
 
-def race(works: dict[str, Work]) -> dict[str, float]:
-    """The best round of each, rounds alternating; the twin, being far slower, has fewer."""
-    best = dict.fromkeys(works, 0.0)
+def race(works: dict[str, Work]) -> dict[str, Figure]:
+    """M records/s of each, rounds alternating, the best one counts; the twin, being far slower, has fewer."""
+    rounds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(ROUNDS):
         for name, work in works.items():
-            if name != "twin" or number < TWIN_ROUNDS:
-                best[name] = max(best[name], rate(work))
-    return best
+            if name != TWIN or number < TWIN_ROUNDS:
+                rounds[name].append(rate(work) / 1e6)
+    return {NAMES[name]: Figure(max(each), tuple(each)) for name, each in rounds.items()}
 
 
-def run() -> list[dict[str, Any]]:
-    """One row for each shape and kind of work: records a second of all three, and our ratio to aiokafka's."""
-    rows: list[dict[str, Any]] = []
+def run() -> list[Row]:
+    """A table for each kind of work, a row for each shape, and the goals that are rates."""
+    rows, least = [], []
     for shape in SHAPES:
         for work, works in contenders(shape).items():
-            best = race(works)
-            ratio = best["penstock"] / best["aiokafka"]
-            goals = {"goal": GOALS.get(work), "least": LEAST.get((shape.name, work))}
-            rows.append({"records": shape.name, "work": work, **best, "ratio": ratio, **goals})
-    return rows
+            figures = race(works)
+            table, unit = TABLES[work], "M records/s"
+            rows.append(Row(shape.name, unit, Better.HIGHER, figures, NAMES[OURS], NAMES[PEER], GOALS.get(work), table))
+            if (goal := LEAST.get((shape.name, work))) is not None:
+                alone, what = {NAMES[OURS]: figures[NAMES[OURS]]}, f"{work}, {shape.name}"
+                least.append(
+                    Row(what, unit, Better.HIGHER, alone, NAMES[OURS], goal=goal / 1e6, table="Goals that are rates")
+                )
+    order = list(TABLES.values())
+    return [*sorted(rows, key=lambda row: order.index(row.table)), *least]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("records_codec", "The record codec beside aiokafka's.", arguments)
     if KERNEL == "python":
-        print("The kernel is not compiled here: the figures of penstock are its plain-Python twin's.\n")
-    print(f"Python {platform.python_version()}, aiokafka {aiokafka.__version__}, million records a second,")
-    print(f"best of {ROUNDS} alternating rounds, checksums included. Arrow is held against aiokafka's decode.\n")
-    print(f"{'batches of':28} {'work':8} {'penstock':>9} {'aiokafka':>9} {'ratio':>7} {'goal':>7} {'twin':>7}")
-    for row in run():
-        goal, least = row["goal"], row["least"]
-        wanted = f"{goal:.1f}x" if goal is not None else f"{least / 1e6:.1f} M" if least is not None else "-"
-        below = row["ratio"] < (goal or 0.0) or row["penstock"] < (least or 0.0)
-        print(
-            f"{row['records']:28} {row['work']:8} {row['penstock'] / 1e6:9.2f} {row['aiokafka'] / 1e6:9.2f}"
-            f" {row['ratio']:6.2f}x {wanted:>7} {row['twin'] / 1e6:7.3f}{'  below the goal' if below else ''}"
-        )
+        recording.lacks("the kernel is not compiled, so penstock is its plain-Python twin")
+    notes = [f"aiokafka {aiokafka.__version__}; the best of {ROUNDS} alternating rounds, checksums included"]
+    recording.keep(run(), notes=notes, settings={"rounds": ROUNDS, "round_seconds": ROUND_SECONDS})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,6 @@
 """A broker killed under load and started again: how long until it answers.
 
-Rule: a broker as its users start it, in a process of its own, is filled over its sockets by a bare producer (acks=1, so
+A broker as its users start it, in a process of its own, is filled over its sockets by a bare producer (acks=1, so
 nothing but the broker's own upkeep makes anything durable), killed with SIGKILL while more is being written, started
 again on the same folders. The clock runs from the launch of the process to its first answer to a Produce with acks=all
 and to a Fetch; so it includes the start of Python. What was acknowledged must be there. After a killed process the page
@@ -13,13 +13,11 @@ processor's limit, and not what a restart meets.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import signal
 import socket
-import statistics
 import struct
 import subprocess
 import sys
@@ -27,9 +25,12 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
 from penstock.records import encode_batch
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import decode_response, encode_request
@@ -39,6 +40,7 @@ from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.types import Message
 
+OURS: Final = "penstock"
 HOST: Final = "127.0.0.1"
 TOPIC: Final = "filled"
 GB: Final = 10**9
@@ -244,7 +246,7 @@ def logged_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "data").glob("*/*.log"))
 
 
-def measure(case: Case, folder: Path, port: int) -> list[dict[str, Any]]:
+def measure(case: Case, folder: Path, port: int, recording: results.Recording, notes: list[str]) -> list[Row]:
     batch = batch_of(case.batch_bytes)
     broker = BrokerProcess(folder, port)
     began = time.perf_counter()
@@ -252,7 +254,7 @@ def measure(case: Case, folder: Path, port: int) -> list[dict[str, Any]]:
     print(
         f"  {case.name}: {logged_bytes(folder) / GB:.1f} GB written in {time.perf_counter() - began:.0f} s", flush=True
     )
-    rows = []
+    rows: list[Row] = []
     for kind in ("killed", "killed, cold", "killed, no checkpoint"):
         rounds: list[Restart] = []
         for _ in range(1 if "checkpoint" in kind else ROUNDS):
@@ -265,44 +267,46 @@ def measure(case: Case, folder: Path, port: int) -> list[dict[str, Any]]:
             broker = BrokerProcess(folder, port)
             rounds.append(first_answers(broker, batch, acknowledged))
         if rounds:
-            rows.append(_row(case, kind, size, rounds))
+            rows += rows_of(case, kind, size, rounds)
+            notes.append(f"{case.name}, {kind}: {rounds[-1].said}")
         else:
-            print(f"  {case.name}, {kind}: the page cache cannot be dropped here", flush=True)
+            recording.lacks(f"{case.name}, {kind}: the page cache cannot be dropped here")
             broker = BrokerProcess(folder, port)
     broker.connect().socket.close()
-    rows.append(_clean_row(case, folder, broker, batch))
-    return rows
+    return [*rows, *_clean_rows(case, folder, broker, batch, notes)]
 
 
-def _clean_row(case: Case, folder: Path, broker: BrokerProcess, batch: bytes) -> dict[str, Any]:
+def _clean_rows(case: Case, folder: Path, broker: BrokerProcess, batch: bytes, notes: list[str]) -> list[Row]:
     stops_s, rounds = [], []
     for _ in range(ROUNDS):
         stops_s.append(broker.stop())
         size = logged_bytes(folder)
         broker = BrokerProcess(folder, broker.port)
         rounds.append(first_answers(broker, batch, {}))
-    row = _row(case, "stopped cleanly", size, rounds)
-    # The first stop had all the writing of the last round to make durable; the others, one batch.
-    row["clean stop s"] = round(statistics.median(stops_s), 2)
     broker.kill()
-    return row
+    notes.append(f"{case.name}, stopped cleanly: {rounds[-1].said}")
+    # The first stop had all the writing of the last round to make durable; the others, one batch.
+    stop = Row("clean stop", "s", Better.LOWER, {OURS: Figure.of(stops_s)}, OURS, table=_table(case))
+    return [*rows_of(case, "stopped cleanly", size, rounds), stop]
 
 
-def _row(case: Case, kind: str, size: int, rounds: list[Restart]) -> dict[str, Any]:
-    produce_s = statistics.median(each.produce_s for each in rounds)
+def _table(case: Case) -> str:
+    return f"{case.name}, {case.partitions:,} partition{'' if case.partitions == 1 else 's'}"
+
+
+def rows_of(case: Case, kind: str, size: int, rounds: Sequence[Restart]) -> list[Row]:
+    """How long it took after one kind of end; the goal grows with the log."""
     goal_s = max(1.0, size / GB / GOAL_GB_PER_S)
-    return {
-        "log": case.name,
-        "end": kind,
-        "partitions": case.partitions,
-        "GB": round(size / GB, 2),
-        "first Produce s": round(produce_s, 2),
-        "first Fetch s": round(statistics.median(each.fetch_s for each in rounds), 2),
-        "goal s": round(goal_s, 2),
-        "met": produce_s <= goal_s,
-        "clean stop s": None,
-        "logs opened": rounds[-1].said,
-    }
+    table = _table(case)
+
+    def row(work: str, unit: str, better: Better | None, figure: Figure, goal: float | None = None) -> Row:
+        return Row(f"{kind}: {work}", unit, better, {OURS: figure}, OURS, goal=goal, table=table)
+
+    return [
+        row("first Produce answered", "s", Better.LOWER, Figure.of([each.produce_s for each in rounds]), goal_s),
+        row("first Fetch answered", "s", Better.LOWER, Figure.of([each.fetch_s for each in rounds])),
+        row("size of the log", "GB", None, Figure(size / GB)),
+    ]
 
 
 def free_port() -> int:
@@ -311,8 +315,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run(gigabytes: float) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def run(gigabytes: float, recording: results.Recording, notes: list[str]) -> list[Row]:
+    rows: list[Row] = []
     total = int(gigabytes * GB)
     # So many that each has about one segment, nearly full: without marks a start after a crash would walk all of them.
     partitions = max(1, round(gigabytes))
@@ -327,22 +331,22 @@ def run(gigabytes: float) -> list[dict[str, Any]]:
             # What the load adds before each kill comes on top.
             room = shutil.disk_usage(folder).free - 15 * GB
             if case.total_bytes > room:
-                print(f"  {case.name}: only {max(0, room) / GB:.1f} GB of {case.total_bytes / GB:.1f} fit on the disk")
+                fits = max(0, room) / GB
+                recording.lacks(f"{case.name}: only {fits:.1f} GB of {case.total_bytes / GB:.1f} fit on the disk")
                 case = case._replace(total_bytes=max(GB // 10, room))
-            rows += measure(case, folder, free_port())
+            rows += measure(case, folder, free_port(), recording, notes)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return rows
 
 
-def main(arguments: list[str] | None = None) -> None:
-    from benchmarks.report import table
-
-    parser = argparse.ArgumentParser(prog="benchmarks.restart", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="what the first two logs hold; 10 by default")
-    gigabytes = parser.parse_args([] if arguments is None else arguments).gigabytes
-    table("From the launch of a broker to its first answer, medians", run(gigabytes))
-    print(f"goal: a second for each {GOAL_GB_PER_S} GB, one at least; load before: {os.getloadavg()[0]:.1f}")
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = results.parser("restart", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the first two logs; 10 by default")
+    options = parser.parse_args(arguments)
+    recording = results.begin("restart", parser, options, arguments)
+    notes = [f"goal: one second for each {GOAL_GB_PER_S} GB, one at least"]
+    recording.keep(run(options.gigabytes, recording, notes), notes=notes, settings={"rounds": ROUNDS})
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -62,6 +63,9 @@ _RULE: Final = (
     "The result is kept in benchmarks/results/ if the run is complete: default options and every peer present. "
     "Otherwise it is written to the system's temporary folder, unless --keep-result is given."
 )
+
+
+_NUMBERS: Final = re.compile(r"\[\n\s+([-+\d.e,\s]+?)\n\s+\]")
 
 
 class Better(StrEnum):
@@ -286,6 +290,12 @@ def begin(
     return recording
 
 
+def begin_plain(benchmark: str, description: str, arguments: Sequence[str]) -> Recording:
+    """Start recording a benchmark that has no options of its own."""
+    plain = parser(benchmark, description)
+    return begin(benchmark, plain, plain.parse_args(arguments), arguments)
+
+
 def command(benchmark: str, arguments: Sequence[str]) -> str:
     """What repeats the run."""
     words = shlex.join([benchmark, *arguments])
@@ -331,9 +341,12 @@ def as_json(result: Result) -> str:
         "settings": dict(result.settings),
         "notes": list(result.notes),
         "rows": rows,
-        "details": dict(result.details),
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    # Numbers of a list, and the details, stand on one line each: files stay short, and differences readable.
+    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
+    details = json.dumps(dict(result.details), ensure_ascii=False, allow_nan=False)
+    return f'{text[:-2]},\n "details": {details}\n}}\n'
 
 
 def read(path: Path) -> Result:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gc
 import io
+import sys
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kafka.protocol.consumer.fetch import FetchRequest as KpFetchRequest
@@ -26,13 +27,15 @@ from kio.schema.metadata.v12.response import MetadataResponse as KioMetadataResp
 from kio.schema.produce.v9.request import ProduceRequest as KioProduceRequest
 from kio.serial import entity_reader, entity_writer
 
+from benchmarks import results
+from benchmarks.results import Better, Figure, Row
 from penstock.wire.compiler import codec_for
 from penstock.wire.schemas import fetch, metadata, produce
 from penstock.wire.types import Message
 
 ROUNDS = 7
 ROUND_SECONDS = 0.02
-LIBRARIES = ("penstock", "kio", "kafka-python")
+OURS, PEER = "penstock", "kio"
 
 
 class Case(NamedTuple):
@@ -139,40 +142,38 @@ def actions(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
     }
 
 
-def _best(contestants: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def _best(contestants: dict[str, Callable[[], Any]]) -> dict[str, Figure]:
     """Best µs of a call for each contestant, who take turns in every round."""
     timers = {name: timeit.Timer(call) for name, call in contestants.items()}
     counts = {name: max(1, int(ROUND_SECONDS / max(timer.timeit(3) / 3, 1e-7))) for name, timer in timers.items()}
-    best = dict.fromkeys(timers, float("inf"))
+    rounds: dict[str, list[float]] = {name: [] for name in timers}
     for _ in range(ROUNDS):
         for name, timer in timers.items():
             gc.collect()
-            best[name] = min(best[name], timer.timeit(counts[name]) / counts[name] * 1e6)
-    return best
+            rounds[name].append(timer.timeit(counts[name]) / counts[name] * 1e6)
+    return {name: Figure(min(each), tuple(each)) for name, each in rounds.items()}
 
 
-def run() -> list[dict[str, Any]]:
-    """A row for each message: its name and, by library, the µs to parse and to serialise it."""
-    rows: list[dict[str, Any]] = []
+def run() -> list[Row]:
+    """A row for each message in the tables of parsing and of serialising."""
+    parsed: list[Row] = []
+    serialised: list[Row] = []
     for case in cases():
         calls = actions(case)
-        parse = _best({name: pair[0] for name, pair in calls.items()})
-        serialise = _best({name: pair[1] for name, pair in calls.items()})
-        row: dict[str, Any] = {"message": case.name}
-        for name in LIBRARIES:
-            row[f"{name} parse"] = round(parse[name], 2)
-            row[f"{name} serialise"] = round(serialise[name], 2)
-        rows.append(row)
-    return rows
+        for rows, table, place in ((parsed, "Parse", 0), (serialised, "Serialise", 1)):
+            figures = _best({name: pair[place] for name, pair in calls.items()})
+            rows.append(Row(case.name, "µs", Better.LOWER, figures, OURS, PEER, table=table))
+    return [*parsed, *serialised]
 
 
-def main() -> None:
-    rows = run()
-    print(f"{'µs, parse / serialise':<38}" + "".join(f"{name:>20}" for name in LIBRARIES))
-    for row in rows:
-        cells = (f"{row[f'{name} parse']:.1f} / {row[f'{name} serialise']:.1f}" for name in LIBRARIES)
-        print(f"{row['message']:<38}" + "".join(f"{cell:>20}" for cell in cells))
+def main(arguments: Sequence[str] = ()) -> None:
+    recording = results.begin_plain("wire_codec", "The codec beside kio and kafka-python.", arguments)
+    notes = [
+        f"the best of {ROUNDS} alternating rounds",
+        "serialising: ours gives chunks, which pass records on by reference",
+    ]
+    recording.keep(run(), notes=notes, settings={"rounds": ROUNDS, "round_seconds": ROUND_SECONDS})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

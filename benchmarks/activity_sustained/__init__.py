@@ -2,7 +2,7 @@
 
     python -m benchmarks.activity_sustained [--minutes 50] [--rate 2000] [--folder FOLDER] [--without-report]
 
-Rule: what runs is `penstock activity run`, as anybody runs it, at a flat rate; this looks at it from outside, by the
+What runs is `penstock activity run`, as its users run it, at a flat rate; this looks at it from outside, by the
 status files of the pipelines, by /proc, and by what Java writes of its collections. The first 70 %, at most 35
 minutes, are warm-up. A rate is sustained if the generator kept to it, no lag, no memory and no heap has grown since
 then, nothing was started again, and the run's own report finds every event in the tables, once.
@@ -13,6 +13,7 @@ then, nothing was started again, and the run's own report finds every event in t
     chart.py       the whole run as a picture
 """
 
+from benchmarks.activity_sustained.chart import pictures
 from benchmarks.activity_sustained.command import main
 
-__all__ = ["main"]
+__all__ = ["main", "pictures"]

@@ -1,17 +1,18 @@
 """The whole run as a picture: lag, batches, memory and processor time over the minutes, warm-up marked.
 
-Rule: drawn by the charts of the run's own report; the file needs nothing else to be looked at.
+It is drawn from the lines that the result keeps, by the charts of the run's own report.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from benchmarks.activity_sustained.figures import Points, batch_ms, lag_seconds, memory_mb, warm_up_s
 from benchmarks.activity_sustained.watching import Sample
+from benchmarks.results import Result
 from penstock.activity.live.charts import PALETTE_LIGHT, WIDTH, Line, Mark, over_time, palette
 
 _GAP, _TOP = 24, 56
@@ -20,17 +21,38 @@ _STYLE: Final = (
     ".line{fill:none;stroke-width:1.4;stroke-linejoin:round}"
 )
 
+Lines = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+"""By panel and name: seconds since the first event, and a value."""
 
-def svg(samples: Sequence[Sample], title: str, held: Points = ()) -> str:
+
+def lines_of(samples: Sequence[Sample], held: Points = ()) -> dict[str, dict[str, list[tuple[float, float]]]]:
     queries = sorted({name for one in samples for name in one.queries})
     kinds = sorted({kind for one in samples for kind in one.usages})
-    heap = [("Spark's Java after collections", held)] if held else []
-    panels = [
-        _panel("seconds of events that wait", samples, [(name, lag_seconds(samples, name)) for name in queries]),
-        _panel("time of a batch, ms", samples, [(name, batch_ms(samples, name)) for name in queries]),
-        _panel("memory, MB", samples, [*((kind, memory_mb(samples, kind)) for kind in kinds), *heap]),
-        _panel("cores", samples, [(kind, _cores(samples, kind)) for kind in kinds]),
-    ]
+    heap = {"Spark's Java after collections": list(held)} if held else {}
+    lines = {
+        "seconds of events that wait": {name: lag_seconds(samples, name) for name in queries},
+        "time of a batch, ms": {name: batch_ms(samples, name) for name in queries},
+        "memory, MB": {**{kind: memory_mb(samples, kind) for kind in kinds}, **heap},
+        "cores": {kind: _cores(samples, kind) for kind in kinds},
+    }
+    # Enough for a picture; what is judged is in the rows of the result, as it was measured.
+    return {
+        panel: {name: [(at_s, round(value, 3)) for at_s, value in points] for name, points in each.items()}
+        for panel, each in lines.items()
+    }
+
+
+def pictures(result: Result) -> dict[str, str]:
+    details: Mapping[str, Any] = result.details
+    is_met = all(row.is_met is not False for row in result.rows)
+    minutes = result.settings["minutes"]
+    title = f"All six pipelines, {minutes:g} min at {result.settings['rate']:,.0f} events/s: "
+    title += f"{'flat' if is_met else 'not flat'} ({result.machine})"
+    return {f"{result.name}.svg": svg(details["lines"], details["length_s"], title)}
+
+
+def svg(lines: Lines, length_s: float, title: str) -> str:
+    panels = [_panel(unit, length_s, each) for unit, each in lines.items()]
     placed, height = _placed([panel for panel in panels if panel])
     width = 2 * WIDTH + 3 * _GAP
     return "\n".join(
@@ -47,10 +69,9 @@ def svg(samples: Sequence[Sample], title: str, held: Points = ()) -> str:
     )
 
 
-def _panel(unit: str, samples: Sequence[Sample], lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> str:
-    warm = [Mark(1000 * warm_up_s(samples[-1].at_s), "judged from here on")] if samples else []
-    drawn = [Line(name, [(1000 * at_s, value) for at_s, value in points]) for name, points in lines]
-    return over_time(unit, drawn, warm, unit=unit)
+def _panel(unit: str, length_s: float, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    drawn = [Line(name, [(1000 * at_s, value) for at_s, value in points]) for name, points in lines.items()]
+    return over_time(unit, drawn, [Mark(1000 * warm_up_s(length_s), "judged from here on")], unit=unit)
 
 
 def _cores(samples: Sequence[Sample], kind: str) -> list[tuple[float, float]]:

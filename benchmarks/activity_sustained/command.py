@@ -1,8 +1,7 @@
-"""`python -m benchmarks.activity_sustained`: run, watched, judged, and kept in benchmarks/results/."""
+"""`python -m benchmarks.activity_sustained`: run, watched, judged, and kept as a result."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -15,19 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.activity_sustained import figures, heap
-from benchmarks.activity_sustained.chart import svg
-from benchmarks.activity_sustained.figures import Course, Points, Verdict
+from benchmarks import results
+from benchmarks.activity_sustained import chart, figures, heap
 from benchmarks.activity_sustained.watching import GENERATOR, Family, Sample, queries_of
-from benchmarks.report import machine, table
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
 _EVERY_S: Final = 5.0
 _START_S: Final = 300.0
 _END_S: Final = 400.0
 _STOP_S: Final = 15.0
-_LONG_MIN: Final = 10.0
-_QUIET_LOAD: Final = 0.5
 
 
 class RunEnded(Exception):
@@ -35,18 +29,16 @@ class RunEnded(Exception):
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.activity_sustained", description="All pipelines for a while, at a flat rate."
-    )
+    parser = results.parser("activity_sustained", "All pipelines for a while, at a flat rate.")
     parser.add_argument("--minutes", type=float, default=50.0, help="how long events come (50)")
-    parser.add_argument("--rate", type=float, default=2_000.0, help="events a second (2000)")
-    parser.add_argument("--folder", type=Path, help="where the run's data is put meanwhile (a temporary folder)")
+    parser.add_argument("--rate", type=float, default=2_000.0, help="events/s (2000)")
+    parser.add_argument("--folder", type=Path, help="folder for the run's data (a temporary folder)")
     parser.add_argument("--without-report", action="store_true", help="do not check at the end that nothing was lost")
     options = parser.parse_args(arguments)
     if options.minutes <= 0 or options.rate < 1:
         parser.error("--minutes has to be above 0, and --rate at least 1")
-    load = os.getloadavg()[0]
-    # Who is told to end takes the run along.
+    recording = results.begin("activity_sustained", parser, options, arguments, irrelevant=("folder",))
+    # A terminated benchmark takes the run along.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -61,15 +53,21 @@ def main(arguments: Sequence[str] = ()) -> None:
         report = None if options.without_report else _json(folder / "report" / "report.json")
     failures = None if report is None else list(report.get("failures", ["there is no report"]))
     verdicts = figures.verdicts(samples, options.rate, summary, failures, held)
-    _print(samples, verdicts, held)
-    if load > _QUIET_LOAD:
-        print(f"CAUTION: the machine was busy before the run began (load {load:.1f})")
-    _keep(samples, verdicts, held, options, summary, report, load)
-    if not all(one.is_good for one in verdicts):
+    is_sustained = all(one.is_good for one in verdicts)
+    recording.keep(
+        figures.rows(samples, options.rate, summary, failures, held),
+        notes=[f"{'sustained' if is_sustained else 'NOT sustained'}: {sum(one.is_good for one in verdicts)} of "
+               f"{len(verdicts)} conditions are met",
+               *(f"not met: {one.said}" for one in verdicts if not one.is_good)],
+        details={
+            "lines": chart.lines_of(samples, held),
+            "length_s": samples[-1].at_s,
+            "generated": summary,
+            "report": None if report is None else {key: report.get(key) for key in ("goals", "failures", "latencies")},
+        },
+    )  # fmt: skip
+    if not is_sustained:
         sys.exit(1)
-
-
-# ---------------------------------------------------------------------------------------------- running
 
 
 def _collections(folder: Path) -> Path:
@@ -169,82 +167,3 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _say(text: str) -> None:
     print(f"sustained: {time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
-
-
-# ---------------------------------------------------------------------------------------------- telling
-
-
-def _print(samples: Sequence[Sample], verdicts: Sequence[Verdict], held: Points) -> None:
-    table("Seconds of events that wait, after the warm-up", _rows(figures.lags(samples), 1))
-    table("Times of batches, ms", _rows(figures.batches(samples), 0))
-    table("Memory, MB", _rows(_memory(samples, held), 0))
-    used = figures.cores(samples)
-    table("Cores in the mean", [{"process": name, "cores": f"{each:.2f}"} for name, each in used.items()])
-    print(f"  all: {sum(used.values()):.2f} of {os.cpu_count()}\n")
-    for one in verdicts:
-        print(f"{'yes' if one.is_good else 'NO ':<4}{one.said}")
-
-
-def _memory(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
-    return {**figures.memories(samples), **figures.heap(samples, held), **figures.state(samples)}
-
-
-def _rows(courses: dict[str, Course], digits: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "": name,
-            "p50": f"{one.p50:,.{digits}f}",
-            "p95": f"{one.p95:,.{digits}f}",
-            "most": f"{one.most:,.{digits}f}",
-            "a minute": f"{one.slope_per_min:+,.2f}",
-            "in all": f"{one.growth:+,.1f}",
-        }
-        for name, one in courses.items()
-    ]
-
-
-def _keep(
-    samples: Sequence[Sample], verdicts: Sequence[Verdict], held: Points, options: argparse.Namespace,
-    summary: dict[str, Any], report: dict[str, Any] | None, load: float,
-) -> None:  # fmt: skip
-    is_long = options.minutes >= _LONG_MIN
-    name = "activity_sustained" if is_long else "activity_sustained_short"
-    is_good = all(one.is_good for one in verdicts)
-    reached = summary.get("events_per_second", 0.0)
-    title = (
-        f"All six pipelines, {options.minutes:g} min at {reached:,.0f} events/s: {'flat' if is_good else 'not flat'}"
-    )
-    kept = {
-        "machine": machine(),
-        "load_before": load,
-        "minutes": options.minutes,
-        "rate": options.rate,
-        "is_sustained": is_good,
-        "verdicts": [one._asdict() for one in verdicts],
-        "lag_s": _plain(figures.lags(samples)),
-        "batch_ms": _plain(figures.batches(samples)),
-        "memory_mb": _plain(_memory(samples, held)),
-        "cores": figures.cores(samples),
-        "generated": summary,
-        "report": None if report is None else {key: report.get(key) for key in ("goals", "failures", "latencies")},
-        "held_mb": held,
-        "samples": [
-            {
-                "at_s": one.at_s,
-                "queries": {key: value._asdict() for key, value in one.queries.items()},
-                "usages": {key: value._asdict() for key, value in one.usages.items()},
-            }
-            for one in samples
-        ],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False))
-    (RESULTS / f"{name}.svg").write_text(svg(samples, f"{title} ({machine()})", held))
-    short = "" if is_long else "; short, not to be quoted"
-    print(f"\nkept in {RESULTS.parent.name}/{RESULTS.name}/ ({name}.json, {name}.svg{short})")
-
-
-def _plain(courses: dict[str, Course]) -> dict[str, dict[str, float]]:
-    return {
-        name: {key: value for key, value in one._asdict().items() if key != "may_grow"} for name, one in courses.items()
-    }

@@ -1,8 +1,8 @@
 """What grew over a run, and what did not. Pure.
 
-Nouns: `Course`, how one figure went after the warm-up; `Verdict`, a sentence and whether it is as it should be.
+A `Course` is how one figure went after the warm-up; a `Verdict` is a sentence and whether it holds.
 
-Rule: a slope is the median of the slopes between all pairs of samples (Theil and Sen), which neither the teeth of a saw
+A slope is the median of the slopes between all pairs of samples (Theil and Sen), which neither the teeth of a saw
 nor a single outlier move. A figure is flat if that slope, over all of the judged time, makes no difference that anybody
 would notice: a lag one of `LAG_S` seconds of events or a fifth of itself, memory `MEMORY_MB` or a twentieth. Lag is in
 seconds: records that wait by records that come.
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from benchmarks.activity_sustained.watching import Sample
+from benchmarks.results import Better, Figure, Row
 
 LAG_S: Final = 2.0
 LAG_SHARE: Final = 0.2
@@ -30,6 +31,10 @@ _HEAP_WARM_UP_S: Final = 600.0
 """What looks back so far is no part of the heap; and full collections are rare, one in two minutes."""
 _IN_A_ROW: Final = 3
 _MOST_PAIRED: Final = 200
+
+P50, P95, HIGHEST, PER_MINUTE, GROWTH = "p50", "p95", "highest", "per minute", "growth"
+"""The columns of the tables. The growth over all of the judged time is what is judged."""
+REACHED: Final = "penstock"
 
 HEAP: Final = "Spark's Java after collections, without state"
 STATE: Final = "state in Spark's Java"
@@ -194,6 +199,54 @@ def verdicts(
     if failures is not None:
         found.append(Verdict(not failures, f"the run's report has nothing to complain of{_list(failures)}"))
     return found
+
+
+def rows(
+    samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None,
+    held: Points = (),
+) -> list[Row]:  # fmt: skip
+    """Everything that was measured, with the goals by which it is judged."""
+    reached = float(summary.get("events_per_second", 0.0))
+    used = cores(samples)
+    again = sum(max((one.queries[name].restarts for one in samples if name in one.queries), default=0)
+                for name in _names(one.queries for one in samples))  # fmt: skip
+
+    def single(work: str, unit: str, better: Better, figure: float, goal: float | None, table: str) -> Row:
+        return Row(work, unit, better, {REACHED: Figure(figure)}, REACHED, goal=goal, table=table)
+
+    whole = "The run"
+    memory = {**memories(samples), **heap(samples, held), **state(samples)}
+    return [
+        single("events that the generator sent", "1/s", Better.HIGHER, reached, RATE_SHARE * rate, whole),
+        single("restarts of queries", "", Better.LOWER, again, 0, whole),
+        *([] if failures is None else [single("failures in its report", "", Better.LOWER, len(failures), 0, whole)]),
+        single("cores in all, in the mean", "", Better.LOWER, sum(used.values()), None, whole),
+        *_rows("Lag after the warm-up", "s", lags(samples)),
+        *_rows("Memory after the warm-up", "MB", memory),
+        *_rows("Time of a batch after the warm-up", "ms", batches(samples)),
+        *(single(name, "", Better.LOWER, each, None, "Cores in the mean") for name, each in used.items()),
+    ]
+
+
+def _rows(table: str, unit: str, courses: Mapping[str, Course]) -> list[Row]:
+    return [
+        Row(
+            name,
+            unit,
+            Better.LOWER,
+            {
+                P50: Figure(one.p50),
+                P95: Figure(one.p95),
+                HIGHEST: Figure(one.most),
+                PER_MINUTE: Figure(one.slope_per_min),
+                GROWTH: Figure(one.growth),
+            },
+            GROWTH,
+            goal=one.may_grow if math.isfinite(one.may_grow) else None,
+            table=table,
+        )
+        for name, one in courses.items()
+    ]
 
 
 def _list(texts: Sequence[str]) -> str:

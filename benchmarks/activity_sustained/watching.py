@@ -1,10 +1,8 @@
 """A run of `penstock activity run` seen from outside: what its pipelines say, what its processes use.
 
-Nouns: `Sample`, a moment of it; `Family`, its processes, by what they are.
-
-Rule: memory that processes share (Python's workers are forks) is counted once, as the system's proportional share;
-resident memory is kept for each process beside it. A process that was not there at the last look has no share of a
-core yet.
+A `Sample` is a moment of it; a `Family` is its processes, by what they are. Memory that processes share (Python's
+workers are forks) is counted once, as the system's proportional share; resident memory is kept for each process beside
+it. A process that was not there at the last look has no share of a core yet.
 """
 
 from __future__ import annotations
@@ -87,8 +85,8 @@ class Family:
         self._looked_s = now_s
         return {
             kind: Usage(
-                round(sum(share for _, share, _, _ in each), 1),
-                round(sum(cores for *_, cores in each), 3),
+                sum(share for _, share, _, _ in each),
+                sum(cores for *_, cores in each),
                 {pid: rss for pid, _, rss, _ in each},
             )
             for kind, each in found.items()
@@ -129,7 +127,7 @@ class Family:
             pages = int((self._proc / str(pid) / "statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):
             return 0.0
-        return round(pages * self._page_bytes / _MB, 1)
+        return pages * self._page_bytes / _MB
 
 
 def _family(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
@@ -154,7 +152,7 @@ def queries_of(warehouse: Path) -> dict[str, Query]:
             query.batch_id,
             query.batch_ms,
             query.restarts,
-            round(query.state_bytes / _MB, 1),
+            query.state_bytes / _MB,
         )
         for one in status.read_all(str(warehouse))
         for query in one.queries

@@ -1,12 +1,12 @@
-"""Figures of growth: by what was measured, broker, partitions and connections, one a round; and their tables."""
+"""Figures of growth: by what was measured, broker, partitions and connections, one per round; and their rows."""
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from benchmarks.peers.figures import shown
+from benchmarks.results import Better, Figure, Row
 
 
 class Scale(NamedTuple):
@@ -19,80 +19,95 @@ class Scale(NamedTuple):
         return f"{self.partitions:,} / {self.connections:,}"
 
 
-WORKS: Final = {
-    "produce one record, acks=1": ("p50", "p99", "CPU"),
-    "fetch one ready batch": ("p50", "p99", "CPU"),
-    "session over all, nothing new": ("p50", "p99", "CPU"),
-    "session over all, one record ready": ("p50", "p99", "CPU"),
-    "session over all, woken by a record": ("p50", "p99", "CPU"),
-}
-"""Each with its figures in microseconds; the CPU is the broker's, of whatever is needed to ask once."""
+class Work(NamedTuple):
+    name: str
+    unit: str
 
-LIFE: Final = (
-    "make the topics until all can be read, s",
-    "  longest answer to another producer meanwhile, ms",
-    "stop after that, s",
-    "start with them, s",
-    "memory then, MB",
-    "memory a partition when made, KB",
-    "memory a partition after a start, KB",
-    "memory a connection, KB",
-    "stop after serving, s",
+
+REQUESTS: Final = (
+    "produce one record, acks=1",
+    "fetch one ready batch",
+    "session over all, nothing new",
+    "session over all, one record ready",
+    "session over all, woken by a record",
 )
+PARTS: Final = ("p50", "p99", "CPU")
+"""Each request has them, in microseconds; the CPU is the broker's, of whatever is needed to ask once."""
+
+MADE: Final = Work("create the topics until all can be read", "s")
+WAITED: Final = Work("longest answer to another producer meanwhile", "ms")
+STOPPED_NEW: Final = Work("stop after that", "s")
+STARTED: Final = Work("start with them", "s")
+MEMORY: Final = Work("memory then", "MB")
+PARTITION_NEW: Final = Work("memory per partition when created", "KB")
+PARTITION: Final = Work("memory per partition after a start", "KB")
+CONNECTION: Final = Work("memory per connection", "KB")
+STOPPED: Final = Work("stop after serving", "s")
+LIFE: Final = (MADE, WAITED, STOPPED_NEW, STARTED, MEMORY, PARTITION_NEW, PARTITION, CONNECTION, STOPPED)
+
+
+def request(name: str, part: str) -> Work:
+    return Work(f"{name}, {part}", "µs")
 
 
 class Figures:
     def __init__(self) -> None:
-        self._rounds: dict[tuple[str, str, Scale], list[float]] = defaultdict(list)
+        self._rounds: dict[tuple[Work, str, Scale], list[float]] = defaultdict(list)
 
-    def add(self, what: str, server: str, scale: Scale, figure: float) -> None:
-        self._rounds[what, server, scale].append(figure)
-
-    def median(self, what: str, server: str, scale: Scale) -> float | None:
-        rounds = self._rounds.get((what, server, scale))
-        return statistics.median(rounds) if rounds else None
+    def add(self, work: Work, server: str, scale: Scale, figure: float) -> None:
+        self._rounds[work, server, scale].append(figure)
 
     @property
     def scales(self) -> list[Scale]:
         return sorted({scale for _, _, scale in self._rounds}, key=lambda scale: (scale.connections, scale.partitions))
 
-    def growth(self, what: str, server: str, scale: Scale) -> float | None:
-        """How many times the figure with the least partitions and connections."""
-        least, figure = self.median(what, server, self.scales[0]), self.median(what, server, scale)
-        return figure / least if figure is not None and least else None
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [
-            {"what": what.strip(), "server": server, **scale._asdict(), "rounds": rounds}
-            for (what, server, scale), rounds in self._rounds.items()
-        ]
+    def figure(self, work: Work, server: str, scale: Scale) -> Figure | None:
+        rounds = self._rounds.get((work, server, scale))
+        return Figure.of(rounds) if rounds else None
 
 
-def requests(figures: Figures, server: str) -> list[dict[str, Any]]:
-    """A row a figure, a column a scale, and how many times the first is the last one that there is."""
-    lines = []
-    for work, parts in WORKS.items():
-        for part in parts:
-            what = f"{work}, {part}"
-            line: dict[str, Any] = {f"{server}, µs; partitions / connections": what}
-            known = [scale for scale in figures.scales if figures.median(what, server, scale) is not None]
-            for scale in known:
-                line[str(scale)] = shown(figures.median(what, server, scale))
-            times = figures.growth(what, server, known[-1]) if known else None
-            line["last : first"] = None if times is None else f"{times:.2f}"
-            lines.append(line)
-    return lines
+WORKS: Final = (*(request(name, part) for name in REQUESTS for part in PARTS), *LIFE)
 
 
-def life(figures: Figures, servers: list[str]) -> list[dict[str, Any]]:
-    few = min(scale.connections for scale in figures.scales)
-    scales = [scale for scale in figures.scales if scale.connections == few]
-    lines = []
-    for what in LIFE:
-        line: dict[str, Any] = {"partitions": what}
-        for server in servers:
-            for scale in scales:
-                if figures.median(LIFE[0], server, scale) is not None:
-                    line[f"{server}, {scale.partitions:,}"] = shown(figures.median(what, server, scale))
-        lines.append(line)
-    return lines
+def table_of(server: str) -> str:
+    return f"{server}, by partitions / connections"
+
+
+def by_scale(figures: Figures, server: str) -> list[Row]:
+    """A row for each work, a column for each scale: what grows, and what does not."""
+    rows = []
+    for work in WORKS:
+        found = {str(scale): figures.figure(work, server, scale) for scale in figures.scales}
+        known = {name: figure for name, figure in found.items() if figure is not None}
+        if known:
+            rows.append(Row(work.name, work.unit, Better.LOWER, known, list(known)[-1], table=table_of(server)))
+    return rows
+
+
+def beside(figures: Figures, ours: str, theirs: str) -> list[Row]:
+    """A row for each work and scale that both have: ours beside theirs."""
+    rows = []
+    for work in WORKS:
+        for scale in figures.scales:
+            mine, other = (figures.figure(work, server, scale) for server in (ours, theirs))
+            if mine is not None and other is not None:
+                rows.append(
+                    Row(
+                        f"{work.name}, {scale}",
+                        work.unit,
+                        Better.LOWER,
+                        {ours: mine, theirs: other},
+                        ours,
+                        theirs,
+                        table=f"{ours} beside {theirs}, by partitions / connections",
+                    )
+                )
+    return rows
+
+
+def rows(figures: Figures, servers: Sequence[str]) -> list[Row]:
+    ours, *others = servers
+    return [
+        *(row for server in servers for row in by_scale(figures, server)),
+        *(row for theirs in others for row in beside(figures, ours, theirs)),
+    ]

@@ -1,7 +1,7 @@
 """A broker through its life: topics are made, it is stopped and started again, asked, and stopped.
 
-Rule: brokers of the same scale are asked in turns, round by round, and their order turns too. Requests are measured
-after a start, as a broker carries its partitions for longer than it makes them.
+Brokers of the same scale are asked in turns, round by round, and their order turns too. Requests are measured after a
+start, as a broker carries its partitions for longer than it creates them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.growth.figures import Figures, Scale
+from benchmarks.growth import figures
+from benchmarks.growth.figures import PARTS, Figures, Scale, Work
 from benchmarks.growth.probes import Cost, Crowd, Fetches, Places, wait_until_readable
 from benchmarks.peers.requests import ACKS_LEADER, RawProducer
 from benchmarks.peers.servers import Server, ServerFailed
@@ -80,7 +81,7 @@ class Run:
                     self._ask(server, places, scale)
                     self._ask_in_a_crowd(server, places, partitions)
         for server in servers:
-            self.figures.add("stop after serving, s", server.name, scale, server.stop_s)
+            self.figures.add(figures.STOPPED, server.name, scale, server.stop_s)
 
     def _make(self, scale: Scale, places: Places, starter: Starter, folder: Path) -> float:
         """Make the topics, and stop; how much memory the broker took without them."""
@@ -95,31 +96,29 @@ class Run:
                     server.topics.make(name, partitions=count)
                 wait_until_readable(server, places)
                 made_s = time.perf_counter() - began
-            self.figures.add("make the topics until all can be read, s", server.name, scale, made_s)
-            self.figures.add(
-                "  longest answer to another producer meanwhile, ms", server.name, scale, witness.longest_s * 1000
-            )
+            self.figures.add(figures.MADE, server.name, scale, made_s)
+            self.figures.add(figures.WAITED, server.name, scale, witness.longest_s * 1000)
             time.sleep(_SETTLE_S)
             a_partition_kb = (server.rss_mb() - empty_mb) / scale.partitions * 1000
-            self._of_many("memory a partition when made, KB", server, scale, a_partition_kb)
-        self.figures.add("stop after that, s", server.name, scale, server.stop_s)
+            self._of_many(figures.PARTITION_NEW, server, scale, a_partition_kb)
+        self.figures.add(figures.STOPPED_NEW, server.name, scale, server.stop_s)
         return empty_mb
 
     def _started(self, scale: Scale, server: Server, empty_mb: float) -> None:
-        self.figures.add("start with them, s", server.name, scale, server.start_s)
+        self.figures.add(figures.STARTED, server.name, scale, server.start_s)
         time.sleep(_SETTLE_S)
         alone_mb = server.rss_mb()
-        self.figures.add("memory then, MB", server.name, scale, alone_mb)
+        self.figures.add(figures.MEMORY, server.name, scale, alone_mb)
         a_partition_kb = (alone_mb - empty_mb) / scale.partitions * 1000
-        self._of_many("memory a partition after a start, KB", server, scale, a_partition_kb)
+        self._of_many(figures.PARTITION, server, scale, a_partition_kb)
         # Before anything else was asked: what earlier requests have freed would be taken first, and not show.
         with Crowd(server, self._load.connections):
             crowded_mb = server.rss_mb()
         if not server.has_reserved_heap:
             a_connection_kb = (crowded_mb - alone_mb) / self._load.connections * 1000
-            self.figures.add("memory a connection, KB", server.name, scale, a_connection_kb)
+            self.figures.add(figures.CONNECTION, server.name, scale, a_connection_kb)
 
-    def _of_many(self, what: str, server: Server, scale: Scale, figure: float) -> None:
+    def _of_many(self, what: Work, server: Server, scale: Scale, figure: float) -> None:
         """Memory of one partition is lost in what else moves, and that in a heap reserved at once is never seen."""
         if scale.partitions > 1 and not server.has_reserved_heap:
             self.figures.add(what, server.name, scale, figure)
@@ -147,8 +146,8 @@ class Run:
             self._ask(server, places, Scale(partitions, self._load.connections))
 
     def _note(self, work: str, server: Server, scale: Scale, cost: Cost) -> None:
-        for part, figure in zip(("p50", "p99", "CPU"), cost, strict=True):
-            self.figures.add(f"{work}, {part}", server.name, scale, figure)
+        for part, figure in zip(PARTS, cost, strict=True):
+            self.figures.add(figures.request(work, part), server.name, scale, figure)
 
 
 class Witness:

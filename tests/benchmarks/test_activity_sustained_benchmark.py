@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.activity_sustained import figures, heap
-from benchmarks.activity_sustained.chart import svg
+from benchmarks.activity_sustained.chart import lines_of, svg
 from benchmarks.activity_sustained.watching import GENERATOR, Family, Query, Sample, Usage, queries_of
 
 from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
@@ -77,6 +77,19 @@ def test_a_run_of_which_nothing_was_seen_is_not_sustained() -> None:
     assert complaints([]) == ["no lag was seen", "no memory was seen"]
 
 
+def test_rows_hold_every_column_and_are_judged_as_the_verdicts_are() -> None:
+    run = samples(lag_per_min=300, restarts=1)
+    rows = {(row.table, row.work): row for row in figures.rows(run, RATE, {"events_per_second": 900}, ["a", "b"])}
+    lag = rows["Lag after the warm-up", "search/rows"]
+    assert list(lag.figures) == ["p50", "p95", "highest", "per minute", "growth"]
+    assert lag.figures["growth"].value == figures.lags(run)["search/rows"].growth
+    assert rows["The run", "events that the generator sent"].goal == 990
+    assert [row.work for row in rows.values() if row.is_met is False] == [
+        "events that the generator sent", "restarts of queries", "failures in its report", "search/rows"
+    ]  # fmt: skip
+    assert not [row for row in figures.rows(samples(), RATE, KEPT, []) if row.is_met is False]
+
+
 def test_a_lag_that_nobody_knew_is_left_out() -> None:
     run = [one._replace(queries={"search/rows": one.queries["search/rows"]._replace(lag=-1)}) for one in samples()]
     assert figures.lags(run) == {}
@@ -113,11 +126,12 @@ def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw
     ]
     assert [one.said for one in figures.verdicts(stateful, RATE, KEPT, None, more) if not one.is_good] == []
     assert round(figures.state(stateful)[figures.STATE].growth) == 60
-    assert svg(run, "", more).count("<polyline") == 5
+    assert svg(lines_of(run, more), run[-1].at_s, "").count("<polyline") == 5
 
 
 def test_a_picture_has_all_lines_and_is_well_formed() -> None:
-    drawn = svg(samples(), "All & everything")
+    run = samples()
+    drawn = svg(lines_of(run), run[-1].at_s, "All & everything")
     ElementTree.fromstring(drawn)
     assert "All &amp; everything" in drawn
     assert drawn.count("<polyline") == 4

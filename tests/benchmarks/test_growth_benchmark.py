@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.growth import probes
 from benchmarks.growth.chart import svg
-from benchmarks.growth.figures import LIFE, Figures, Scale, life, requests
+from benchmarks.growth.figures import MADE, WORKS, Figures, Scale, beside, by_scale, request, rows
 from benchmarks.growth.probes import Crowd, Fetches
 from benchmarks.growth.stages import Witness, places_of
 from benchmarks.peers import ours
@@ -16,7 +16,7 @@ from benchmarks.peers.requests import ACKS_LEADER, RawProducer
 from benchmarks.peers.servers import Server, ServerFailed
 
 PLACES = [("growth-0", 3), ("growth-1", 2)]
-PRODUCE_P50 = "produce one record, acks=1, p50"
+PRODUCE_P50 = request("produce one record, acks=1", "p50")
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +83,37 @@ def _grown() -> Figures:
     for partitions, connections, figure in ((1, 1, 40.0), (5000, 1, 80.0), (1, 500, 44.0), (5000, 500, 120.0)):
         figures.add(PRODUCE_P50, "broker", Scale(partitions, connections), figure)
     for partitions, figure in ((1, 0.5), (5000, 2.5)):
-        figures.add(LIFE[0], "broker", Scale(partitions, 1), figure)
+        figures.add(MADE, "broker", Scale(partitions, 1), figure)
+    figures.add(PRODUCE_P50, "Kafka", Scale(1, 1), 100.0)
     return figures
 
 
-def test_growth_is_in_times_the_smallest_broker() -> None:
-    line = requests(_grown(), "broker")[0]
-    assert list(line.values()) == [PRODUCE_P50, "40", "80", "44", "120", "3.00"]
+def test_a_row_has_a_column_for_every_scale() -> None:
+    produce, made = by_scale(_grown(), "broker")
+    assert {scale: figure.value for scale, figure in produce.figures.items()} == {
+        "1 / 1": 40.0,
+        "5,000 / 1": 80.0,
+        "1 / 500": 44.0,
+        "5,000 / 500": 120.0,
+    }
+    assert (made.work, made.unit) == ("create the topics until all can be read", "s")
+    assert list(made.figures) == ["1 / 1", "5,000 / 1"]
 
 
-def test_making_and_memory_are_told_by_partitions() -> None:
-    line = life(_grown(), ["broker"])[0]
-    assert line == {"partitions": LIFE[0], "broker, 1": "0.5", "broker, 5,000": "2.5"}
+def test_both_brokers_are_compared_at_the_scales_that_both_have() -> None:
+    (only,) = beside(_grown(), "broker", "Kafka")
+    assert only.work == "produce one record, acks=1, p50, 1 / 1"
+    assert only.ratio() == 0.4
+
+
+def test_everything_that_was_measured_is_a_row() -> None:
+    figures = Figures()
+    for work in WORKS:
+        for server in ("broker", "Kafka"):
+            figures.add(work, server, Scale(1, 1), 2.0)
+    assert len(rows(figures, ["broker", "Kafka"])) == 3 * len(WORKS), "by scale for each of the two, and compared"
 
 
 def test_the_picture_has_a_bar_for_every_scale_above_the_smallest() -> None:
-    picture = svg(_grown(), "broker")
+    picture = svg(by_scale(_grown(), "broker")[:1], "broker")
     assert all(f">{times}</text>" in picture for times in ("2.00", "1.10", "3.00"))
