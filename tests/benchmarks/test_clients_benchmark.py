@@ -136,7 +136,8 @@ def test_bytes_are_counted_of_every_connection_of_this_process() -> None:
         before = received_bytes()
         other.sendall(bytes(30_000))
         assert len(one.recv(30_000, socket.MSG_WAITALL)) == 30_000
-        assert received_bytes() - before == 30_000
+        other.close()  # what it has sent does not count; the end of the connection may, as one byte
+        assert received_bytes() - before in (30_000, 30_001)
 
 
 def test_every_round_begins_with_another_contender() -> None:
