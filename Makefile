@@ -12,7 +12,7 @@ help:
 	@echo "make test-long   the tests that take long: more of Spark, of kills and of faults (PyPI only)"
 	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
 	@echo "make check       ruff, mypy, import-linter"
-	@echo "make bench       benchmarks beside the peers"
+	@echo "make bench       benchmarks beside the peers; ARGS=page writes docs/benchmarks.md from the kept results"
 	@echo "make simulate    simulated clusters and their clients under faults [SEEDS=100] [SEED=7] [BROKERS=1]"
 	@echo 'ARGS="..." is passed on, e.g. make test ARGS="-k recovery"'
 
