@@ -25,14 +25,14 @@ Answer = Callable[[RequestHeader, Any], Message | None]
 
 def run(
     story: Coroutine[Any, Any, T],
-    limit_s: float = 30,
+    limit_s: float = PATIENCE_S,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
     """A test's coroutine, on a loop of its own; nothing may be left running on it."""
 
     async def bounded() -> T:
         try:
-            return await asyncio.wait_for(story, limit_s)
+            return await asyncio.wait_for(story, None if loop_factory is SkippingLoop else limit_s)
         finally:
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             # A scripted server's connections end a moment after it.
@@ -44,6 +44,34 @@ def run(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(bounded())
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """A loop with real sockets whose clock can be put forward: what is due in the time that is skipped happens now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self._ahead_s
+
+    def skip(self, ms: float) -> None:
+        self._ahead_s += ms / 1000
+
+    # As the clock of what runs on it.
+
+    def now_ms(self) -> int:
+        return int(self.monotonic_ms())
+
+    def monotonic_ms(self) -> float:
+        return self.time() * 1000
+
+
+def this_loop() -> SkippingLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SkippingLoop)
+    return loop
 
 
 class Scripted:

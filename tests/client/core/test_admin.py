@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as TheirPartition
 from tests.client.core.scripted import VERSIONS, Scripted, brokers, run, speaking
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import PATIENCE_MS, until
 
 from penstock.client.admin import Admin, AsyncAdmin, ConfigResource, ConfigSynonym, OffsetResult, TopicSpec
 from penstock.client.cluster import ClusterClient
@@ -72,7 +71,7 @@ def produce(address: str, topic: str, partition: int, times_ms: list[int]) -> No
 
     async def story() -> None:
         async with ClusterClient(address) as cluster:
-            await cluster.wait_for_topic(topic, timeout_ms=5_000)
+            await cluster.wait_for_topic(topic, timeout_ms=PATIENCE_MS)
             connection = await cluster.to_any()
             for time_ms in times_ms:
                 batch = encode_batch([(time_ms, None, b"v" * 50, ())])
@@ -80,7 +79,9 @@ def produce(address: str, topic: str, partition: int, times_ms: list[int]) -> No
                     name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)]
                 )
                 answer = await connection.request(
-                    ApiKey.PRODUCE, ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data]), timeout_ms=5_000
+                    ApiKey.PRODUCE,
+                    ProduceRequest(acks=-1, timeout_ms=PATIENCE_MS, topic_data=[data]),
+                    timeout_ms=PATIENCE_MS,
                 )
                 assert answer.responses[0].partition_responses[0].error_code == 0
 
@@ -392,9 +393,7 @@ def test_members_and_what_they_read(admin: Admin, broker: EmbeddedBroker) -> Non
     consumer.topics()
     consumer.subscribe(["shared"])
     try:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while len(consumer.assignment()) < 2 and time.monotonic() < deadline_s:
-            consumer.poll(timeout_ms=100)
+        until(lambda: consumer.poll(timeout_ms=100) is not None and len(consumer.assignment()) == 2, "it has both")
         assert consumer.assignment() == {TheirPartition("shared", 0), TheirPartition("shared", 1)}
         group = admin.describe_group("team")
         assert (group.state, group.protocol_type) == ("Stable", "consumer")
@@ -456,7 +455,7 @@ def test_a_broker_that_says_nothing_ends_the_call_in_its_time() -> None:
     async def story() -> None:
         async with server, AsyncAdmin(server.address) as admin:
             with pytest.raises(TimedOut):
-                await asyncio.wait_for(admin.list_groups(timeout_ms=200), PATIENCE_S)
+                await admin.list_groups(timeout_ms=200)
 
     run(story())
 
@@ -500,8 +499,8 @@ def test_a_broker_that_is_restarted_is_waited_for(tmp_path: Any) -> None:
         timer = threading.Timer(0.3, second.start)
         timer.start()
         try:
-            assert admin.list_topics(timeout_ms=20_000) == []
-            admin.create_topic("after", timeout_ms=20_000)
+            assert admin.list_topics(timeout_ms=PATIENCE_MS) == []
+            admin.create_topic("after", timeout_ms=PATIENCE_MS)
         finally:
             timer.join()
             second.stop()

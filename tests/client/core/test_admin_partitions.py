@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.core.scripted import VERSIONS, Scripted, brokers, run, speaking
+from tests.timeouts import PATIENCE_MS
 
 from penstock.client.admin import AsyncAdmin, PartitionReassignment
 from penstock.client.consumer.types import TopicPartition
@@ -46,7 +47,7 @@ class Asked:
 
     def run(self, call: Callable[[AsyncAdmin], Any]) -> Any:
         async def story() -> Any:
-            async with self.server, AsyncAdmin(self.server.address, request_timeout_ms=5_000) as admin:
+            async with self.server, AsyncAdmin(self.server.address, request_timeout_ms=PATIENCE_MS) as admin:
                 return await call(admin)
 
         return run(story())

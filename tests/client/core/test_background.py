@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -31,9 +30,9 @@ def loop_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "penstock-client"]
 
 
-def script(text: str, *, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
+def script(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=timeout_s, check=False
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -77,7 +76,7 @@ def test_what_the_coroutine_raises_is_raised(background: Background) -> None:
     with pytest.raises(LookupError, match="mine"):
         background.run(failing())
     with pytest.raises(TimeoutError, match="its own"):
-        background.run(late(), 5)
+        background.run(late(), PATIENCE_S)
 
 
 def test_a_time_out_ends_the_call_and_the_coroutine(background: Background) -> None:
@@ -89,10 +88,8 @@ def test_a_time_out_ends_the_call_and_the_coroutine(background: Background) -> N
         finally:
             ended.set()
 
-    began_s = time.monotonic()
     with pytest.raises(TimedOut):
         background.run(endless(), 0.05)
-    assert time.monotonic() - began_s < 5
     assert ended.wait(PATIENCE_S)
 
 
@@ -114,7 +111,7 @@ def test_a_blocking_call_on_the_loop_itself_is_refused_not_a_deadlock(background
         return background.run(double(1))
 
     with pytest.raises(ClosedError, match="event loop"):
-        background.run(blocking(), 5)
+        background.run(blocking(), PATIENCE_S)
 
 
 def test_call_runs_on_the_loop(background: Background) -> None:
@@ -135,15 +132,21 @@ def test_releasing_ends_who_still_waits() -> None:
     held = Background.acquire()
     outcome: list[BaseException] = []
 
+    waits = threading.Event()
+
+    async def endless() -> None:
+        waits.set()
+        await asyncio.sleep(3600)
+
     def wait() -> None:
         try:
-            held.run(asyncio.sleep(3600))
+            held.run(endless())
         except BaseException as error:  # noqa: BLE001 - looked at below
             outcome.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.05)
+    assert waits.wait(PATIENCE_S)
     held.release()
     thread.join(PATIENCE_S)
     assert isinstance(outcome[0], ClosedError)
@@ -186,7 +189,6 @@ def test_ctrl_c_ends_a_blocking_call_at_once() -> None:
 
 
 def test_an_interpreter_that_ends_without_release_ends() -> None:
-    began_s = time.monotonic()
     done = script(
         """
         import asyncio, atexit
@@ -195,13 +197,12 @@ def test_an_interpreter_that_ends_without_release_ends() -> None:
         background.call(lambda: asyncio.ensure_future(asyncio.sleep(3600)))
         async def two():
             return 2
-        atexit.register(lambda: print("at exit", background.run(two(), 5)))
+        atexit.register(lambda: print("at exit", background.run(two(), 60)))
         """
     )
     assert done.stdout == "at exit 2\n"
     assert done.stderr == ""
     assert done.returncode == 0
-    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -217,16 +218,16 @@ def test_a_forked_child_gets_a_loop_of_its_own() -> None:
         child = os.fork()
         if child == 0:
             try:
-                parents.run(pid(), 5)
+                parents.run(pid(), 60)
             except ClosedError as error:
                 print(error, flush=True)
             parents.release()
             own = Background.acquire()
-            print("own" if own.run(pid(), 5) == os.getpid() else "not own", flush=True)
+            print("own" if own.run(pid(), 60) == os.getpid() else "not own", flush=True)
             own.release()
             os._exit(0)
         os.waitpid(child, 0)
-        print("parent", parents.run(pid(), 5) == os.getpid())
+        print("parent", parents.run(pid(), 60) == os.getpid())
         parents.release()
         """
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.core.scripted import Scripted, brokers, run, speaking
-from tests.timeouts import PATIENCE_S
+from tests.client.core.scripted import Scripted, SkippingLoop, brokers, run, speaking, this_loop
+from tests.ports import free_port
+from tests.timeouts import NEVER_MS, PATIENCE_MS, until, until_async
 
 from penstock.client.addresses import Address
 from penstock.client.cluster import ClusterClient
@@ -69,6 +69,8 @@ class Fake:
                 key=message.coordinator_keys[0], node_id=1, host="127.0.0.1", port=self.server.port, error_code=error
             )
             return FindCoordinatorResponse(coordinators=[found])
+        if header.api.key is ApiKey.LIST_GROUPS:
+            return None
         self.asked.append(None if message.topics is None else sorted(topic.name for topic in message.topics))
         return self.nodes or brokers((1, "127.0.0.1", self.server.port))
 
@@ -78,12 +80,12 @@ def test_a_topic_is_made_on_demand_and_followed(broker: EmbeddedBroker) -> None:
         async with ClusterClient(broker.address) as cluster:
             changes: list[tuple[ClusterView, ClusterView]] = []
             stop = cluster.on_change(lambda old, new: changes.append((old, new)))
-            topic = await cluster.wait_for_topic("made", timeout_ms=5_000)
+            topic = await cluster.wait_for_topic("made", timeout_ms=PATIENCE_MS)
             assert topic.partitions[0].leader == 0
             assert changes[-1][1] is cluster.view
             stop()
             count = len(changes)
-            await cluster.wait_for_topic("made-too", timeout_ms=5_000)
+            await cluster.wait_for_topic("made-too", timeout_ms=PATIENCE_MS)
             assert len(changes) == count
             leader = cluster.view.leader_of("made", 0)
             assert leader is not None
@@ -101,7 +103,7 @@ def test_a_topic_that_shall_not_be_made_is_not(broker: EmbeddedBroker) -> None:
             with pytest.raises(UnknownTopic, match="topic never"):
                 await cluster.wait_for_topic("never", timeout_ms=300, create=False)
             with pytest.raises(InvalidTopic):
-                await cluster.wait_for_topic("not a name", timeout_ms=5_000)
+                await cluster.wait_for_topic("not a name", timeout_ms=PATIENCE_MS)
             assert (await cluster.refresh(["never"])).topic("never") is None
 
     run(story())
@@ -119,7 +121,7 @@ def test_a_listener_that_fails_does_not_keep_news_from_others(
 
             cluster.on_change(failing)
             cluster.on_change(lambda old, new: seen.append(new))
-            await cluster.wait_for_topic("told", timeout_ms=5_000)
+            await cluster.wait_for_topic("told", timeout_ms=PATIENCE_MS)
             assert seen
 
     run(story())
@@ -145,25 +147,25 @@ def test_a_client_that_is_closed_leaves_nothing_behind(broker: EmbeddedBroker) -
     run(story())
     gc.collect()
     # The broker, in this very process, closes its ends a little later.
-    deadline_s = time.monotonic() + PATIENCE_S
-    while open_files() > before and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert open_files() <= before
+    until(lambda: open_files() <= before, "all files are closed")
 
 
 def test_closing_ends_who_waits() -> None:
     async def story() -> None:
         fake = Fake()
         async with fake.server:
-            cluster = ClusterClient(fake.server.address)
+            cluster = ClusterClient(fake.server.address, retry_backoff_ms=NEVER_MS, retry_backoff_max_ms=NEVER_MS)
             await cluster.start()
-            fake.coordinator_errors = [15] * 1000
+            fake.coordinator_errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
             waiting = asyncio.ensure_future(cluster.to_coordinator("group", "g"))
             connection = await cluster.to_any()
-            request = asyncio.ensure_future(
-                connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=10_000, version=0)
+            await until_async(
+                lambda: "coordinator" in fake.asked and not connection.in_flight, "one waits to try again"
             )
-            await asyncio.sleep(0.05)
+            request = asyncio.ensure_future(
+                connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=NEVER_MS, version=0)
+            )
+            await until_async(lambda: connection.in_flight, "one waits for an answer")
             await cluster.close()
             with pytest.raises(ClosedError):
                 await waiting
@@ -177,7 +179,6 @@ def test_refreshes_asked_for_together_are_one_and_those_meanwhile_the_next() -> 
     async def story() -> None:
         fake = Fake()
         async with fake.server, ClusterClient(fake.server.address) as cluster:
-            await asyncio.sleep(0.02)
             await cluster.refresh()
             fake.asked.clear()
             first = [asyncio.ensure_future(cluster.refresh([f"t{number}"])) for number in range(10)]
@@ -194,28 +195,46 @@ def test_refreshes_asked_for_together_are_one_and_those_meanwhile_the_next() -> 
 def test_followed_topics_are_asked_for_by_age_and_when_news_are_wanted() -> None:
     async def story() -> None:
         fake = Fake()
+        loop = this_loop()
         async with (
             fake.server,
-            ClusterClient(fake.server.address, metadata_max_age_ms=150, retry_backoff_ms=10) as cluster,
+            ClusterClient(
+                fake.server.address, metadata_max_age_ms=NEVER_MS, retry_backoff_ms=1_000, clock=loop
+            ) as cluster,
         ):
+
+            async def settle() -> None:
+                """Ask something else, on the same connection: what was asked before is answered."""
+                for _ in range(2):
+                    cluster.forget_coordinator("group", "g")
+                    await cluster.to_coordinator("group", "g")
+
+            async def asked_after(skipped_ms: float) -> list[Any]:
+                await settle()
+                fake.asked.clear()
+                loop.skip(skipped_ms)
+                await settle()
+                return [each for each in fake.asked if each != "coordinator"]
+
             cluster.follow(["a", "b"])
-            await asyncio.sleep(0.1)
-            assert ["a", "b"] in fake.asked
+            await until_async(lambda: ["a", "b"] in fake.asked, "they are asked for")
+            assert await asked_after(NEVER_MS * 0.9) == []
             fake.asked.clear()
-            await asyncio.sleep(0.4)
-            assert 1 <= fake.asked.count(["a", "b"]) <= 4
+            loop.skip(NEVER_MS * 0.2)  # no request is under way that would time out
+            await until_async(lambda: fake.asked, "they are old enough")
+            assert fake.asked == [["a", "b"]]
             cluster.unfollow(["a"])
-            fake.asked.clear()
             for _ in range(100):
                 cluster.refresh_soon()
-            await asyncio.sleep(0.05)
-            assert fake.asked[:1] == [["b"]]
-            assert len(fake.asked) <= 2
+            assert await asked_after(500) == [], "not more often than the backoff"
+            loop.skip(1_000)
+            await until_async(lambda: ["b"] in fake.asked, "it is asked for")
+            assert await asked_after(2_000) == [], "once for a hundred wishes"
             cluster.follow_all()
             await cluster.refresh()
             assert fake.asked[-1] is None
 
-    run(story())
+    run(story(), loop_factory=SkippingLoop)
 
 
 def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
@@ -228,24 +247,28 @@ def test_a_topic_without_a_leader_is_asked_for_until_it_has_one() -> None:
             answer.topics = [MetadataResponseTopic(name="a", partitions=[partition])]
             return answer
 
+        def is_led() -> bool:
+            found = cluster.view.leader_of("a", 0)
+            return found is not None and found.leader == 1
+
+        loop = this_loop()
         async with (
             fake.server,
-            ClusterClient(fake.server.address, retry_backoff_ms=5, retry_backoff_max_ms=20) as cluster,
+            ClusterClient(fake.server.address, retry_backoff_ms=5, retry_backoff_max_ms=20, clock=loop) as cluster,
         ):
             fake.nodes = led_by(-1)
             cluster.follow(["a"])
-            async with asyncio.timeout(PATIENCE_S):
-                while len(fake.asked) < 5:  # nobody but the client itself asks
-                    await asyncio.sleep(0.005)
-                fake.nodes = led_by(1)
-                while (found := cluster.view.leader_of("a", 0)) is None or found.leader != 1:
-                    await asyncio.sleep(0.005)
-            await asyncio.sleep(0.05)
+            await until_async(lambda: len(fake.asked) >= 5, "nobody but the client itself asks")
+            fake.nodes = led_by(1)
+            await until_async(is_led, "it has a leader")
+            await cluster.refresh()
             fake.asked.clear()
-            await asyncio.sleep(0.1)
-            assert fake.asked == []
+            for number in range(3):
+                loop.skip(1_000)
+                await cluster.to_coordinator("group", f"g{number}")
+            assert fake.asked == ["coordinator"] * 3
 
-    run(story())
+    run(story(), loop_factory=SkippingLoop)
 
 
 def test_who_waits_for_a_link_gets_what_takes_its_place() -> None:
@@ -258,13 +281,13 @@ def test_who_waits_for_a_link_gets_what_takes_its_place() -> None:
             links = Links(way, SystemClock(), SeededRandom(1), 10, 100)
             address = Address("127.0.0.1", mute.port)
             waiting = asyncio.ensure_future(links.get(key, address))
-            await asyncio.sleep(0.01)
+            await until_async(lambda: mute.connections == 1, "the first is being opened")
             adopted = await open_connection(Address("127.0.0.1", other.port), way)
             links.adopt(key, address, adopted)
             assert await waiting is adopted
             links.keep_only({})
             waiting = asyncio.ensure_future(links.get(key, address))
-            await asyncio.sleep(0.01)
+            await until_async(lambda: mute.connections == 2, "another one is being opened")
             links.keep_only({})
             with pytest.raises(NotConnected, match="has left the cluster"):
                 await waiting
@@ -295,18 +318,18 @@ def test_a_coordinator_is_asked_for_once_until_it_is_forgotten() -> None:
 
 
 def test_a_broker_restarted_at_its_address_is_found_again(tmp_path: Path) -> None:
-    first = EmbeddedBroker(str(tmp_path)).start()
-    port = first.port
+    port = free_port()
+    first = EmbeddedBroker(str(tmp_path), port=port).start()
 
     async def story() -> None:
         async with ClusterClient(first.address, retry_backoff_ms=20) as cluster:
             connection = await cluster.to_any()
             await asyncio.to_thread(first.stop)
-            await connection.wait_closed(5_000)
+            await connection.wait_closed(PATIENCE_MS)
             with pytest.raises(NotConnected, match="the broker closed the connection"):
-                await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=1_000)
+                await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(), timeout_ms=PATIENCE_MS)
             refreshing = asyncio.ensure_future(cluster.refresh())
-            await asyncio.sleep(0.1)
+            await until_async(lambda: cluster._refresher._failure, "it was tried in vain")
             assert not refreshing.done()
             second = await asyncio.to_thread(EmbeddedBroker(str(tmp_path), port=port).start)
             try:
@@ -410,7 +433,7 @@ def test_behind_a_balancer_each_connection_may_reach_another_broker() -> None:
 
             async with Scripted(balance) as balancer:
                 cluster = ClusterClient(balancer.address, retry_backoff_ms=10)
-                await cluster.start(timeout_ms=5_000)
+                await cluster.start(timeout_ms=PATIENCE_MS)
                 assert set(cluster.view.nodes) == {1, 2}
                 assert (await cluster.to(1)).era is None
                 assert {(await cluster.to(node)).node for node in (1, 2)} == {one.server.address, two.server.address}
@@ -471,9 +494,8 @@ def test_a_cluster_that_is_gone_is_an_error_within_the_time_out() -> None:
             cluster = ClusterClient(fake.server.address, request_timeout_ms=300, retry_backoff_ms=20)
             await cluster.start()
             (await cluster.to_any()).close()
-        await asyncio.sleep(0.01)
         with pytest.raises(BootstrapError, match="refused"):
-            await asyncio.wait_for(cluster.refresh(), PATIENCE_S)
+            await cluster.refresh()
         await cluster.close()
 
     run(story())

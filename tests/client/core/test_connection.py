@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.client.core.scripted import Handle, Scripted, answer_bytes, next_request, run, speaking
+from tests.client.core.scripted import (
+    Handle,
+    Scripted,
+    SkippingLoop,
+    answer_bytes,
+    next_request,
+    run,
+    speaking,
+    this_loop,
+)
+from tests.timeouts import NEVER_MS, PATIENCE_MS
 
 from penstock.client.addresses import Address
 from penstock.client.connection import BufferList, Connection
@@ -23,7 +33,7 @@ from penstock.wire.schemas.list_groups import ListedGroup, ListGroupsRequest, Li
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.types import Message
 
-WAY = Way(connect_timeout_ms=5_000, request_timeout_ms=5_000)
+WAY = Way(connect_timeout_ms=PATIENCE_MS, request_timeout_ms=PATIENCE_MS)
 
 
 def groups(name: str) -> ListGroupsResponse:
@@ -117,7 +127,7 @@ def test_a_request_that_is_not_answered_in_time_ends_the_connection() -> None:
     async def story() -> None:
         async with Scripted(speaking(silent)) as server:
             connection = await opened(server)
-            patient, hasty = ask(connection, 60_000), ask(connection, 50)
+            patient, hasty = ask(connection, NEVER_MS), ask(connection, 50)
             with pytest.raises(RequestTimedOut, match="did not answer ListGroups v4 within 50 ms"):
                 await hasty
             with pytest.raises(NotConnected, match="was not answered within 50 ms"):
@@ -131,13 +141,14 @@ def test_an_answered_request_leaves_no_time_out_behind() -> None:
     async def story() -> None:
         async with Scripted(speaking(lambda header, message: groups("g"))) as server:
             connection = await opened(server)
-            await ask(connection, 30)
-            await asyncio.sleep(0.06)
+            await ask(connection, NEVER_MS)
+            this_loop().skip(2 * NEVER_MS)
+            await asyncio.sleep(0)
             assert not connection.closed
             assert (await ask(connection)).groups
             connection.close()
 
-    run(story())
+    run(story(), loop_factory=SkippingLoop)
 
 
 @pytest.mark.parametrize("damage", ["correlation", "garbage", "unasked", "huge"])
@@ -222,9 +233,9 @@ def test_records_travel_without_being_joined_or_copied(loop_factory: Callable[[]
             connection = await opened(server)
             part = PartitionProduceData(index=0, records=BufferList(pieces))
             request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=[part])])
-            await connection.request(ApiKey.PRODUCE, request, timeout_ms=5_000)
+            await connection.request(ApiKey.PRODUCE, request, timeout_ms=PATIENCE_MS)
             assert seen == [b"".join(pieces)]
-            fetched = await connection.request(ApiKey.FETCH, FetchRequest(), timeout_ms=5_000)
+            fetched = await connection.request(ApiKey.FETCH, FetchRequest(), timeout_ms=PATIENCE_MS)
             records = fetched.responses[0].partitions[0].records
             assert isinstance(records, memoryview)
             assert records == fetched_bytes
@@ -253,7 +264,7 @@ def test_requests_keep_their_order_while_the_broker_does_not_read() -> None:
                 request = ProduceRequest(
                     acks=1, timeout_ms=number, topic_data=[TopicProduceData(name="t", partition_data=[part])]
                 )
-                tasks.append(asyncio.ensure_future(connection.request(ApiKey.PRODUCE, request, timeout_ms=20_000)))
+                tasks.append(asyncio.ensure_future(connection.request(ApiKey.PRODUCE, request, timeout_ms=PATIENCE_MS)))
                 await asyncio.sleep(0)
             reads.set()
             await asyncio.gather(*tasks)
