@@ -17,15 +17,15 @@ from typing import Final
 from benchmarks.results import Machine
 
 BENCHMARKS: Final = {
-    "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1, same clients, alternating rounds; some minutes",
-    "replication": "acks=all on three of our brokers beside three of Apache Kafka 4.3; some minutes",
-    "faults": "three brokers killed, paused and cut off under load, and what happens to the records; many minutes",
-    "clients": "our clients beside confluent-kafka, aiokafka and kafka-python; some minutes",
-    "spark": "our Spark source beside Spark's own Kafka connector; many minutes",
-    "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3; some minutes",
-    "restart": "a broker killed under load, from its launch to its first answer; some minutes",
+    "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1, same clients, alternating rounds",
+    "replication": "acks=all on three of our brokers beside three of Apache Kafka 4.3",
+    "faults": "three brokers killed, paused and cut off under load, and what happens to the records",
+    "clients": "our clients beside confluent-kafka, aiokafka and kafka-python",
+    "spark": "our Spark source beside Spark's own Kafka connector",
+    "growth": "what partitions and idle connections cost our broker, beside Apache Kafka 4.3",
+    "restart": "a broker killed under load, from its launch to its first answer",
     "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers, without sockets and disks",
-    "activity_sustained": "all six pipelines at a flat rate, and whether lag and memory stay flat; fifty minutes",
+    "activity_sustained": "all six pipelines at a flat rate, and whether lag and memory stay flat",
     "activity_generate": "the site's generator on one core",
     "activity_verdicts": "who is named a crawler, spammer or abuser on sites that nobody has looked at, without Spark",
     "records_codec": "records encoded and decoded, beside aiokafka's compiled codec",
@@ -35,6 +35,17 @@ BENCHMARKS: Final = {
     "log_recovery": "opening a log after an unclean stop, beside reading its bytes and computing one checksum",
     "network_echo": "the socket server beside asyncio streams and a bare loop of poll, recv and send",
 }
+"""What each measures. The page of results has these sentences too."""
+TAKES: Final = {
+    "peers": "minutes",
+    "replication": "minutes",
+    "faults": "many minutes",
+    "clients": "many minutes",
+    "spark": "many minutes",
+    "growth": "minutes",
+    "restart": "minutes",
+    "activity_sustained": "fifty minutes",
+}
 PAGE: Final = "page"
 
 
@@ -43,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="make bench",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Benchmarks beside their peers:\n\n"
-        + "\n".join(f"  {name:20} {what}" for name, what in BENCHMARKS.items())
+        + "\n".join(f"  {name:20} {what} ({TAKES.get(name, 'seconds')})" for name, what in BENCHMARKS.items())
         + f"\n\n  {PAGE:20} write docs/benchmarks.md, its pictures and the README's figures from the kept results",
         epilog="NAME --help lists the options of a benchmark and says when its result is kept.",
     )

@@ -39,11 +39,12 @@ goal, if the peer is better. Figures in brackets are ratios of further contender
 
 
 class Chosen(NamedTuple):
-    """A figure for the README: a row of a result by its work and, if that is not unique, its table."""
+    """A figure for the README: a row of a result by its work and, if that is not unique, its unit and its table."""
 
     result: str
     work: str
     says: str
+    unit: str | None = None
     table: str | None = None
 
 
@@ -224,9 +225,13 @@ def readme_figures(results: Mapping[str, Result], chosen: Sequence[Chosen] = REA
 
 
 def _readme_line(chosen: Chosen, result: Result) -> str:
-    found = [row for row in result.rows if row.work == chosen.work and chosen.table in (None, row.table)]
+    found = [
+        row
+        for row in result.rows
+        if row.work == chosen.work and chosen.unit in (None, row.unit) and chosen.table in (None, row.table)
+    ]
     if len(found) != 1:
-        raise RowNotFound(f"{result.name} has {len(found)} rows for {chosen.work!r} in the table {chosen.table!r}")
+        raise RowNotFound(f"{result.name} has {len(found)} rows for {chosen}")
     row = found[0]
     mine, theirs = row.figures.get(row.subject), None if row.peer is None else row.figures.get(row.peer)
     ours = "" if mine is None else f"{shown(mine.value)} {row.unit}"

@@ -158,7 +158,7 @@ def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None
 
 
 def test_a_chosen_figure_that_its_result_does_not_have_is_an_error() -> None:
-    with pytest.raises(RowNotFound, match="0 rows for 'consume'"):
+    with pytest.raises(RowNotFound, match="0 rows for .*consume"):
         page.readme_figures(
             {"log_append": result(row("produce", 10, 20))}, [Chosen("log_append", "consume", "consume 1 KB")]
         )
