@@ -16,14 +16,18 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from penstock.client.consumer import commits as client_commits
+from penstock.client.connection import Connection
 from penstock.client.consumer import fetcher
 from penstock.client.consumer.chunks import Chunk
 from penstock.client.consumer.commits import Commits
 from penstock.client.consumer.positions import Place
 from penstock.client.consumer.types import TopicPartition
-from penstock.client.offset_stores.base import OffsetAndMetadata
+from penstock.client.errors import GroupError
+from penstock.client.offset_stores.base import OffsetAndMetadata, P
+from penstock.client.offset_stores.broker import BrokerOffsetStore
+from penstock.client.producer import settling
 from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.outcomes import Decision, decide
 from penstock.client.producer.partition_queue import Held, PartitionQueue
 from penstock.client.producer.sequences import UNNUMBERED, PartitionSequences, ProducerId
 from penstock.cluster import broker_changes, broker_news, controller_duties, elections, isr_changes
@@ -34,13 +38,13 @@ from penstock.cluster.journal import Entry, Journal
 from penstock.cluster.layout import BrokerRegistration
 from penstock.cluster.partition_rules import PartitionRules
 from penstock.coordination import commits as group_commits
-from penstock.coordination.events import RequestContext, Turn
-from penstock.coordination.group_records import GroupRecord
+from penstock.coordination.events import Outcome, RequestContext, Turn
+from penstock.coordination.group_records import GroupRecord, SavedGroup
 from penstock.coordination.groups import syncing
 from penstock.coordination.groups.group import Group, GroupState
-from penstock.coordination.groups.members import Member
 from penstock.coordination.groups.rebalance import answer_syncs
-from penstock.coordination.service import GroupService, _Shard
+from penstock.coordination.service import _Shard
+from penstock.coordination.shard_core import ShardCore
 from penstock.log import opening, segment_recovery
 from penstock.log.damage import LogDamage
 from penstock.log.flush import Done, Flush, Flushable, GroupCommit
@@ -64,6 +68,7 @@ from penstock.testing.simulation.observing import InvariantBroken
 from penstock.testing.simulation.run import Violation
 from penstock.testing.simulation.scheduler import SimulationFailed
 from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.offset_commit import OffsetCommitRequest
 from penstock.wire.schemas.sync_group import SyncGroupRequest
 from penstock.wire.types import Message
 
@@ -328,8 +333,12 @@ def _reply_at_once(self: Turn, to: RequestContext, message: Message, refusal: Ca
     self.reply(to, message)
 
 
-def _stay_in_charge(self: GroupService, partition: int) -> None:
-    """Another broker coordinates these groups; this one goes on."""
+def _acknowledge_anyway(self: ShardCore, write_id: int, code: ErrorCode, now_ms: int) -> Outcome:
+    write = self._take_write(write_id, in_order=False)
+    turn = Turn(now_ms)
+    for continuation in () if write is None else write.continuations:
+        continuation.done(turn)
+    return self._finish(turn)
 
 
 def _serve_unloaded(self: _Shard) -> None:
@@ -362,7 +371,13 @@ def _same_generation(self: Group, now_ms: int) -> None:
     self.generation = max(1, self.generation - 1)
 
 
+def _load_without_generation(self: Group, saved: SavedGroup, now_ms: int) -> None:
+    _REAL_LOAD(self, saved, now_ms)
+    self.generation = 0
+
+
 _REAL_NEXT_GENERATION = Group.next_generation
+_REAL_LOAD = Group.load
 
 
 # --- clients
@@ -371,11 +386,6 @@ _REAL_NEXT_GENERATION = Group.next_generation
 def _requeue_unnumbered(self: PartitionQueue, batch: ProducerBatch) -> None:
     batch.numbers = UNNUMBERED
     _REAL_REQUEUE(self, batch)
-
-
-def _requeue_last(self: PartitionQueue, batch: ProducerBatch) -> None:
-    batch.numbers = UNNUMBERED
-    self.waiting.append(batch)
 
 
 def _always_known(self: PartitionSequences, now_ms: float) -> bool:
@@ -398,16 +408,41 @@ def _fetched_so_far(self: Commits, places: Iterable[Place]) -> dict[TopicPartiti
     }
 
 
-def _enter_at_once(self: client_commits._Row) -> Any:
-    place = _REAL_ENTER(self)
-    if not place.done():
-        place.set_result(None)
-    return place
+def _acknowledge_doubtful(
+    code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
+) -> Decision:
+    if code in (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT):
+        code = ErrorCode.NONE
+    return _REAL_DECIDE(
+        code,
+        count=count,
+        is_numbered=is_numbered,
+        is_oldest=is_oldest,
+        may_retry=may_retry,
+        is_recognisable=is_recognisable,
+    )
+
+
+async def _load_once(self: BrokerOffsetStore, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+    wanted = list(partitions)
+    known = self.__dict__.setdefault("known", {})
+    unknown = [each for each in wanted if each not in known]
+    known.update(await _REAL_STORE_LOAD(self, group, unknown) if unknown else {})
+    return {each: known[each] for each in wanted if each in known}
+
+
+async def _commit_whatever_is_said(
+    self: BrokerOffsetStore, connection: Connection, group: str, request: OffsetCommitRequest, timeout_ms: int
+) -> None:
+    with suppress(GroupError):
+        await _REAL_STORE_COMMIT(self, connection, group, request, timeout_ms)
 
 
 _REAL_REQUEUE = PartitionQueue.requeue
 _REAL_SETTLE = PartitionQueue._settle
-_REAL_ENTER = client_commits._Row.enter
+_REAL_DECIDE = decide
+_REAL_STORE_LOAD = BrokerOffsetStore.load
+_REAL_STORE_COMMIT = BrokerOffsetStore._commit
 
 
 def _broken(sentence: str) -> Expected:
@@ -418,7 +453,8 @@ def _found(sentence: str) -> Expected:
     return Expected(Violation, sentence)
 
 
-_UNDURABLE: Final = _broken("the watermark of … is …, durable on …, where … are demanded")
+_UNDURABLE: Final = _broken("the watermark of … is …, where … are demanded")
+_NOT_ON_DISK: Final = _broken("says that … is durable, and its disk has …")
 _LEADER_LACKS: Final = _broken("leads in epoch … and has … where … is committed")
 _IN_SYNC_LACKS: Final = _broken("is in sync and has … where … is committed")
 _CUT: Final = _broken("is in sync and cuts off …, which is committed")
@@ -432,6 +468,9 @@ _REPLACED: Final = _found("was acknowledged at …, where now … is")
 _OUT_OF_ORDER: Final = _found("at … is …, after number … of the same writer")
 _SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
 _OWNED_TWICE: Final = _found("is given to … and to … in generation …")
+_GIVEN_TWICE: Final = _found("offset … of … was given to … and to …")
+_COMMIT_LOST: Final = _found("the commit of … was acknowledged, and a reader is told of …")
+_LEFT_OUT: Final = _found("begins … at …, and the group has read up to …")
 _UNREAD: Final = Expected(Unhealed, "who follows has caught up: not within …")
 
 ALONE: Final = 1
@@ -440,7 +479,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-without-sync": Mutation(
         "acks=all is answered before the disk has the records",
         ((GroupCommit, "when_durable", _durable_at_once),),
-        (_UNDURABLE,),
+        (_UNDURABLE, _NOT_ON_DISK),
         ALONE,
     ),
     "recovery-without-checksum": Mutation(
@@ -458,19 +497,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "failed-syncs-count": Mutation(
         "a sync that failed is taken for one that did not",
         ((Flush, "run", _run_whatever_happens),),
-        (_LEADER_LACKS,),
+        (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "rotten-cache-believed": Mutation(
         "after a sync that failed, a restart believes what it finds in the page cache",
         ((opening, "has_failed_sync", _no_failed_sync),),
-        (_LEADER_LACKS,),
+        (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "segments-without-names": Mutation(
         "new segments are synced, their names in the folder are not",
         ((Flush, "run", _run_without_names),),
-        (_LEADER_LACKS,),
+        (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "tree-without-sync": Mutation(
@@ -482,13 +521,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "watermark-over-unsynced": Mutation(
         "consumers are given what a power loss can take back",
         ((Partition, "_advance", _advance_over_unsynced),),
-        (_UNDURABLE,),
+        (_UNDURABLE, _NOT_ON_DISK),
         ALONE,
     ),
     "truncate-by-watermark": Mutation(
         "a follower cuts its log at its own watermark, not where epochs part",
         ((Partition, "follow", _follow_and_cut),),
-        (_CUT,),
+        (_CUT, _LEADER_LACKS),
     ),
     "divergence-ignored": Mutation(
         "a follower is not told where its log parts from the leader's",
@@ -568,41 +607,41 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "old-generations-commit": Mutation(
         "a commit is accepted whatever the generation of its sender",
         ((group_commits, "check_commit", _anybody_may_commit),),
-        (),
+        (_COMMIT_LOST,),
     ),
     "commits-answered-early": Mutation(
         "a commit is answered before its record is committed",
         ((Turn, "reply_when_written", _reply_at_once),),
-        (),
+        (_COMMIT_LOST,),
     ),
-    "deposed-coordinator-serves": Mutation(
-        "a coordinator goes on when another broker leads its partition",
-        ((GroupService, "resign", _stay_in_charge),),
-        (),
+    "rejected-writes-answered": Mutation(
+        "a coordinator answers what its log has rejected as if it were stored",
+        ((ShardCore, "append_failed", _acknowledge_anyway),),
+        (_COMMIT_LOST,),
     ),
     "coordinator-serves-unloaded": Mutation(
         "a new coordinator answers before it has replayed its log",
         ((_Shard, "load", _serve_unloaded),),
-        (),
+        (_COMMIT_LOST,),
     ),
     "commits-replayed-backwards": Mutation(
         "of two commits for a partition, the older one counts after a replay",
         ((_Shard, "_replay_all", _replay_backwards),),
-        (),
+        (_COMMIT_LOST,),
     ),
     "shares-answered-early": Mutation(
         "members are told their shares before the record of the generation is committed",
         ((syncing, "_assign", _assign_at_once),),
         (_OWNED_TWICE,),
     ),
-    "sessions-never-end": Mutation(
-        "a member stays in its group however long it is silent",
-        ((Member, "can_expire", property(lambda self: False)),),
-        (_UNREAD,),
-    ),
     "generations-not-counted": Mutation(
         "a rebalance ends in the generation in which it began",
         ((Group, "next_generation", _same_generation),),
+        (_OWNED_TWICE,),
+    ),
+    "generations-forgotten": Mutation(
+        "a new coordinator does not know in which generation a group is",
+        ((Group, "load", _load_without_generation),),
         (_OWNED_TWICE,),
     ),
     "retries-renumbered": Mutation(
@@ -610,10 +649,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         ((PartitionQueue, "requeue", _requeue_unnumbered),),
         (_TWICE,),
     ),
-    "retries-go-last": Mutation(
-        "the producer sends a batch that came back after those that were never sent",
-        ((PartitionQueue, "requeue", _requeue_last),),
-        (_OUT_OF_ORDER, _TWICE),
+    "doubtful-answers-believed": Mutation(
+        "the producer takes it for an acknowledgement that too few replicas have a batch",
+        ((settling, "decide", _acknowledge_doubtful),),
+        (_LOST, _GIVEN_TWICE),
     ),
     "many-before-known": Mutation(
         "the producer has several batches under way before a broker knows it",
@@ -628,21 +667,26 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "commits-what-was-fetched": Mutation(
         "the consumer commits what it has fetched, not what it has handed out",
         ((Commits, "consumed", _fetched_so_far),),
-        (_UNREAD,),
+        (_UNREAD, _LEFT_OUT),
     ),
     "reads-after-revocation": Mutation(
         "the consumer hands out what it had fetched of partitions that it has let go",
         ((Chunk, "is_stale", property(lambda self: False)),),
-        (),
+        (_found("is given offset … of …, which it has let go"),),
     ),
     "stale-answers-taken": Mutation(
         "the consumer takes the answer to a fetch from where it no longer stands",
         ((fetcher._Asked, "is_current", property(lambda self: True)),),
         (_found("skipped from … to …"), _found("went back from … to …")),
     ),
-    "commits-side-by-side": Mutation(
-        "the consumer has several commits under way at once",
-        ((client_commits._Row, "enter", _enter_at_once),),
-        (),
+    "committed-offsets-remembered": Mutation(
+        "the consumer begins where the group was when it asked for the first time",
+        ((BrokerOffsetStore, "load", _load_once),),
+        (_COMMIT_LOST,),
+    ),
+    "rejected-commits-believed": Mutation(
+        "the consumer takes a commit that was rejected for one that was not",
+        ((BrokerOffsetStore, "_commit", _commit_whatever_is_said),),
+        (_COMMIT_LOST,),
     ),
 }
