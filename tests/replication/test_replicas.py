@@ -89,6 +89,29 @@ def test_a_log_that_cannot_be_had_leaves_only_its_partition_out(caplog: pytest.L
     assert "t-0 cannot be served" in caplog.text
 
 
+def test_a_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> None:
+    host = Host(1)
+    host.take(ClusterImage(cluster_id="c"))
+    host.files.operations.fail("make_folder", 28)
+    host.take(cluster(1, 5))
+    host.files.operations.fail("make_folder", 28)
+    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
+    assert [each.index for each in host.replicas.retry(host.image, lambda topic: host.rules).led] == [0]
+    host.append(b"late")
+    assert host.values() == [b"late"]
+    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
+
+
+def test_a_partition_for_which_there_was_no_room_and_which_is_gone_since_is_left_alone() -> None:
+    host = Host(1)
+    host.take(ClusterImage(cluster_id="c"))
+    host.files.operations.fail("make_folder", 28)
+    host.take(cluster(1, 5))
+    host.take(cluster(2, 6, isr=(2,), replicas=(2, 3), version=1))
+    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
+    assert not host.logs.holds(TOPIC, 0)
+
+
 def test_a_restart_of_one_that_is_alone_shows_what_is_durable_and_then_the_rest() -> None:
     host = Host(1)
     image = cluster(1, 5, replicas=(1,), isr=(1,))

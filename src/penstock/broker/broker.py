@@ -67,6 +67,7 @@ METADATA_FOLDER: Final = ".metadata"
 _WORKER_THREADS = 4
 _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
+_RETRY_MS = 1_000
 _STOP_TIMEOUT_MS = 5_000
 # A stop waits for the disk, which takes many syncs together.
 _STOP_THREADS = 8
@@ -308,6 +309,7 @@ class Broker:
         upkeep.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
         upkeep.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
         upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
+        upkeep.every("partitions without room", _RETRY_MS, lambda: self.roles.retry(self.cluster.image))
         upkeep.every(
             "producer expiry",
             settings.producer_id_expiration_check_interval_ms,

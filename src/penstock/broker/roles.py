@@ -94,6 +94,10 @@ class Roles:
         elif gone:
             self._groups.forget_topics(sorted(gone))
 
+    def retry(self, image: ClusterImage) -> None:
+        """Take up partitions for which there was no room when the image said so."""
+        self._carry_on(image, self._replicas.retry(image, lambda name: self._settings_in(image, name)))
+
     def _remove_unled(self, image: ClusterImage, deleted: Iterable[str]) -> None:
         """Logs of topics that were deleted while this broker was away: they never had a role in this life."""
         logs = self._replicas.logs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage, diff
-from penstock.log.errors import LogError
+from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
 from penstock.log.flush import GroupCommit
 from penstock.log.folders.manager import LogManager
 from penstock.log.settings import LogSettings
@@ -75,6 +75,7 @@ class Replicas:
         self._clock = clock
         self._call_later = call_later
         self._partitions: dict[str, dict[int, Partition]] = {}
+        self._unmade: dict[tuple[str, int], bool] = {}  # for want of room; whether they were new
         self._timed: dict[Partition, None] = {}  # where somebody waits for others, and not for ever
         self._timer: Timer | None = None
 
@@ -129,6 +130,20 @@ class Replicas:
         self._apply_topic(None, topic, image, settings_of, changed, is_new=False)
         return changed
 
+    def retry(self, image: ClusterImage, settings_of: SettingsOf) -> Changed:
+        """Take up what could not be for want of room on the disk, or of open files, if it still is to be here."""
+        changed = Changed()
+        unmade, self._unmade = self._unmade, {}
+        for (name, index), is_new in unmade.items():
+            topic = image.topics.get(name)
+            state = None if topic is None or name in image.deleting else topic.partition(index)
+            if topic is None or state is None or self._me not in state.replicas or self.get(name, index) is not None:
+                continue
+            partition = self._open(topic, index, settings_of(name), is_new=is_new)
+            if partition is not None:
+                self._give_role(partition, state, changed)
+        return changed
+
     def _apply_topic(
         self,
         before: TopicImage | None,
@@ -165,6 +180,8 @@ class Replicas:
                 log.settings = settings.log
         except LogError as error:
             logger.error("%s-%d cannot be served: %s", topic.name, index, error)
+            if isinstance(error, DiskFull | TooManyOpenFiles):
+                self._unmade[topic.name, index] = is_new
             return None
         partition = Partition(
             topic.name, index, log, self._commits, self.logs, self._clock,
