@@ -1,6 +1,6 @@
 """The ceiling of the transport: a data source that has nothing to do.
 
-Rule: it yields the same Arrow batch over and over, of the columns and the sizes of a topic's. Whatever reads a topic
+It yields the same Arrow batch over and over, of the columns and the sizes of a topic's. Whatever reads a topic
 through Spark's Python data source API can be no faster than this.
 """
 

@@ -1,14 +1,14 @@
-"""`python -m benchmarks.spark`: our data source beside the stock connector, same broker, same session; a table, a plot.
+"""`python -m benchmarks.spark`: our data source beside the stock connector, same broker, same session.
 
-Rule: contenders take turns, the first round warms the JVM and does not count, medians of the others do. The ceiling is
-measured in the same rounds. On our broker everything is measured; on Apache Kafka the plain topics and the latency.
+Contenders take turns in rounds, of queries and of micro-batches alike; only one query runs at a time. The first round
+warms the JVM and does not count, medians of the others do. The ceiling is measured in the same rounds. On our broker
+everything is measured; on Apache Kafka the plain topics and the micro-batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,20 +17,29 @@ from typing import Any, Final
 
 from tests.peers.installing import NotToBeHad
 
+from benchmarks import results
 from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
-from benchmarks.spark.figures import CPU_GOAL, Row, rate_rows, report, time_row
+from benchmarks.results import Recording, Row
+from benchmarks.spark.figures import CPU_GOAL, batch_rows, commit_row, rate_rows
 from benchmarks.spark.topics import Content, Topic, fill
 from benchmarks.spark.works import CEILING, MICRO_BATCHES, OURS, STOCK, Bench, Contender, Outcome
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-RESULTS: Final = ROOT / "benchmarks" / "results"
 _SUM_GOALS: Final = {100: 2.5, 1000: 2.0}
 _PARQUET_GOALS: Final = {100: 1.7, 1000: 1.4}
 _STREAM_GOALS: Final = {100: 1.0, 1000: 1.0}
 _PARTITIONS: Final = (1, 4, 16)
 _LOAD_BYTES: Final = 200
-_QUICK: Final = {"rounds": 1, "records": 1_000_000, "commits": 100, "batches": 15, "plain_only": True}
+_BROKERS: Final = {ours.NAME: "our broker", kafka.NAME: "Apache Kafka 4.3"}
+_NOTES: Final = (
+    "One Spark session on two cores, topics of 4 partitions unless a row says otherwise. CPU is that of the JVM and "
+    "its Python workers.",
+    "The ceiling is a data source of the Python API that yields ready Arrow batches: no source of that API is faster.",
+    "A load commits to a Delta table exactly once and sets aside what it cannot decode; the job of the stock connector "
+    "beside it decodes by from_json and writes bare Parquet.",
+)
+_QUICK: Final = {"rounds": 1, "records": 1_000_000, "commits": 100, "batches": 5, "plain_only": True}
 
 Work = Callable[[Contender, Topic], Outcome]
 
@@ -67,8 +76,8 @@ def session(folder: Path, jars: Sequence[Path]) -> Any:
     return spark
 
 
-def rounds(work: Work, contenders: Sequence[Contender], topic: Topic, count: int) -> dict[Contender, Outcome]:
-    """Medians of `count` rounds after one that does not count."""
+def rounds(work: Work, contenders: Sequence[Contender], topic: Topic, count: int) -> dict[Contender, list[Outcome]]:
+    """What each took in `count` rounds, after one that does not count; every round begins with another one."""
     found: dict[Contender, list[Outcome]] = {contender: [] for contender in contenders}
     for number in range(count + 1):
         place = number % len(contenders)
@@ -76,10 +85,7 @@ def rounds(work: Work, contenders: Sequence[Contender], topic: Topic, count: int
             outcome = work(contender, topic)
             if number:
                 found[contender].append(outcome)
-    return {
-        contender: Outcome(*(statistics.median(figures) for figures in zip(*some, strict=True)))
-        for contender, some in found.items()
-    }
+    return found
 
 
 class Measurement:
@@ -95,6 +101,8 @@ class Measurement:
         self._options = options
         self._folder = folder
         self._bench = Bench(spark, server.address, folder)
+        self._broker = _BROKERS[server.name]
+        self.micro_batches: list[dict[str, Any]] = []
 
     def _told(self, what: str) -> None:
         print(f"{self._server.name}: {what} ...", flush=True)
@@ -120,17 +128,28 @@ class Measurement:
                 goal = goals.get(content.size) if is_plain else None
                 # What a stream costs to start is Spark's, and the same for a gigabyte and for none.
                 cpu_goal = CPU_GOAL if goal is not None and "stream" not in what else None
-                rows += rate_rows(self._server.name, what, topic, outcomes, goal, cpu_goal)
+                rows += rate_rows(f"Queries, {self._broker}", what, topic, outcomes, goal, cpu_goal)
         return rows
 
     def latency(self) -> list[Row]:
-        """Micro-batches of a few records."""
+        """Micro-batches of a few records, a few of them of each contender in turn."""
         topic = fill(self._server.address, Content(100), 1)
-        rows = []
+        rows: list[Row] = []
         for sink in ("noop", "parquet"):
             self._told(f"micro-batches to {sink}")
-            times = {one: self._bench.micro_batch_ms(one, topic, sink, self._options.batches) for one in self._readers}
-            rows.append(time_row(self._server.name, f"micro-batch to {sink}, {topic.content}", times, 1.0))
+            outcomes = rounds(
+                lambda one, some, sink=sink: self._bench.micro_batches(one, some, sink, self._options.batches),  # type: ignore[misc]
+                self._readers,
+                topic,
+                self._options.rounds,
+            )
+            rows += batch_rows(
+                f"Micro-batches, {self._broker}", f"micro-batch to {sink}, {topic.content}", outcomes, 1.0
+            )
+            self.micro_batches += [
+                {"broker": self._broker, "sink": sink, "contender": one.name, "seconds": [each.parts for each in some]}
+                for one, some in outcomes.items()
+            ]
         return rows
 
     def scaling(self) -> list[Row]:
@@ -141,7 +160,7 @@ class Measurement:
             topic = self._fill(Content(100), partitions)
             outcomes = rounds(self._bench.sum_lengths, self._readers, topic, self._options.rounds)
             what = f"sum(length(value)) of {partitions} partition{'' if partitions == 1 else 's'}"
-            rows += rate_rows(self._server.name, what, topic, outcomes)[:1]
+            rows += rate_rows(f"Partitions, {self._broker}", what, topic, outcomes)
         return rows
 
     def tables(self) -> list[Row]:
@@ -158,18 +177,22 @@ class Measurement:
             self._options.rounds,
         )
         what = "load into a Delta table beside from_json to bare Parquet"
-        rows = rate_rows(self._server.name, what, topic, outcomes)
+        title = f"Tables, {self._broker}"
+        rows = rate_rows(title, what, topic, outcomes)
         self._told(f"{self._options.commits} commits")
-        for when, took_ms in zip(
+        for when, times_ms in zip(
             ("the first", f"after {self._options.commits:,}"),
             tables.commit_times_ms(self._options.commits),
             strict=True,
         ):
-            rows.append(time_row(self._server.name, f"load and commit of one record, {when}", {OURS: took_ms}, None))
+            rows.append(commit_row(title, f"load and commit of one record, {when}", times_ms))
         return rows
 
 
-def measure(server: Server, spark: Any, contenders: Sequence[Contender], options: argparse.Namespace) -> list[Row]:
+def measure(
+    server: Server, spark: Any, contenders: Sequence[Contender], options: argparse.Namespace
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """The rows of one broker, and its single micro-batches."""
     with tempfile.TemporaryDirectory() as folder:
         measurement = Measurement(server, spark, contenders, options, Path(folder))
         is_ours = server.name == ours.NAME
@@ -180,7 +203,7 @@ def measure(server: Server, spark: Any, contenders: Sequence[Contender], options
             rows += measurement.scaling()
         if is_ours and not options.without_tables:
             rows += measurement.tables()
-    return rows
+    return rows, measurement.micro_batches
 
 
 def contents_of(options: argparse.Namespace, *, is_ours: bool) -> list[Content]:
@@ -191,8 +214,8 @@ def contents_of(options: argparse.Namespace, *, is_ours: bool) -> list[Content]:
     return [*plain, Content(100, "lz4"), Content(100, "zstd"), Content(100, keyed=True)]
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=(__doc__ or "").partition("\n")[0])
+def options_parser(*, is_quick: bool) -> argparse.ArgumentParser:
+    parser = results.parser("spark", "Our data source beside Spark's stock Kafka connector.")
     parser.add_argument("--quick", action="store_true", help="about 5 minutes: less of everything, our broker alone")
     parser.add_argument("--ours-only", action="store_true", help="our broker alone, without Apache Kafka 4.3")
     parser.add_argument("--plain-only", action="store_true", help="neither compressed topics nor keys and headers")
@@ -203,45 +226,53 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=3_000_000, help="of 100 B; fewer if they are larger")
     parser.add_argument("--bytes", type=int, nargs="*", default=[100, 1000])
     parser.add_argument("--commits", type=int, default=1000, help="after how many the cost of one is looked at again")
-    parser.add_argument("--batches", type=int, default=MICRO_BATCHES, help="micro-batches of which the median is taken")
-    if "--quick" in arguments:
+    parser.add_argument("--batches", type=int, default=MICRO_BATCHES, help="micro-batches of a contender in a round")
+    if is_quick:
         parser.set_defaults(ours_only=True, **_QUICK)
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    return options_parser(is_quick="--quick" in arguments).parse_args(arguments)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    options = parsed(arguments)
-    busy = os.getloadavg()[0]
-    contenders, jars = [OURS, CEILING], _stock()
+    parser = options_parser(is_quick="--quick" in arguments)
+    options = parser.parse_args(arguments)
+    recording = results.begin("spark", parser, options, arguments)
+    contenders, jars = [OURS, CEILING], _stock(recording)
     if jars:
         contenders.insert(1, STOCK)
     rows: list[Row] = []
+    micro_batches: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         spark = session(Path(folder), jars)
         try:
-            for number, start in enumerate(_starters(options)):
+            for number, start in enumerate(_starters(options, recording)):
                 with start(Path(folder, f"server-{number}")) as server:
-                    rows += measure(server, spark, contenders, options)
+                    found, batches = measure(server, spark, contenders, options)
+                rows += found
+                micro_batches += batches
         finally:
             spark.stop()
-    report(rows, busy, RESULTS)
+    recording.keep(rows, notes=_NOTES, details={"micro_batches": micro_batches})
 
 
-def _stock() -> list[Path]:
+def _stock(recording: Recording) -> list[Path]:
     from benchmarks.spark.stock import stock_jars
 
     try:
         return stock_jars()
     except NotToBeHad as error:
-        print(f"the stock connector is not to be had, so ours stands beside the ceiling alone: {error}")
+        recording.lacks(f"the stock connector is not installed: {error}")
         return []
 
 
-def _starters(options: argparse.Namespace) -> list[Callable[[Path], Server]]:
+def _starters(options: argparse.Namespace, recording: Recording) -> list[Callable[[Path], Server]]:
     starters: list[Callable[[Path], Server]] = [ours.start]
     if not options.ours_only:
         try:
             starters.append(kafka.Kafka().start)
         except NotToBeHad as error:
-            print(f"Apache Kafka is not to be had, so only our broker is used: {error}")
+            recording.lacks(f"Apache Kafka 4.3 is not installed: {error}")
     return starters

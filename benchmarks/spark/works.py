@@ -1,7 +1,8 @@
 """The works that are measured: what a query does with a topic.
 
-Rule: a work is the same for every contender but for the name of the format. Time is from the call to its end; CPU is
-that of Spark's processes, the JVM and its Python workers, without the broker.
+A work is the same for every contender but for the name of the format. Time is from the call to its end; CPU is that of
+Spark's processes, the JVM and its Python workers, without the broker. What a query wrote is counted after its clock has
+stopped, and must be everything that the topic holds.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.spark.topics import Topic
 from penstock import Producer
 
-MICRO_BATCHES: Final = 40
-_WARM_BATCHES: Final = 8
+MICRO_BATCHES: Final = 10
+_WARM_BATCHES: Final = 4
 _PAUSE_S: Final = 0.02
 _PATIENCE_S: Final = 120
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -34,14 +35,17 @@ class Contender(NamedTuple):
     format: str
 
 
-OURS: Final = Contender("penstock", "penstock")
-STOCK: Final = Contender("stock", "kafka")
+OURS: Final = Contender("Penstock", "penstock")
+STOCK: Final = Contender("stock connector", "kafka")
 CEILING: Final = Contender("ceiling", "ceiling")
 
 
 class Outcome(NamedTuple):
+    """What a work took; of micro-batches `seconds` is the median, and `parts` are all of them."""
+
     seconds: float
     cpu_s: float
+    parts: tuple[float, ...] = ()
 
 
 class Bench:
@@ -88,9 +92,11 @@ class Bench:
     def to_parquet(self, contender: Contender, topic: Topic) -> Outcome:
         folder = self._new_folder()
         try:
-            return self.timed(lambda: self._frame(contender, topic).write.parquet(str(folder)))
+            outcome = self.timed(lambda: self._frame(contender, topic).write.parquet(str(folder)))
+            self._require_all(contender, topic, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return outcome
 
     def stream_to_parquet(self, contender: Contender, topic: Topic) -> Outcome:
         folder = self._new_folder()
@@ -103,12 +109,22 @@ class Bench:
                 raise RuntimeError(f"{contender.name} did not end")
 
         try:
-            return self.timed(work)
+            outcome = self.timed(work)
+            self._require_all(contender, topic, folder / "data")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return outcome
 
-    def micro_batch_ms(self, contender: Contender, topic: Topic, sink: str, batches: int = MICRO_BATCHES) -> float:
-        """The median time of a micro-batch of a few records."""
+    def _require_all(self, contender: Contender, topic: Topic, folder: Path) -> None:
+        written = self._spark.read.parquet(str(folder)).count()
+        if written != topic.rows:
+            raise RuntimeError(f"{contender.name} wrote {written} of {topic.rows} records")
+
+    def micro_batches(self, contender: Contender, topic: Topic, sink: str, batches: int = MICRO_BATCHES) -> Outcome:
+        """Micro-batches of a few records by a query that runs for as long as they take, with no other one beside it.
+
+        The CPU is that of one micro-batch, with what the query does until there is something for the next.
+        """
         folder = self._new_folder()
         writing = self._stream(contender, topic, startingOffsets="latest").writeStream.format(sink)
         if sink == "parquet":
@@ -118,13 +134,17 @@ class Bench:
         sender = threading.Thread(target=self._trickle, args=(topic, ended), daemon=True)
         sender.start()
         try:
-            times = _batch_times(query, batches)
+            _wait_for_batches(query, _WARM_BATCHES)
+            cpu_s, warm = _cpu_s(self._jvm), len(_batch_times(query))
+            _wait_for_batches(query, warm + batches)
+            times = _batch_times(query)[warm:]
+            cpu_s = (_cpu_s(self._jvm) - cpu_s) / len(times)
         finally:
             ended.set()
             sender.join()
             query.stop()
             shutil.rmtree(folder, ignore_errors=True)
-        return statistics.median(times)
+        return Outcome(statistics.median(times), cpu_s, tuple(times))
 
     def _trickle(self, topic: Topic, ended: threading.Event) -> None:
         with Producer(self._address, linger_ms=0) as producer:
@@ -132,18 +152,23 @@ class Bench:
                 producer.send(topic.name, bytes(topic.content.size))
 
 
-def _batch_times(query: object, batches: int) -> list[float]:
-    """Of batches that had something, the first ones left out."""
-    times: dict[int, float] = {}
+def _wait_for_batches(query: Any, count: int) -> None:
+    """Until so many batches that had something have ended."""
     deadline = time.monotonic() + _PATIENCE_S
-    while len(times) < batches + _WARM_BATCHES:
+    while len(_batch_times(query)) < count:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"only {len(times)} micro-batches in {_PATIENCE_S} s")
-        for progress in query.recentProgress:  # type: ignore[attr-defined]
-            if progress.numInputRows:
-                times[progress.batchId] = float(progress.durationMs["triggerExecution"])
+            raise RuntimeError(f"only {len(_batch_times(query))} micro-batches in {_PATIENCE_S} s")
         time.sleep(0.1)
-    return [times[number] for number in sorted(times)][_WARM_BATCHES:]
+
+
+def _batch_times(query: Any) -> list[float]:
+    """In seconds, of batches that had something, in their order."""
+    times = {
+        progress.batchId: progress.durationMs["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress.numInputRows
+    }
+    return [times[number] for number in sorted(times)]
 
 
 def _cpu_s(root: int) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from benchmarks.spark import command
-from benchmarks.spark.figures import CPU_GOAL, Row, rate_rows, report, time_row
+from benchmarks.spark.figures import CPU_GOAL, batch_rows, rate_rows
 from benchmarks.spark.topics import Content, Topic, fill
 from benchmarks.spark.works import CEILING, OURS, STOCK, Contender, Outcome
 
@@ -18,26 +20,34 @@ from penstock.testing import Broker
 TOPIC = Topic("views", Content(100), 10_000_000)
 
 
-def test_ours_twice_as_fast_and_at_half_the_cost_is_twice_as_good_in_every_row() -> None:
-    outcomes = {OURS: Outcome(5.0, 4.0), STOCK: Outcome(10.0, 8.0), CEILING: Outcome(2.5, 2.0)}
-    rows = rate_rows("penstock", "sum", TOPIC, outcomes, 2.5, CPU_GOAL)
-    assert [(row.unit, row.ours, row.stock, row.ceiling, row.better) for row in rows] == [
-        ("M rows/s", 2.0, 1.0, 4.0, 2.0),
-        ("MB/s", 200.0, 100.0, 400.0, 2.0),
-        ("CPU s a GB", 4.0, 8.0, 2.0, 2.0),
+def test_rows_say_how_many_rows_how_many_bytes_and_how_much_cpu_with_every_round() -> None:
+    outcomes = {
+        OURS: [Outcome(5.0, 4.0), Outcome(2.5, 2.0), Outcome(10.0, 8.0)],
+        STOCK: [Outcome(10.0, 8.0)],
+        CEILING: [Outcome(2.5, 2.0)],
+    }
+    rows = rate_rows("Queries", "sum", TOPIC, outcomes, 2.5, CPU_GOAL)
+    assert [(row.unit, [each.value for each in row.figures.values()], row.ratio()) for row in rows] == [
+        ("M rows/s", [2.0, 1.0, 4.0], 2.0),
+        ("MB/s", [200.0, 100.0, 400.0], 2.0),
+        ("CPU s/GB", [4.0, 8.0, 2.0], 0.5),
     ]
-    assert rows[0].shown()["met"] is False
-    assert rows[2].shown()["met"] is True
+    assert rows[0].figures["Penstock"].rounds == (2.0, 4.0, 1.0)
+    assert [row.is_met for row in rows] == [False, None, True]
+    assert {row.work for row in rows} == {"sum, 100 B"}
 
 
 def test_without_the_stock_connector_there_is_no_ratio() -> None:
-    rows = rate_rows("penstock", "sum", TOPIC, {OURS: Outcome(5.0, 4.0)})
-    assert [row.better for row in rows] == [None] * 3
-    assert time_row("penstock", "micro-batch", {OURS: 10.0}, 1.0).shown()["met"] is None
+    rows = rate_rows("Queries", "sum", TOPIC, {OURS: [Outcome(5.0, 4.0)]}, 2.5)
+    assert [row.ratio() for row in rows] == [None] * 3
+    assert rows[0].is_met is None
 
 
-def test_less_time_is_better() -> None:
-    assert time_row("penstock", "micro-batch", {OURS: 100.0, STOCK: 150.0}, 1.0).better == 1.5
+def test_a_micro_batch_that_takes_less_time_meets_its_goal() -> None:
+    outcomes = {OURS: [Outcome(0.1, 0.2)], STOCK: [Outcome(0.2, 0.1)]}
+    time, cpu = batch_rows("Micro-batches", "micro-batch to noop", outcomes, 1.0)
+    assert (time.ratio(), time.is_met) == (0.5, True)
+    assert (cpu.ratio(), cpu.is_losing) == (2.0, True)
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
@@ -48,8 +58,70 @@ def test_contenders_take_turns_and_the_first_round_does_not_count() -> None:
         return Outcome(float(len(order)), 0.0)
 
     found = command.rounds(work, [OURS, STOCK], TOPIC, 2)
-    assert order == ["penstock", "stock", "stock", "penstock", "penstock", "stock"]
-    assert found[OURS].seconds == 4.5
+    ours, stock = OURS.name, STOCK.name
+    assert order == [ours, stock, stock, ours, ours, stock]
+    assert [each.seconds for each in found[OURS]] == [4.0, 5.0]
+
+
+class RecordingBench:
+    """Notes who is asked for micro-batches, and when."""
+
+    def __init__(self) -> None:
+        self.visits: list[tuple[str, str]] = []
+
+    def micro_batches(self, contender: Contender, _topic: Topic, sink: str, batches: int) -> Outcome:
+        self.visits.append((sink, contender.name))
+        return Outcome(0.1 * batches, 0.2, (0.1,) * batches)
+
+
+def test_micro_batches_of_the_contenders_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RecordingBench()
+    monkeypatch.setattr(command, "Bench", lambda *_: bench)
+    monkeypatch.setattr(command, "fill", lambda *_: TOPIC)
+    options = command.parsed(["--rounds", "2", "--batches", "3"])
+    server: Any = SimpleNamespace(name="penstock", address="127.0.0.1:1")
+    measurement = command.Measurement(server, None, [OURS, STOCK, CEILING], options, tmp_path)
+    rows = measurement.latency()
+    ours, stock = OURS.name, STOCK.name
+    assert [name for sink, name in bench.visits if sink == "noop"] == [ours, stock, stock, ours, ours, stock]
+    assert [name for sink, name in bench.visits if sink == "parquet"] == [ours, stock, stock, ours, ours, stock]
+    assert [(row.work, row.unit) for row in rows] == [
+        ("micro-batch to noop, 100 B", "ms"),
+        ("micro-batch to noop, 100 B", "CPU ms"),
+        ("micro-batch to parquet, 100 B", "ms"),
+        ("micro-batch to parquet, 100 B", "CPU ms"),
+    ]
+    assert measurement.micro_batches[0] == {
+        "broker": "our broker",
+        "sink": "noop",
+        "contender": "Penstock",
+        "seconds": [(0.1, 0.1, 0.1)] * 2,
+    }
+
+
+def test_every_work_on_a_topic_has_its_cpu_among_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams too, and however many partitions there are."""
+
+    def work(*_: object) -> Outcome:
+        return Outcome(1.0, 1.0)
+
+    bench = SimpleNamespace(sum_lengths=work, to_parquet=work, stream_to_parquet=work)
+    monkeypatch.setattr(command, "Bench", lambda *_: bench)
+    monkeypatch.setattr(command, "fill", lambda _address, content, rows, partitions: Topic("t", content, rows))
+    server: Any = SimpleNamespace(name="penstock", address="127.0.0.1:1")
+    options = command.parsed([])
+    measurement = command.Measurement(server, None, [OURS, STOCK, CEILING], options, tmp_path)
+    rows = measurement.contents(command.contents_of(options, is_ours=True)) + measurement.scaling()
+    works = {row.work for row in rows}
+    assert "stream to Parquet, available now, 1000 B" in works
+    assert {"to Parquet, 100 B, lz4", "to Parquet, 100 B, zstd", "to Parquet, 100 B, keys and headers"} <= works
+    assert {
+        f"sum(length(value)) of {some}, 100 B" for some in ("1 partition", "4 partitions", "16 partitions")
+    } <= works
+    assert {row.work for row in rows if row.unit == "CPU s/GB"} == works
+    assert {row.work for row in rows if CEILING.name in row.figures} == {
+        f"{what}, {size} B" for what in ("sum(length(value))", "to Parquet") for size in (100, 1000)
+    }
 
 
 @pytest.mark.parametrize("arguments", [[], ["--quick"]])
@@ -77,10 +149,3 @@ def test_records_are_json_of_the_size_that_was_asked_for() -> None:
     assert sorted(json.loads(record["value"])) == ["id", "text"]
     assert record["headers"] == [{"key": "source", "value": b"web"}]
     assert topic.rows == 40_000
-
-
-def test_a_report_is_kept_as_figures_and_as_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report([Row("penstock", "sum", "M rows/s", 2.0, 1.0, None, 2.0, 2.5)], 3.0, tmp_path)
-    assert json.loads((tmp_path / "spark.json").read_text())["rows"][0]["better"] == 2.0
-    assert "penstock: sum" in (tmp_path / "spark.svg").read_text()
-    assert "CAUTION" in capsys.readouterr().out
