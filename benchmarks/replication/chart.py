@@ -1,7 +1,4 @@
-"""The ratios to Kafka as a picture, and requests a second by their number in flight as another.
-
-Rule: a ratio that should be small is drawn as its inverse, so that to the right is better in every row.
-"""
+"""The ratios to Kafka as a picture, and requests per second by their number in flight as another."""
 
 from __future__ import annotations
 
@@ -9,28 +6,32 @@ import math
 from typing import Final
 from xml.sax.saxutils import escape
 
-from benchmarks.peers.figures import AT_MOST, Figures, Work
-from benchmarks.ratio_chart import Bar, picture
-from benchmarks.replication.figures import DEPTH, DEPTHS, ROWS
+from benchmarks.ratio_chart import ratios
+from benchmarks.replication.figures import DEPTH, DEPTHS
+from benchmarks.results import Result
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _FLOOR = 640, 340, 70, 130, 44, 300
 _COLOURS: Final = ("#2a7f62", "#b5483a")
 _INK, _GREY = "#222", "#999"
 
 
-def ratios(figures: Figures, ours: str, theirs: str) -> str:
-    bars = [
-        Bar(work.name.strip(), _better(work, ratio), None if work.goal is None else _better(work, work.goal))
-        for work in ROWS
-        if (ratio := figures.ratio(work, ours, theirs))
-    ]
-    return picture(f"{ours} beside {theirs}, acks=all, three replicas: how many times better", bars)
+def pictures(result: Result) -> dict[str, str]:
+    drawn = ratios(result)
+    by_depth = depths(result)
+    return drawn if by_depth is None else {**drawn, f"{result.name}-depth.svg": by_depth}
 
 
-def depths(figures: Figures, names: tuple[str, ...]) -> str:
-    """A line a cluster; the axis of depth is logarithmic."""
-    series = {name: [figures.median(DEPTH[depth], name) for depth in DEPTHS] for name in names}
-    most = max((figure for line in series.values() for figure in line if figure), default=1.0)
+def depths(result: Result) -> str | None:
+    """A line for each cluster; the axis of depth is logarithmic. None if the run has no figures by depth."""
+    works = {DEPTH[depth].name: depth for depth in DEPTHS}
+    series: dict[str, dict[int, float]] = {}
+    for row in result.rows:
+        if row.work in works and row.table == DEPTH[1].table:
+            for name, figure in row.figures.items():
+                series.setdefault(name, {})[works[row.work]] = figure.value
+    if not series:
+        return None
+    most = max(figure for line in series.values() for figure in line.values())
 
     def place(depth: int, figure: float) -> tuple[float, float]:
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log2(depth) / math.log2(DEPTHS[-1])
@@ -40,7 +41,7 @@ def depths(figures: Figures, names: tuple[str, ...]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" font-family="sans-serif" font-size="12" fill="{_INK}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
-        '<text x="10" y="20" font-size="14">requests a second on one connection, by how many are in flight</text>',
+        '<text x="10" y="20" font-size="14">requests per second on one connection, by how many are in flight</text>',
         f'<text x="{_LEFT - 8}" y="{_TOP + 4}" text-anchor="end" fill="{_GREY}">{most:,.0f}</text>',
         f'<text x="{_LEFT - 8}" y="{_FLOOR}" text-anchor="end" fill="{_GREY}">0</text>',
         f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{_FLOOR}" y2="{_FLOOR}" stroke="{_GREY}"/>',
@@ -50,14 +51,9 @@ def depths(figures: Figures, names: tuple[str, ...]) -> str:
         for depth in DEPTHS
     ]
     for colour, (name, line) in zip(_COLOURS, series.items(), strict=False):
-        points = [place(depth, figure) for depth, figure in zip(DEPTHS, line, strict=True) if figure is not None]
-        if points:
-            path = " ".join(f"{x},{y}" for x, y in points)
-            lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-            x, y = points[-1]
-            lines.append(f'<text x="{x + 8}" y="{y + 4}" fill="{colour}">{escape(name)}</text>')
+        points = [place(depth, figure) for depth, figure in sorted(line.items())]
+        path = " ".join(f"{x},{y}" for x, y in points)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        x, y = points[-1]
+        lines.append(f'<text x="{x + 8}" y="{y + 4}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*lines, "</svg>", ""])
-
-
-def _better(work: Work, ratio: float) -> float:
-    return 1 / ratio if work.bound == AT_MOST else ratio

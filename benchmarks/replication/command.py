@@ -1,50 +1,106 @@
-"""`python -m benchmarks.replication`: the whole comparison, printed as a table and kept in benchmarks/results/."""
+"""`python -m benchmarks.replication`: the whole comparison, printed as tables and kept as a result."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
+import ctypes
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.peers.installing import CACHE, NotToBeHad
 
+from benchmarks import results
+from benchmarks.faults import places
 from benchmarks.faults.asking import NoAnswer
 from benchmarks.faults.clusters import NotInTime
-from benchmarks.peers.figures import Figures, Work
+from benchmarks.faults.places import Loopback, Network, NoNamespaces
+from benchmarks.faults.reporting import differences
+from benchmarks.peers.figures import Figures
 from benchmarks.peers.servers import ServerFailed
-from benchmarks.replication.chart import depths, ratios
-from benchmarks.replication.contenders import MAKERS, OURS, THEIRS, Contender
-from benchmarks.replication.figures import DEEPEST, DEPTH, IDLE, rows
-from benchmarks.replication.rounds import FULL, PARTS, QUICK, Load, Run, Say
-from benchmarks.report import machine, table
+from benchmarks.replication.contenders import LOADED, MAKERS, OURS, THEIRS, Contender, Setup
+from benchmarks.replication.failover import SENDERS, Fault, timeouts
+from benchmarks.replication.figures import ROWS, SETUPS
+from benchmarks.replication.rounds import FAILOVER, FULL, PARTS, QUICK, Load, Run, Say, fail_over
 from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
 
-RESULTS: Final = Path(__file__).resolve().parents[1] / "results"
-_QUIET_LOAD: Final = 0.5
+_PR_SET_PDEATHSIG: Final = 1
 _NOTES: Final = (
-    "both as shipped: ours syncs before it acknowledges, Kafka does not; where nobody syncs, ours has "
+    "ours syncs before it acknowledges, Kafka does not; where neither syncs, the topic of ours has "
     "flush.messages=9223372036854775807",
     "CPU is that of three brokers, ours with three ZooKeepers, which are idle but for changes of the cluster",
+    "a killed process (SIGKILL) is given away by refused connections and leaves the page cache intact; a frozen one "
+    "(SIGSTOP) and one that is cut off (packets dropped) keep connections open and say nothing, so a client waits for "
+    "its own time-out; the failovers of both clusters are measured with every server in a network namespace of its own",
 )
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    options = _options(arguments)
-    began, busy = time.monotonic(), os.getloadavg()[0]
-
-    def say(text: str) -> None:
-        print(f"replication: {time.monotonic() - began:4.0f} s  {text}", file=sys.stderr, flush=True)
-
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if any(given is not None and given < 1 for given in (options.rounds, options.warm_up, options.failovers)):
+        parser.error("--rounds, --warm-up and --failovers are at least 1; --parts leaves something out")
+    lacks: list[str] = []
+    if FAILOVER in options.parts and not places.is_in_a_namespace():
+        try:
+            command = places.in_a_namespace([sys.executable, "-m", "benchmarks.replication", *arguments])
+        except NoNamespaces as error:
+            lacks.append(f"no leader was cut off, and failovers were measured on the loopback: {error}")
+        else:
+            # Not exec: other benchmarks may follow this one.
+            if subprocess.call(command, env=places.inside()):
+                raise SystemExit(1)
+            return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # A run that is told to end, or whose parent is gone, takes the servers along.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    recording = results.begin("replication", parser, options, arguments, irrelevant=("folder",))
+    for reason in lacks:
+        recording.lacks(reason)
+    load = _load(options)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    comparison = Comparison(load, [options.only] if options.only else list(MAKERS), options.folder)
+    is_over = False
+    try:
+        comparison.run(options.parts)
+        is_over = True
+    except (NotInTime, NoAnswer, ServerFailed, ZooKeeperNotStarted) as error:
+        raise SystemExit(f"FAILED: {error}") from None
+    except (KeyboardInterrupt, SystemExit):
+        # What was measured until then is worth something.
+        recording.lacks("the run was ended before its time")
+    for reason in comparison.lacks:
+        recording.lacks(reason)
+    recording.keep(
+        comparison.figures.rows(ROWS, (OURS, THEIRS), OURS, THEIRS),
+        notes=[*_NOTES, *comparison.notes],
+        settings={"load": asdict(load)},
+        details={"timeouts": comparison.timeouts},
+    )
+    if not is_over:
+        raise SystemExit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = results.parser("replication", "acks=all, three replicas: ours beside Apache Kafka.")
+    parser.add_argument("--quick", action="store_true", help="short rounds: shows that it works, not how fast")
+    parser.add_argument("--only", choices=MAKERS, help="one cluster, without the other")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured [everything]")
+    parser.add_argument("--rounds", type=int, help="how many of requests and of bulk")
+    parser.add_argument("--warm-up", type=int, help="requests to each topic before the first round")
+    parser.add_argument("--failovers", type=int, help="how often a leader goes away in each way")
+    parser.add_argument("--folder", type=Path, default=CACHE, help="where the brokers' data is put meanwhile")
+    return parser
+
+
+def _load(options: argparse.Namespace) -> Load:
     load = QUICK if options.quick else FULL
     if options.failovers is not None:
         load = replace(load, failovers=options.failovers)
@@ -52,83 +108,70 @@ def main(arguments: Sequence[str] = ()) -> None:
         load = replace(load, rounds=options.rounds, bulk_rounds=options.rounds)
     if options.warm_up is not None:
         load = replace(load, warm_up=options.warm_up)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        names = [options.only] if options.only else list(MAKERS)
-        figures, is_all = _measured(load, names, tuple(options.parts), options.folder, say)
-    except (NotInTime, NoAnswer, ServerFailed, ZooKeeperNotStarted) as error:
-        raise SystemExit(f"FAILED: {error}") from None
-    cautions = [f"the machine was busy before the run began (load {busy:.1f})"] if busy > _QUIET_LOAD else []
-    if not is_all:
-        cautions.append("the run was ended before its time: fewer rounds, and some rows are missing")
-    name = "replication" if len(options.parts) == len(PARTS) else "-".join(["replication", *options.parts])
-    _report(name, figures, options.quick, cautions)
-    if not is_all:
-        raise SystemExit(1)
+    return load
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replication", description="acks=all, three replicas.")
-    parser.add_argument("--quick", action="store_true", help="short rounds: shows that it works, not how fast")
-    parser.add_argument("--only", choices=MAKERS, help="one cluster, without the other")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured [everything]")
-    parser.add_argument("--rounds", type=int, help="how many of requests and of bulk")
-    parser.add_argument("--warm-up", type=int, help="requests to each topic before the first round")
-    parser.add_argument("--failovers", type=int, help="how often the leader is killed")
-    parser.add_argument("--folder", type=Path, default=CACHE, help="where the brokers' data is put meanwhile")
-    options = parser.parse_args(arguments)
-    if any(given is not None and given < 1 for given in (options.rounds, options.warm_up, options.failovers)):
-        parser.error("--rounds, --warm-up and --failovers are at least 1; --parts leaves something out")
-    return options
+@dataclass
+class Comparison:
+    """One part after the other, each on clusters of its own; what was measured grows as it goes."""
 
+    load: Load
+    names: Sequence[str]
+    folder: Path
+    figures: Figures = field(default_factory=Figures)
+    notes: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
+    timeouts: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
 
-def _measured(load: Load, names: Sequence[str], parts: Sequence[str], folder: Path, say: Say) -> tuple[Figures, bool]:
-    """The figures, and whether there are all of them."""
-    with tempfile.TemporaryDirectory(prefix="replication-", dir=folder) as scratch, ExitStack() as stack:
-        contenders: list[Contender] = []
-        for name in names:
-            say(f"starting three brokers of {name}")
-            try:
-                contender = MAKERS[name](Path(scratch))
-            except NotToBeHad as error:
-                print(f"{name} is not to be had, so there are no ratios: {error}")
-                continue
-            stack.enter_context(contender.cluster)
-            contenders.append(contender)
-        run = Run(load, contenders, say, parts)
-        try:
-            run.run()
-        except (KeyboardInterrupt, SystemExit):
-            # What was measured until then is worth something.
-            return run.figures, False
-    return run.figures, True
+    def run(self, parts: Sequence[str]) -> None:
+        """NotInTime, NoAnswer, ServerFailed."""
+        say: Say = self._say
+        others = [part for part in parts if part != FAILOVER]
+        if others:
+            with self._clusters(LOADED, Loopback()) as contenders:
+                Run(self.figures, self.load, contenders, say, others).run()
+        if FAILOVER in parts:
+            network = places.network(with_cuts=places.is_in_a_namespace())
+            faults = [fault for fault in Fault if fault is not Fault.CUT or network.can_cut]
+            for setup in SETUPS:
+                with self._clusters(setup, network) as contenders:
+                    self._describe_timeouts(setup, contenders)
+                    fail_over(self.figures, contenders, setup, faults, self.load.failovers, say)
 
+    @contextmanager
+    def _clusters(self, setup: Setup, network: Network) -> Iterator[list[Contender]]:
+        """Those that are to be had, running; what they differ in from what is shipped is noted."""
+        with tempfile.TemporaryDirectory(prefix="replication-", dir=self.folder) as scratch, ExitStack() as stack:
+            contenders: list[Contender] = []
+            for name in self.names:
+                self._say(f"{setup.name}: starting three brokers of {name}")
+                try:
+                    contender = MAKERS[name](network, Path(scratch), setup)
+                except NotToBeHad as error:
+                    self._lack(f"{name} is not available: {error}")
+                    continue
+                stack.enter_context(contender.cluster)
+                contenders.append(contender)
+                self._note(f"{setup.name}, {contender.name}", contender.cluster.settings())
+            yield contenders
 
-def _report(name: str, figures: Figures, is_quick: bool, cautions: Sequence[str]) -> None:
-    how = "short rounds; not to be quoted" if is_quick else "medians of alternating rounds"
-    lines = rows(figures, OURS, THEIRS)
-    table(f"Three brokers of ours beside three of Apache Kafka ({how}); ratio: ours to {THEIRS}", lines)
-    print("\n".join(f"  {note}" for note in _NOTES))
-    RESULTS.mkdir(exist_ok=True)
-    kept = {
-        "machine": machine(), "quick": is_quick, "cautions": list(cautions), "rows": lines, "notes": _NOTES,
-        "rounds": figures.as_json(),
-    }  # fmt: skip
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False))
-    pictures = {
-        f"{name}.svg": ratios(figures, OURS, THEIRS) if figures.ratio(IDLE, OURS, THEIRS) is not None else None,
-        f"{name}-depth.svg": depths(figures, (OURS, THEIRS)) if _has(figures, DEPTH[DEEPEST]) else None,
-    }
-    for file, picture in pictures.items():
-        # One of an earlier run would be taken for this one's.
-        (RESULTS / file).unlink(missing_ok=True)
-        if picture is not None:
-            (RESULTS / file).write_text(picture)
-    drawn = [file for file, picture in pictures.items() if picture is not None]
-    print(f"\nkept in {RESULTS.parent.name}/{RESULTS.name}/ ({', '.join([f'{name}.json', *drawn])})")
-    for caution in cautions:
-        print(f"CAUTION: {caution}")
+    def _note(self, who: str, settings: dict[str, Any]) -> None:
+        self.notes += [f"{who}: {line}" for line in differences(settings)]
 
+    def _lack(self, what: str) -> None:
+        if what not in self.lacks:
+            self.lacks.append(what)
 
-def _has(figures: Figures, work: Work) -> bool:
-    return any(figures.median(work, name) is not None for name in (OURS, THEIRS))
+    def _describe_timeouts(self, setup: Setup, contenders: Sequence[Contender]) -> None:
+        self._note(setup.name, {f"{client} producer": setup.producers.get(client, {}) for client in SENDERS})
+        found = {contender.name: timeouts(contender.cluster) for contender in contenders}
+        self.timeouts[setup.name] = found
+        for name, given in found.items():
+            self.notes.append(
+                f"{setup.name}, {name}, time-outs as the brokers report them: "
+                + ", ".join(f"{setting}={value}" for setting, value in given.items())
+            )
+
+    def _say(self, text: str) -> None:
+        print(f"replication: {time.monotonic() - self._began:4.0f} s  {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""Rounds: who is loaded when, and with how much.
+"""Rounds: which cluster is loaded when, and with how much.
 
-Rule: within a round both clusters do the same work right after each other, and who begins turns from round to round.
-Before the first round each is warmed up: the JVM compiles what it runs often, and that is not what is compared. A
-topic of bulk is deleted at once, so that the machine does not write back to disk what nobody reads again.
+Within a round both clusters do the same work right after each other, and which one begins turns from round to round.
+Before the first round of requests and bulk each is warmed up: the JVM compiles what it runs often, and that is not what
+is compared. A topic of bulk is deleted at once, so that the machine does not write back to disk what nobody reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from benchmarks.peers import bulk
 from benchmarks.peers.figures import Figures
 from benchmarks.peers.requests import ACKS_ALL, RawProducer
 from benchmarks.replication import failover, figures
-from benchmarks.replication.contenders import Contender, Leading
+from benchmarks.replication.contenders import Contender, Leading, Setup
+from benchmarks.replication.failover import Fault
 from benchmarks.replication.figures import DEEPEST, DEPTHS, SIZES
 
 T = TypeVar("T")
@@ -48,10 +49,12 @@ QUICK = Load(rounds=2, bulk_rounds=1, bulk_mb={"100 B": 20, "1 KB": 60}, trips=3
 
 
 class Run:
-    """One run of everything on clusters that run already; the figures grow as it goes."""
+    """Requests and bulk, on clusters that run already; the figures grow as it goes."""
 
-    def __init__(self, load: Load, contenders: Sequence[Contender], say: Say, parts: Collection[str] = PARTS) -> None:
-        self.figures = Figures()
+    def __init__(
+        self, figures: Figures, load: Load, contenders: Sequence[Contender], say: Say, parts: Collection[str] = PARTS
+    ) -> None:
+        self.figures = figures
         self._load = load
         self._contenders = contenders
         self._parts = parts
@@ -63,9 +66,10 @@ class Run:
             self._say(f"{contender.name}: idle, warming up")
             self._idle(contender)
             self._warm_up(contender)
-        works = {REQUESTS: self._request_rounds, BULK: self._bulk_rounds, FAILOVER: self._failovers}
-        for part in self._parts:
-            works[part]()
+        if REQUESTS in self._parts:
+            self._request_rounds()
+        if BULK in self._parts:
+            self._bulk_rounds()
 
     def _request_rounds(self) -> None:
         for number in range(self._load.rounds):
@@ -79,13 +83,6 @@ class Run:
             for size in SIZES:
                 for contender in turned(self._contenders, number):
                     self._bulk(contender, size)
-
-    def _failovers(self) -> None:
-        for number in range(self._load.failovers):
-            for contender in turned(self._contenders, number):
-                gap_s = failover.gap_s(contender.cluster, f"failover-{next(self._numbers)}")
-                self._say(f"{contender.name}: leader killed, {gap_s:.2f} s without an acknowledgement")
-                self.figures.add(figures.GAP, contender.name, gap_s)
 
     def _idle(self, contender: Contender) -> None:
         cpu_s = contender.cluster.cpu_s()
@@ -141,6 +138,22 @@ class Run:
             return bulk.produce(Leading(contender, topic), topic, SIZES[size], count, ACKS_ALL)
         finally:
             contender.cluster.delete_topic(topic)
+
+
+def fail_over(
+    measured: Figures, contenders: Sequence[Contender], setup: Setup, faults: Sequence[Fault], times: int, say: Say
+) -> None:
+    """Every fault so many times on each cluster in its turn."""
+    for number in range(times):
+        for fault in faults:
+            for contender in turned(contenders, number):
+                topic = f"failover-{number}-{fault.name.lower()}"
+                found = failover.measure(contender.cluster, topic, fault, setup.producers, number)
+                seen = {**found.gaps_s, figures.ELECTION: found.elected_s}
+                for who, seconds in seen.items():
+                    measured.add(figures.FAILOVER[setup.name, fault, who], contender.name, seconds)
+                say(f"{setup.name}: {contender.name}, {fault.value}: "
+                    + ", ".join(f"{who} {seconds:.2f} s" for who, seconds in seen.items()))  # fmt: skip
 
 
 def turned(contenders: Sequence[T], number: int) -> list[T]:
