@@ -17,7 +17,7 @@ from typing import Final
 from tests.peers.installing import CACHE, NotToBeHad
 
 from benchmarks import results
-from benchmarks.faults import places, reporting
+from benchmarks.faults import kafka_cluster, places, reporting
 from benchmarks.faults.clients import SENDERS
 from benchmarks.faults.clusters import Cluster, NotInTime
 from benchmarks.faults.kafka_cluster import KafkaCluster
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] = ()) -> None:
             lacks.append(f"no server was cut off: {error}")
             options.cuts = False
         else:
+            if options.kind != _OURS:
+                kafka_cluster.provide()
             # Not exec: other benchmarks may follow this one.
             if subprocess.call(command, env=places.inside()):
                 raise SystemExit(1)

@@ -12,10 +12,12 @@ import os
 import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from tests.peers.installing import NotToBeHad
 from tests.peers.java_process import FLAGS
 
 from benchmarks.faults.asking import NoAnswer
@@ -102,6 +104,12 @@ class KafkaCluster(Cluster):
                 admin.close()
         except (KafkaError, LookupError, TypeError) as error:
             raise NoAnswer(f"nobody says who leads the quorum: {error}") from error
+
+
+def provide() -> None:
+    """Install Kafka if it is missing: inside a network namespace nothing can be fetched. Failures show there."""
+    with suppress(NotToBeHad):
+        Kafka()
 
 
 def _settings(number: int, place: Place, ports: tuple[int, ...], voters: str, folder: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tests.peers.installing import CACHE, NotToBeHad
 
 from benchmarks import results
-from benchmarks.faults import places
+from benchmarks.faults import kafka_cluster, places
 from benchmarks.faults.asking import NoAnswer
 from benchmarks.faults.clusters import NotInTime
 from benchmarks.faults.places import Loopback, Network, NoNamespaces
@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         except NoNamespaces as error:
             lacks.append(f"no leader was cut off, and failovers were measured on the loopback: {error}")
         else:
+            if options.only != OURS:
+                kafka_cluster.provide()
             # Not exec: other benchmarks may follow this one.
             if subprocess.call(command, env=places.inside()):
                 raise SystemExit(1)

@@ -13,18 +13,21 @@ import pytest
 from benchmarks.faults import command, pictures, places, reporting
 from benchmarks.faults.asking import NoAnswer, PartitionView, View, answers
 from benchmarks.faults.checking import Stored, check_client, check_contents
-from benchmarks.faults.clients import SENDERS, SETTINGS, group_of
-from benchmarks.faults.clusters import NotInTime, apart_from
+from benchmarks.faults.clients import SENDERS, SETTINGS, Done, group_of
+from benchmarks.faults.clusters import NotInTime, apart_from, until
 from benchmarks.faults.gaps import gaps, longest, summary
 from benchmarks.faults.injecting import Happened
 from benchmarks.faults.journal import (
     Acked,
     Event,
     Failed,
+    Journal,
     Read,
     Sent,
+    Tail,
     Told,
 )
+from benchmarks.faults.load import Sending
 from benchmarks.faults.nodes import Node
 from benchmarks.faults.penstock_cluster import PROMPT, PROMPT_TICK_MS, PenstockCluster
 from benchmarks.faults.places import Loopback, LoopbackPlace, NoNamespaces
@@ -387,6 +390,42 @@ def test_a_client_at_work_is_acknowledged_reads_all_and_is_judged_good(client: s
     assert found.handed_over == found.acked == sum(wanted.values()) > 0
     assert found.starts >= 2
     assert found.commits > 0
+
+
+class _Swallowing:
+    """Takes records and reports on every second one only; its close fails, as a flush that times out does."""
+
+    is_broken = False
+
+    def __init__(self, *_: object) -> None:
+        self._count = 0
+
+    def send(self, partition: int, value: bytes, done: Done) -> None:
+        self._count += 1
+        if self._count % 2:
+            done(-1, "refused")
+
+    def serve(self) -> None:
+        pass
+
+    def close(self) -> None:
+        raise TimeoutError("records are left")
+
+
+def test_records_that_a_client_swallows_are_in_the_journal_and_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SENDERS, "swallowing", _Swallowing)
+    journal, tail = Journal(tmp_path / "j"), Tail(tmp_path / "j")
+    sending = Sending("swallowing", journal, [], "faults", 1, 500.0)
+    sending.start()
+    until(lambda: sending._next[0] >= 4, "it has sent some", 30.0)
+    sending.end()
+    journal.close()
+    found = check_client(tail.more(), {})
+    assert found.handed_over == found.failed + found.unresolved
+    assert found.wrong == {"never resolved": found.handed_over // 2}
+    assert list(found.told) == ["swallowing.0 at close: TimeoutError: records are left"]
 
 
 def test_clients_that_cannot_go_on_are_named_with_their_partitions(tmp_path: Path) -> None:
