@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+# Python keeps the compiled tests: rewriting their asserts takes each worker longer than running many of them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 .PHONY: help setup run test test-long test-peers check bench simulate clean
 
@@ -20,13 +22,13 @@ setup:
 	@$(PYTHON) tools/bootstrap.py
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not peer and not long" $(ARGS)
+	$(PYTEST) -m "not peer and not long" $(ARGS)
 
 test-long: setup
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "long and not peer" $(ARGS)
+	$(PYTEST) -m "long and not peer" $(ARGS)
 
 test-peers: setup
-	$(BIN)/python tools/test_peers.py $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/test_peers.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

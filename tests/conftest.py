@@ -1,7 +1,8 @@
-"""What holds for every test: none is judged by its time, and nothing is left behind for the next module."""
+"""What holds for every test: how workers share them, no deadlines, and nothing left behind for the next module."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +12,22 @@ import pytest
 # A first example imports what it needs, on a machine that may be busy.
 hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
+
+# Most tests wait for sockets, processes and disks now and then: one worker for each core would leave the cores idle.
+WORKERS_PER_CORE = 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """What `-n auto` is; None leaves it to xdist, which reads that variable."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return WORKERS_PER_CORE * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests on Spark first and side by side, so that few workers start a session, and those at once."""
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.peers.installing import NotToBeHad
@@ -10,17 +11,33 @@ from tests.peers.java_process import JavaProcess
 from tests.peers.provision import PEERS, Found
 
 StartJava = Callable[..., JavaProcess]
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a server or an oracle in one worker, so that it is started once."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def group_of(item: pytest.Item) -> str:
+    """A Spark session and the cluster of three serve several files; everything else belongs to one."""
+    shared = {"spark", "cluster"} & set(getattr(item, "fixturenames", ()))
+    return min(shared, default=item.path.stem)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in item.iter_markers("peer"):
-        for name in marker.args:
-            # Travels with the report, so that the runner can tell which peers ran.
-            item.user_properties.append(("peer", name))
-            try:
-                PEERS.find(name)
-            except NotToBeHad as error:
-                pytest.skip(f"{name}: {error}")
+    names = [name for marker in item.iter_markers("peer") for name in marker.args]
+    # Travels with the report, so that the runner can tell which peers ran.
+    item.user_properties += [("peer", name) for name in names]
+    for name in names:
+        try:
+            PEERS.find(name)
+        except NotToBeHad as error:
+            item.user_properties.append(("missing peer", name))
+            pytest.skip(f"{name}: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,3 +177,104 @@ def test_a_program_of_the_machine_tells_its_version(bin_folder: Path) -> None:
     program(bin_folder, "kcat", 'print("kcat - a tool\\nVersion 1.7.1 (JSON)")')
     there = DebianProgram("kcat", "kcat", "-V")
     assert (there.find(), there.version) == (bin_folder / "kcat", "1.7.1")
+
+
+TABLE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.peers import provision
+from tests.peers.installing import NotToBeHad
+
+class Program:
+    version, source = "1.0", "program"
+
+    def __init__(self, path):
+        self.path = path
+
+    def find(self):
+        return self.path
+
+    def install(self, budget):
+        raise NotToBeHad("no network")
+
+provision.PEERS = provision.Peers(
+    [provision.Peer("there", "", Program(Path("/"))), provision.Peer("gone", "", Program(None))],
+    outcome=Path(__file__).with_name("outcome.json"),
+)
+"""
+RUNNER = "import sys, table; from tools.test_peers import main; sys.exit(main(sys.argv[1:]))"
+CONFTEST = "import table\nfrom tests.peers.conftest import pytest_runtest_setup\n"
+STORIES = """
+import pytest
+
+@pytest.mark.peer("there")
+def test_of_the_one() -> None: ...
+
+@pytest.mark.peer("there")
+@pytest.mark.peer("gone")
+def test_of_both() -> None: ...
+"""
+
+
+@pytest.fixture
+def run_peers(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Runs `tools/test_peers.py` with one peer that is there and one that is not, on a test of one and one of both."""
+    root = Path(__file__).parents[2]
+    (tmp_path / "table.py").write_text(TABLE.format(root=str(root)))
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_stories.py").write_text(STORIES)
+
+    def run(*arguments: str, workers: int = 0) -> tuple[int, str]:
+        pytest_s = ("-c", str(root / "pyproject.toml"), "-p", "no:cacheprovider", f"-n{workers}")
+        command = [sys.executable, "-c", RUNNER, *arguments, *pytest_s, str(tmp_path / "test_stories.py")]
+        paths = os.pathsep.join([str(tmp_path), str(root), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_demanded_peer_whose_tests_are_skipped_fails_the_run(
+    run_peers: Callable[..., tuple[int, str]], workers: int
+) -> None:
+    code, said = run_peers("--demand", "there,gone", workers=workers)
+    assert "1 passed, 1 skipped" in said
+    assert "peers that ran: there; not run: gone (no network)" in said
+    assert "FAILED, since tests of demanded peers were skipped or not run: gone (no network)" in said
+    assert code == 1
+
+
+def test_a_missing_peer_that_is_not_demanded_costs_its_tests_only(run_peers: Callable[..., tuple[int, str]]) -> None:
+    code, said = run_peers("--demand", "there")
+    assert "peers that ran: there; not run: gone (no network)" in said
+    assert "FAILED" not in said
+    assert code == 0
+
+
+def test_a_demanded_peer_none_of_whose_tests_was_selected_fails_the_run(
+    run_peers: Callable[..., tuple[int, str]],
+) -> None:
+    code, said = run_peers("--demand", "there", "-k", "of_both")
+    assert "skipped or not run: there (its tests need another one too)" in said
+    assert code == 1
+    code, said = run_peers("--demand", "there", "-k", "neither")
+    assert "skipped or not run: there (no test of it was selected)" in said
+    assert code != 0
+
+
+def test_a_demand_for_what_is_not_a_peer_is_reported_before_anything_runs(
+    run_peers: Callable[..., tuple[int, str]],
+) -> None:
+    code, said = run_peers("--demand", "there,Gone")
+    assert "--demand names Gone, which is not a peer; the peers are there, gone" in said
+    assert "passed" not in said
+    assert code not in (0, 1)
+
+
+def test_continuous_integration_demands_every_peer() -> None:
+    lines = (Path(__file__).parents[2] / ".ci" / "run").read_text().splitlines()
+    assigned = [line.partition("=")[2] for line in lines if line.startswith("peers")]
+    assert sorted("".join(assigned).split(",")) == sorted(PEERS.table)
