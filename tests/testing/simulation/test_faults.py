@@ -1,0 +1,79 @@
+"""Schedules that are drawn: what each may have, and what all of them have together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulation import faults as kinds
+from penstock.testing.simulation.faults import ALONE, DISK_LOST, KINDS, OF_ALL, Fault, random_schedule
+
+BROKERS = ["broker-0", "broker-1", "broker-2"]
+CLIENTS = ["client-0", "client-1"]
+END_S = 12.0
+
+
+def drawn(seed: int, brokers: int = 3, *, may_forget: bool = True) -> list[Fault]:
+    return random_schedule(
+        SeededRandom(f"{seed}/schedule"),
+        BROKERS[:brokers],
+        CLIENTS,
+        start_s=0.0,
+        end_s=END_S,
+        mean_gap_s=1.2,
+        spares=["broker-3"],
+        may_forget=may_forget,
+    )
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_drawn_faults_come_in_order_are_over_in_time_and_lose_one_disk_at_most(brokers: int) -> None:
+    for seed in range(300):
+        faults = drawn(seed, brokers)
+        assert faults == drawn(seed, brokers)
+        assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
+        assert all(fault.at_s + fault.for_s <= END_S + 0.001 for fault in faults), seed
+        assert sum(fault.kind in DISK_LOST for fault in faults) <= 1, seed
+        assert all(fault.host == "all" for fault in faults if fault.kind in OF_ALL), seed
+
+
+def test_every_kind_of_fault_is_drawn_and_most_schedules_have_some_of_them_only() -> None:
+    schedules = [drawn(seed) for seed in range(300)]
+    assert {fault.kind for faults in schedules for fault in faults} == set(KINDS)
+    assert {fault.kind for seed in range(300) for fault in drawn(seed, 1)} == set(ALONE)
+    sizes = Counter(len(faults) for faults in schedules)
+    assert min(sizes) < 6
+    assert max(sizes) > 15
+
+
+def test_where_one_broker_may_forget_the_others_end_in_good_order() -> None:
+    forgetful = Counter[str]()
+    for seed in range(300):
+        faults = drawn(seed, may_forget=False)
+        hosts = {fault.host for fault in faults if fault.kind in kinds._ENDS_BADLY and fault.host not in CLIENTS}
+        assert len(hosts) <= 1, seed
+        forgetful.update(hosts)
+    assert set(forgetful) == set(BROKERS)
+
+
+def test_clients_are_killed_paused_and_cut_off_too() -> None:
+    found = {fault.kind for seed in range(300) for fault in drawn(seed) if fault.host in CLIENTS}
+    assert {"crash", "pause", "cut", "reset"} <= found
+
+
+@pytest.mark.parametrize("story", dict.fromkeys(kinds._STORIES_TOGETHER))
+def test_a_story_is_told_of_any_broker_at_any_time(story: Callable[[object], None]) -> None:
+    begins: list[float] = []
+    first: set[str] = set()
+    for seed in range(100):
+        drawing = kinds._Drawing(SeededRandom(seed), BROKERS, CLIENTS, 0.0, END_S, [], may_forget=True)
+        story(drawing)
+        assert drawing.faults
+        begins.append(min(fault.at_s for fault in drawing.faults))
+        first.add(drawing.faults[0].host)
+    assert min(begins) < 2
+    assert max(begins) > 4
+    assert first in (set(BROKERS), {"all"})
