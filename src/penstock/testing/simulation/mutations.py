@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from penstock.client.connection import Connection
-from penstock.client.consumer import fetcher
 from penstock.client.consumer.chunks import Chunk
 from penstock.client.consumer.commits import Commits
 from penstock.client.consumer.positions import Place
@@ -28,8 +27,8 @@ from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.client.producer import settling
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.outcomes import Decision, decide
-from penstock.client.producer.partition_queue import Held, PartitionQueue
-from penstock.client.producer.sequences import UNNUMBERED, PartitionSequences, ProducerId
+from penstock.client.producer.partition_queue import PartitionQueue
+from penstock.client.producer.sequences import UNNUMBERED
 from penstock.cluster import broker_changes, broker_news, controller_duties, elections, isr_changes
 from penstock.cluster.broker_news import BrokerNews
 from penstock.cluster.image import ClusterImage, PartitionImage
@@ -388,18 +387,6 @@ def _requeue_unnumbered(self: PartitionQueue, batch: ProducerBatch) -> None:
     _REAL_REQUEUE(self, batch)
 
 
-def _always_known(self: PartitionSequences, now_ms: float) -> bool:
-    return False
-
-
-def _settle_at_once(self: PartitionQueue, producer: ProducerId | None) -> ProducerBatch | Held | None:
-    if not self.sequences.reset():
-        return _REAL_SETTLE(self, producer)
-    for batch in self.waiting:
-        batch.numbers = UNNUMBERED
-    return None
-
-
 def _fetched_so_far(self: Commits, places: Iterable[Place]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
         place.partition: OffsetAndMetadata(place.fetch_offset, place.fetch_epoch, "")
@@ -439,7 +426,6 @@ async def _commit_whatever_is_said(
 
 
 _REAL_REQUEUE = PartitionQueue.requeue
-_REAL_SETTLE = PartitionQueue._settle
 _REAL_DECIDE = decide
 _REAL_STORE_LOAD = BrokerOffsetStore.load
 _REAL_STORE_COMMIT = BrokerOffsetStore._commit
@@ -458,14 +444,12 @@ _NOT_ON_DISK: Final = _broken("says that … is durable, and its disk has …")
 _LEADER_LACKS: Final = _broken("leads in epoch … and has … where … is committed")
 _IN_SYNC_LACKS: Final = _broken("is in sync and has … where … is committed")
 _CUT: Final = _broken("is in sync and cuts off …, which is committed")
-_COMMITTED_TWICE: Final = _broken("commits …, where … is committed")
 _STORED_OTHERWISE: Final = _broken("stores …, which others have as …")
 _TOLD_EARLY: Final = _broken("a producer is told of offset …, and no more than … is committed")
 _EPOCH_OF_TWO: Final = _broken("epoch … is led by … and by …")
 _TWICE: Final = _found("is stored twice, at … and at …")
 _LOST: Final = _found("was acknowledged at … and is lost")
-_REPLACED: Final = _found("was acknowledged at …, where now … is")
-_OUT_OF_ORDER: Final = _found("at … is …, after number … of the same writer")
+_REPLACED: Final = _found("was acknowledged at …, where … is")
 _SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
 _OWNED_TWICE: Final = _found("is given to … and to … in generation …")
 _GIVEN_TWICE: Final = _found("offset … of … was given to … and to …")
@@ -652,17 +636,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "doubtful-answers-believed": Mutation(
         "the producer takes it for an acknowledgement that too few replicas have a batch",
         ((settling, "decide", _acknowledge_doubtful),),
-        (_LOST, _GIVEN_TWICE),
-    ),
-    "many-before-known": Mutation(
-        "the producer has several batches under way before a broker knows it",
-        ((PartitionSequences, "is_strange", _always_known),),
-        (_OUT_OF_ORDER, _TWICE, _SEQUENCE_AGAIN),
-    ),
-    "epoch-begun-too-soon": Mutation(
-        "after a gap the producer begins a new epoch before all that is under way is answered",
-        ((PartitionQueue, "_settle", _settle_at_once),),
-        (_TWICE,),
+        (_LOST, _REPLACED, _GIVEN_TWICE),
     ),
     "commits-what-was-fetched": Mutation(
         "the consumer commits what it has fetched, not what it has handed out",
@@ -673,11 +647,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "the consumer hands out what it had fetched of partitions that it has let go",
         ((Chunk, "is_stale", property(lambda self: False)),),
         (_found("is given offset … of …, which it has let go"),),
-    ),
-    "stale-answers-taken": Mutation(
-        "the consumer takes the answer to a fetch from where it no longer stands",
-        ((fetcher._Asked, "is_current", property(lambda self: True)),),
-        (_found("skipped from … to …"), _found("went back from … to …")),
     ),
     "committed-offsets-remembered": Mutation(
         "the consumer begins where the group was when it asked for the first time",
