@@ -1,22 +1,33 @@
 """What may go wrong with an operation on a simulated disk, and the count of operations that it hangs on.
 
-Nouns: an `Operation`, about to happen; a `Fault`, how it fails; the `OperationLog`, which numbers
-operations from 0, remembers them for assertions, and asks the planned faults and then the hook whether this
-one fails.
+Nouns: an `Operation`, about to happen; a `Fault`, how it fails; a `Trouble`, what is wrong with a part of the disk for
+a while; the `OperationLog`, which numbers operations from 0, remembers them for assertions, and asks the planned
+faults, the troubles and then the hook whether this one fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, PowerLoss
+from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, LOSE_UNSYNCED, PowerLoss
 
 _OPERATIONS_KEPT = 65_536
+
+READ: Final = "read"
+"""Of the bytes of an open file: no operation, as it changes nothing, but it may fail too."""
+LOOK: Final = "look"
+"""The same of names, sizes and folders, and of opening a file."""
+GROWING: Final = frozenset({"create", "write", "make_folder"})
+"""What needs room."""
+ALL_KINDS: Final = frozenset(
+    {*GROWING, READ, LOOK, "truncate", "sync", "rename", "remove", "remove_folder", "sync_folder"}
+)
 
 
 class PowerLost(OSError):
@@ -84,6 +95,32 @@ class _Plan:
         return Fault(error, self.applied_bytes, self.loss)
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Whatever of these `kinds` is done in `folder`, to paths with that ending, fails until the trouble is over."""
+
+    error_number: int
+    folder: str
+    kinds: frozenset[str]
+    path_ending: str = ""
+
+    def hits(self, kind: str, path: str) -> bool:
+        return (
+            kind in self.kinds
+            and (path == self.folder or path.startswith(f"{self.folder}/"))
+            and path.endswith(self.path_ending)
+        )
+
+    def error(self, path: str) -> OSError:
+        return OSError(self.error_number, os.strerror(self.error_number), path)
+
+    def fault(self, operation: Operation) -> Fault:
+        """A disk that is full takes some of a write; one that fails, nothing."""
+        is_full = self.error_number == errno.ENOSPC
+        applied_bytes = operation.number * 7919 % (operation.length + 1) if is_full else 0
+        return Fault(self.error(operation.path), applied_bytes, LOSE_UNSYNCED)
+
+
 class OperationLog:
     """Numbers the operations and decides their fate.
 
@@ -96,6 +133,7 @@ class OperationLog:
         self.counts: Counter[str] = Counter()
         self.recent: deque[Operation] = deque(maxlen=_OPERATIONS_KEPT)
         self.hook: Hook | None = None
+        self.troubles: list[Trouble] = []
         self._plans: list[_Plan] = []
 
     def fail(
@@ -126,9 +164,27 @@ class OperationLog:
             if plan.is_due(operation):
                 self._plans.remove(plan)
                 return plan.fault(path)
+        for trouble in self.troubles:
+            if trouble.hits(kind, path):
+                return trouble.fault(operation)
         if self.hook is None:
             return None
         try:
             return self.hook(operation)
         except OSError as error:
             return Fault(error)
+
+    def look(self, kind: str, path: str) -> None:
+        """Something is read that changes nothing: OSError if a trouble is in the way."""
+        for trouble in self.troubles:
+            if trouble.hits(kind, path):
+                raise trouble.error(path)
+
+    @contextlib.contextmanager
+    def without_trouble(self) -> Iterator[None]:
+        """For whoever looks at the disk from outside of the simulated machine."""
+        kept, self.troubles = self.troubles, []
+        try:
+            yield
+        finally:
+            self.troubles = kept

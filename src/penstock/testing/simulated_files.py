@@ -27,7 +27,7 @@ from penstock.testing.simulated_disk import (
     os_error,
     split,
 )
-from penstock.testing.simulated_faults import Fault, OperationLog, PowerLost
+from penstock.testing.simulated_faults import LOOK, READ, Fault, OperationLog, PowerLost
 from penstock.testing.simulated_pages import PAGE_BYTES, Change, Truncation, Write
 
 _UNLIMITED_BYTES = 1 << 40
@@ -71,6 +71,7 @@ class SimulatedFile:
         self._require_usable()
         if position < 0 or length < 0:
             raise os_error(errno.EINVAL, self._path)
+        self._files.operations.look(READ, self._path)
         return self._node.cached.read(position, length)
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -144,6 +145,7 @@ class SimulatedFiles:
     # The Files interface.
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimulatedFile:
+        self.operations.look(LOOK, path)
         node = self._tree.find(path)
         if node is None and create:
             node = self._create(path)
@@ -154,18 +156,22 @@ class SimulatedFiles:
         return SimulatedFile(self, path, node, writable)
 
     def exists(self, path: str) -> bool:
-        try:
-            return self._tree.find(path) is not None
-        except NotADirectoryError:
-            return False
+        return self._found(path) is not None
 
     def is_folder(self, path: str) -> bool:
+        return isinstance(self._found(path), FolderNode)
+
+    def _found(self, path: str) -> FileNode | FolderNode | None:
+        """What is there, as far as it can be seen: the operating system's answer does not tell a failure from none."""
+        tree = self._tree
         try:
-            return isinstance(self._tree.find(path), FolderNode)
-        except NotADirectoryError:
-            return False
+            self.operations.look(LOOK, path)
+            return tree.find(path)
+        except OSError:
+            return None
 
     def list_folder(self, path: str) -> list[str]:
+        self.operations.look(LOOK, path)
         names = list(self._tree.folder(path).entries)
         self._random.shuffle(names)
         return names
@@ -227,17 +233,21 @@ class SimulatedFiles:
         self._disk.sync(folder)
 
     def size_of(self, path: str) -> int:
+        self.operations.look(LOOK, path)
         return self._tree.file(path).cached.size
 
     def modified_ns(self, path: str) -> int:
+        self.operations.look(LOOK, path)
         return self._tree.get(path).modified_ns
 
     def space(self, path: str) -> Space:
+        self.operations.look(LOOK, path)
         self._tree.get(path)
         total = _UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
         return Space(total, max(0, total - self._used_bytes()))
 
     def lock(self, path: str) -> SimulatedLock:
+        self.operations.look(LOOK, path)
         node = self._tree.find(path)
         if node is None:
             node = self._create(path)
@@ -279,10 +289,24 @@ class SimulatedFiles:
             raise ValueError(f"{path}: no {length} bytes at {position} to corrupt with mask {mask}")
         node.corrupt(position, length, mask)
 
+    def wipe(self, path: str) -> None:
+        """Where the folder `path` was is another disk now, and it is empty; right after a `crash`."""
+        folder, name = self._tree.parent(path)
+        folder.entries.pop(name, None)
+        folder.durable.pop(name, None)
+
     def durable_content(self, path: str) -> bytes:
         """What the disk holds of a file now, if it has a name after a power loss."""
         durable = self._tree.file(path).durable
         return durable.read(0, durable.size)
+
+    def watched_file(self, path: str) -> FileNode | None:
+        """The file that has this name now, for who only watches: nothing fails, and nothing is counted."""
+        try:
+            node = self._disk.find(path)
+        except NotADirectoryError:
+            return None
+        return node if isinstance(node, FileNode) else None
 
     def durable_file(self, path: str) -> FileNode | None:
         """The file whose name and bytes (`FileNode.durable`) a power loss cannot take, if there is one; also when the

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation.network import SimulatedNetwork
 from penstock.testing.simulation.nodes import SimulatedHost, SimulatedNode
 from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed
@@ -25,7 +26,9 @@ class CannotStart(SimulationFailed):
 
 
 class SimulatedCluster:
-    """Made for one run. `spares` are further brokers, which are not started with the others."""
+    """Made for one run. `spares` are further brokers, which are not started with the others. Each has so many
+    data `folders`; by the seed, mostly one.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,10 @@ class SimulatedCluster:
         clients: int,
         settings: Mapping[str, str],
         spares: int = 0,
+        folders: int | None = None,
     ) -> None:
+        if folders is None:
+            folders = 1 if SeededRandom(f"{seed}/folders").below(3) else 2
         self.scheduler = scheduler
         self.trace = scheduler.trace
         self.network = SimulatedNetwork(scheduler, seed)
@@ -44,7 +50,8 @@ class SimulatedCluster:
         self.is_alone = brokers == 1
         shared = None if self.is_alone else self.tree
         every = [
-            SimulatedNode(scheduler, self.network, number, seed, settings, shared) for number in range(brokers + spares)
+            SimulatedNode(scheduler, self.network, number, seed, settings, shared, folders)
+            for number in range(brokers + spares)
         ]
         self.nodes, self.spares = every[:brokers], every[brokers:]
         self.clients = [

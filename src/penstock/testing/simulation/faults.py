@@ -31,6 +31,10 @@ SLOW_LINK: Final = "slow-link"  # delays both ways are `amount` times as long
 SLOW_DISK: Final = "slow-disk"  # syncs take `amount` times as long
 SYNC_ERROR: Final = "sync-error"  # a sync fails (EIO); after a while the machine is started again
 ROTTEN_CACHE: Final = "rotten-cache"  # the same, but only the process is: it finds pages that are on no disk
+FULL_DISK: Final = "full-disk"  # a data folder's disk has no room for anything more
+READ_ERROR: Final = "read-error"  # reads of a data folder's logs fail (EIO); after a while the broker is started again
+DISK_OUT: Final = "disk-out"  # everything on a data folder's disk fails; it is repaired, and the machine started again
+DEAD_DISK: Final = "dead-disk"  # the same, but the disk is replaced by an empty one
 BIT_FLIP: Final = "bit-flip"  # the machine loses power, and a bit of its records is another one when it is back
 HEADER_FLIP: Final = "header-flip"  # the same in the header of a batch, of which no checksum covers all
 EMPTY: Final = "empty"  # the machine is replaced by one of the same name with an empty disk
@@ -40,12 +44,15 @@ TREE_DOWN: Final = "tree-down"  # the metadata tree answers nobody
 STALE: Final = "stale"  # the server of the metadata tree that the host is connected to lags behind the others
 ADD: Final = "add"  # a broker that was not there before is started
 
-ALONE: Final = (CRASH, POWER, STOP, PAUSE, CUT, RESET, TWICE, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, CLOCK)
-KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, HEADER_FLIP, EMPTY, SESSION, TREE_DOWN, STALE, ADD)
+ALONE: Final = (
+    CRASH, POWER, STOP, PAUSE, CUT, RESET, TWICE, SLOW_LINK, SLOW_DISK, SYNC_ERROR, ROTTEN_CACHE, FULL_DISK, READ_ERROR,
+    DISK_OUT, CLOCK,
+)  # fmt: skip
+KINDS: Final = (*ALONE, BLACKOUT, SPLIT, BIT_FLIP, HEADER_FLIP, EMPTY, DEAD_DISK, SESSION, TREE_DOWN, STALE, ADD)
 WITH_PEER: Final = frozenset({CUT, SPLIT, SLOW_LINK})
 OF_ALL: Final = frozenset({BLACKOUT, TREE_DOWN})
-DISK_LOST: Final = frozenset({EMPTY, BIT_FLIP, HEADER_FLIP})
-_OF_CLIENTS: Final = frozenset({PAUSE, CUT, RESET})
+DISK_LOST: Final = frozenset({EMPTY, DEAD_DISK, BIT_FLIP, HEADER_FLIP})
+_OF_CLIENTS: Final = frozenset({CRASH, PAUSE, CUT, RESET})
 EVERYBODY: Final = "all"
 _TEXT: Final = re.compile(
     r"(?P<at>[\d.]+) (?P<kind>[a-z-]+) (?P<host>[\w-]+)(?: > (?P<peer>[\w-]+))?(?: for (?P<for>[\d.]+))?"
@@ -110,24 +117,26 @@ def _deck(**weights: int) -> tuple[str, ...]:
 
 _DECK_ALONE: Final = _deck(
     power=5, crash=4, stop=1, pause=2, cut=3, reset=2, twice=1, slow_link=1, slow_disk=2, sync_error=2, rotten_cache=2,
-    clock=1,
+    full_disk=2, read_error=1, disk_out=1, clock=1,
 )  # fmt: skip
 _DECK_TOGETHER: Final = _deck(
     power=5, crash=5, stop=2, pause=4, cut=5, split=2, reset=2, twice=1, slow_link=2, slow_disk=2, sync_error=2,
     rotten_cache=1, clock=1, session=2, tree_down=1, stale=3, blackout=2, empty=1, bit_flip=1,
-    header_flip=1, add=1,
+    header_flip=1, full_disk=2, read_error=1, disk_out=1, dead_disk=1, add=1,
 )  # fmt: skip
 _LONGEST_S: Final = {
     CRASH: 1.0, POWER: 2.0, BLACKOUT: 2.0, STOP: 1.0, RESET: 0.0, SESSION: 0.0, ADD: 0.0, SLOW_DISK: 5.0,
     SYNC_ERROR: 2.0, ROTTEN_CACHE: 2.0, EMPTY: 2.0, BIT_FLIP: 2.0, HEADER_FLIP: 2.0, TREE_DOWN: 4.0,
-    STALE: 4.0,
+    STALE: 4.0, FULL_DISK: 4.0, READ_ERROR: 2.0, DISK_OUT: 2.0, DEAD_DISK: 2.0,
 }  # fmt: skip
 
 
 # Before a schedule is hastened, a session of the metadata tree lasts 3 s, and who is 2 s late leaves the ISR.
 _SESSION_S: Final = 3.0
 _LATE_S: Final = 2.0
-_ENDS_BADLY: Final = frozenset({CRASH, POWER, BLACKOUT, SYNC_ERROR, ROTTEN_CACHE, *DISK_LOST})
+_ENDS_BADLY: Final = frozenset(
+    {CRASH, POWER, BLACKOUT, SYNC_ERROR, ROTTEN_CACHE, FULL_DISK, READ_ERROR, DISK_OUT, *DISK_LOST}
+)
 """A broker to whom one of these happens may have lost what it had not synced."""
 
 
@@ -190,9 +199,9 @@ class _Drawing:
         """Unless the schedule may not have it: it is over by then, or a second disk would be lost."""
         if at_s >= self._end_s or (kind in DISK_LOST and any(fault.kind in DISK_LOST for fault in self.faults)):
             return
-        if kind in _ENDS_BADLY and self._forgetful not in (None, host):
-            if kind == BLACKOUT:
-                return
+        if self._forgetful is not None and kind == BLACKOUT:
+            return
+        if kind in _ENDS_BADLY and self._forgetful not in (None, host) and host not in self._clients:
             kind = STOP
         for_s = round(min(for_s, self._end_s - at_s), 3)
         self.faults.append(Fault(round(at_s, 3), kind, EVERYBODY if kind in OF_ALL else host, peer, for_s, amount))
@@ -275,9 +284,11 @@ def _one_after_the_other(drawing: _Drawing) -> None:
     drawing.add(at_s, drawing.one_of((CRASH, STOP, STOP, POWER, PAUSE)), first, away_s)
     then_s = at_s + drawing.between(0.6 * away_s, away_s)
     harm = drawing.one_of((POWER, CRASH, STOP, EMPTY, BIT_FLIP, HEADER_FLIP, HEADER_FLIP))
-    harm_s = drawing.between(0.1, _SESSION_S)
+    # Back before its session is over, or so late that the first is on its own for a while.
+    is_brief = drawing.random.below(2)
+    harm_s = drawing.between(0.1, 0.6) if is_brief else drawing.between(_SESSION_S, 2.5 * _SESSION_S)
     drawing.add(then_s, harm, second, harm_s)
-    last_s = then_s + drawing.between(0.0, harm_s)
+    last_s = then_s + drawing.between(0.0, 0.6)
     drawing.add(
         last_s, drawing.one_of((CRASH, STOP, STOP, PAUSE)), third, drawing.between(_SESSION_S, 2.5 * _SESSION_S)
     )

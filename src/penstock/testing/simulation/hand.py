@@ -10,6 +10,7 @@ to die it mostly dies at the worst moment: right after a write to a log, before 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -20,14 +21,25 @@ from penstock.log.segment import LOG_SUFFIX
 from penstock.records import HEADER_SIZE, scan
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
+from penstock.testing.simulated_faults import ALL_KINDS, GROWING, READ, Trouble
+from penstock.testing.simulated_files import SimulatedFiles
 from penstock.testing.simulation import faults as kinds
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.faults import Fault
 from penstock.testing.simulation.nodes import LOSSES, SimulatedHost, SimulatedNode
 
 LONGEST_WAIT_S: Final = 0.5
+UNSEEN_HEADER: Final = "header of a batch that was to be damaged where no start looks at it"
 _WORST_MOMENT_S: Final = 0.001
 _DEADLY: Final = frozenset({kinds.POWER, kinds.CRASH, kinds.BLACKOUT, *kinds.DISK_LOST})
+
+_TROUBLES: Final = {
+    kinds.FULL_DISK: (errno.ENOSPC, GROWING, ""),
+    kinds.READ_ERROR: (errno.EIO, frozenset({READ}), LOG_SUFFIX),
+    kinds.DISK_OUT: (errno.EIO, ALL_KINDS, ""),
+    kinds.DEAD_DISK: (errno.EIO, ALL_KINDS, ""),
+}
+"""The error, what fails with it, and of which files."""
 
 Undo = Callable[[], None]
 
@@ -133,6 +145,8 @@ class Hand:
             loop = host.loop
             loop.pause()
             return loop.resume
+        if kind == kinds.CRASH and not isinstance(host, SimulatedNode):
+            return self._restart_client(host)
         if kind in kinds.WITH_PEER:
             return self._disturb_paths(fault, host)
         if kind == kinds.RESET:
@@ -162,6 +176,8 @@ class Hand:
             return self._slow_down(node, fault.amount)
         if fault.kind in (kinds.SYNC_ERROR, kinds.ROTTEN_CACHE):
             return self._fail_a_sync(node, keep_cache=fault.kind == kinds.ROTTEN_CACHE)
+        if fault.kind in _TROUBLES:
+            return self._trouble(node, fault.kind)
         if fault.kind == kinds.STOP:
             return self._stop(node) if node.is_ready and node.loop.is_running_now else None
         return self._kill_with(fault, node)
@@ -194,7 +210,9 @@ class Hand:
         Of a header where a start looks at it: what is in an older segment, or in any after a clean stop, is met by
         readers, as any other bit is; until then a replica that serves nothing wrong seems to differ from the others.
         """
-        in_header = in_header and not node.files.exists(f"{node.data_folder}/{CLEAN_MARKER}")
+        if in_header and any(node.files.exists(f"{each}/{CLEAN_MARKER}") for each in node.data_folders):
+            in_header = False
+            self._cluster.trace.count(UNSEEN_HEADER)
         places = list(_durable_batches(node, newest_only=in_header))
         if places:
             path, position, size = places[self._random.below(len(places))]
@@ -234,6 +252,43 @@ class Hand:
         node.timing.fail_syncs(1)
         return replace_process
 
+    def _trouble(self, node: SimulatedNode, kind: str) -> Undo:
+        """Something is the matter with the disk of one of the data folders."""
+        folder = node.data_folders[self._random.below(len(node.data_folders))]
+        error_number, failing, path_ending = _TROUBLES[kind]
+        trouble = Trouble(error_number, folder, failing, path_ending)
+        began_s = self._network.kernel.time()
+
+        def repair() -> None:
+            """What an operator does about it: makes room, or repairs or replaces the disk and starts the broker again.
+
+            Who was started while there was no room is started again, too: it may have left partitions out.
+            """
+            if trouble in node.files.operations.troubles:  # else the machine was replaced meanwhile
+                node.files.operations.troubles.remove(trouble)
+            self._failing[node.name] -= 1
+            if not self._failing[node.name]:
+                self._cluster.failing.discard(node.name)
+            if kind == kinds.FULL_DISK and node.started_s < began_s and node.failure is None:
+                return
+            if kind in (kinds.DISK_OUT, kinds.DEAD_DISK) and node.is_on:
+                node.lose_power_with(LOSSES[self._random.below(len(LOSSES))])
+            elif node.is_alive:
+                node.crash()
+            if kind == kinds.DEAD_DISK:
+                node.replace_folder(folder)
+            self._forget(node)
+            if not self._down[node.name]:
+                node.start()
+
+        self._failing[node.name] += 1
+        self._cluster.failing.add(node.name)
+        if kind != kinds.FULL_DISK:
+            self._forget(node)
+        node.files.operations.troubles.append(trouble)
+        self._cluster.trace.note(node.name, f"{kind} of {folder}")
+        return repair
+
     def _stop(self, node: SimulatedNode) -> Undo:
         self._down[node.name] += 1
         life = node.loop
@@ -254,6 +309,18 @@ class Hand:
             node.start()
 
     # --- the rest
+
+    def _restart_client(self, host: SimulatedHost) -> Undo | None:
+        start = host.on_boot
+        if start is None or not host.is_alive:
+            return None
+
+        def up() -> None:
+            host.boot()
+            start()
+
+        host.kill()
+        return up
 
     def _disturb_paths(self, fault: Fault, host: SimulatedHost) -> Undo:
         network, hosts = self._network, self._cluster.hosts
@@ -311,13 +378,18 @@ def _durable_batches(node: SimulatedNode, *, newest_only: bool) -> Iterator[tupl
     """File, position and size of the batches that the node's checkpoint tells to be durable; `newest_only`: those in
     the segments in which that ends.
     """
-    files = node.files
+    with node.files.operations.without_trouble():
+        for folder in node.data_folders:
+            yield from _durable_batches_in(node.files, folder, newest_only=newest_only)
+
+
+def _durable_batches_in(files: SimulatedFiles, parent: str, *, newest_only: bool) -> Iterator[tuple[str, int, int]]:
     try:
-        known = read_offsets(files, f"{node.data_folder}/{RECOVERY_POINT_FILE}")
+        known = read_offsets(files, f"{parent}/{RECOVERY_POINT_FILE}")
     except (FileNotFoundError, CheckpointError):
         return
     for (topic, index), recovery_point in sorted(known.items()):
-        folder = f"{node.data_folder}/{topic}-{index}"
+        folder = f"{parent}/{topic}-{index}"
         names = sorted(files.list_folder(folder)) if files.exists(folder) else []
         logs = [name for name in names if name.endswith(LOG_SUFFIX)]
         if newest_only:

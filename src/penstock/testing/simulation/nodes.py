@@ -78,6 +78,8 @@ class SimulatedHost:
         self.random = SeededRandom(f"{seed}/{name}")
         self.lives = 0
         self.is_on = True
+        self.on_boot: Callable[[], None] | None = None
+        """What a process does that is started in the place of one that was killed; None if nobody starts one."""
         self._graves: list[SimulatedLoop] = []
         self.loop = self._new_loop()
 
@@ -178,11 +180,14 @@ class SimulatedNode(SimulatedHost):
         seed: int | str,
         settings: Mapping[str, str],
         tree: TreeService | None = None,
+        folders: int = 1,
     ) -> None:
-        """With a `tree` it is one of several that share it, without one it has its own on its disk."""
+        """With a `tree` it is one of several that share it, without one it has its own in its first data folder. Each
+        of the `folders` is a disk of its own as far as troubles go; power they lose together.
+        """
         super().__init__(scheduler, network, f"broker-{broker_id}", f"10.0.0.{broker_id + 1}", seed)
         self.broker_id = broker_id
-        self.data_folder = "/data"
+        self.data_folders = tuple(f"/data-{number}" for number in range(folders))
         self.tree = tree
         self.timing = DiskTiming(f"{seed}/{self.name}")
         self.on_start: Callable[[SimulatedNode], None] | None = None
@@ -195,19 +200,24 @@ class SimulatedNode(SimulatedHost):
             "num.recovery.threads.per.data.dir": "1",
             **settings,
             "broker.id": str(broker_id),
-            "log.dirs": self.data_folder,
+            "log.dirs": ",".join(self.data_folders),
             "listeners": f"PLAINTEXT://{self.address}:{BROKER_PORT}",
             "advertised.listeners": f"PLAINTEXT://{self.address}:{BROKER_PORT}",
         }
         if tree is not None:
             self._settings["zookeeper.connect"] = f"{tree.address}:2181"
         self._starting: asyncio.Task[None] | None = None
+        self.started_s = 0.0
 
     def replace_disk(self) -> None:
-        """An empty one; the process that used the old one must be dead."""
+        """An empty one for all folders; the process that used the old one must be dead."""
         self.disks += 1
         self.files = SimulatedFiles(self.random.branch(f"disk {self.disks}"))
         self.files.operations.hook = self.timing
+
+    def replace_folder(self, folder: str) -> None:
+        """An empty disk for one folder, after the machine lost power."""
+        self.files.wipe(folder)
 
     @property
     def bootstrap(self) -> str:
@@ -226,6 +236,7 @@ class SimulatedNode(SimulatedHost):
     def start(self) -> None:
         """Begin to start the broker, in a new process if the last one is dead."""
         self.boot()
+        self.started_s = self.scheduler.now_s
         self.timing.loop = self.loop
         world = SimulatedWorld(self, self.files, self.timing)
         settings = settings_from(self._settings)
