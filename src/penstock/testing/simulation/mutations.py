@@ -19,10 +19,11 @@ from unittest import mock
 from penstock.client.connection import Connection
 from penstock.client.consumer.chunks import Chunk
 from penstock.client.consumer.commits import Commits
+from penstock.client.consumer.engine import Engine
 from penstock.client.consumer.positions import Place
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import GroupError
-from penstock.client.offset_stores.base import OffsetAndMetadata, P
+from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.client.producer import settling
 from penstock.client.producer.batches import ProducerBatch
@@ -410,12 +411,14 @@ def _acknowledge_doubtful(
     )
 
 
-async def _load_once(self: BrokerOffsetStore, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
-    wanted = list(partitions)
-    known = self.__dict__.setdefault("known", {})
-    unknown = [each for each in wanted if each not in known]
-    known.update(await _REAL_STORE_LOAD(self, group, unknown) if unknown else {})
-    return {each: known[each] for each in wanted if each in known}
+def _places_as_they_were(self: Engine, wanted: frozenset[TopicPartition]) -> list[Place]:
+    before = self.__dict__.setdefault("places_before", {})
+    before.update(self.places)
+    fresh = _REAL_SET_PLACES(self, wanted)
+    for place in fresh:
+        if place.partition in before and before[place.partition].has_position:
+            place.seek(before[place.partition].position)
+    return fresh
 
 
 async def _commit_whatever_is_said(
@@ -427,7 +430,7 @@ async def _commit_whatever_is_said(
 
 _REAL_REQUEUE = PartitionQueue.requeue
 _REAL_DECIDE = decide
-_REAL_STORE_LOAD = BrokerOffsetStore.load
+_REAL_SET_PLACES = Engine._set_places
 _REAL_STORE_COMMIT = BrokerOffsetStore._commit
 
 
@@ -648,10 +651,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         ((Chunk, "is_stale", property(lambda self: False)),),
         (_found("is given offset … of …, which it has let go"),),
     ),
-    "committed-offsets-remembered": Mutation(
-        "the consumer begins where the group was when it asked for the first time",
-        ((BrokerOffsetStore, "load", _load_once),),
-        (_COMMIT_LOST,),
+    "positions-survive-revocation": Mutation(
+        "the consumer goes on where it was when a partition comes back to it, whatever is committed",
+        ((Engine, "_set_places", _places_as_they_were),),
+        (_found("begins … at …, and … was committed"),),
     ),
     "rejected-commits-believed": Mutation(
         "the consumer takes a commit that was rejected for one that was not",
