@@ -212,16 +212,61 @@ def test_a_watermark_never_falls_within_an_epoch_and_nothing_above_it_is_shown()
     assert "offset 10, and no more than 10 is committed" in (story.ledger.shown(10, "a consumer is given") or "")
 
 
-def test_topics_that_do_not_sync_may_lose_records_once_too_many_lost_their_memory() -> None:
+def unsynced() -> Story:
+    """Ten records in the logs of brokers 0 and 1, of a topic that does not sync, and committed."""
     story = Story(syncs=False)
+    story.ledger.led(story.replicas[0], 0)
     story.write(0, 1, base=0, synced=False)
-    story.commit(0, 10)
-    assert story.ledger.led(story.replicas[2], 1) is not None
-    story = Story(syncs=False)
-    story.write(0, 1, base=0, synced=False)
-    story.commit(0, 10)
-    story.ledger.may_forget = True
-    assert story.ledger.led(story.replicas[2], 1) is None
+    assert story.commit(0, 10) is None
+    return story
+
+
+def test_what_is_not_synced_is_lost_when_all_who_are_in_sync_have_ended_badly_and_not_before() -> None:
+    ledger = unsynced().ledger
+    assert not ledger.ended_badly("broker-2", {"broker-0", "broker-1"})
+    assert not ledger.ended_badly("broker-0", {"broker-0", "broker-1"})
+    ledger.doubted.discard("broker-0")  # it has joined the ISR again
+    assert not ledger.ended_badly("broker-1", {"broker-0", "broker-1"})
+    assert ledger.ended_badly("broker-0", {"broker-0", "broker-1"})
+    assert not any(committed().ledger.ended_badly(name, {name}) for name in ISR)
+
+
+def test_a_topic_that_does_not_sync_loses_nothing_while_somebody_is_known_to_have_it() -> None:
+    story = unsynced()
+    assert "leads in epoch 1 and has None" in (story.ledger.led(story.replicas[2], 1) or "")
+    story = unsynced()
+    assert "cuts off 0..9" in (story.ledger.cut(story.replicas[1], 0, is_in_sync=True) or "")
+
+
+def test_after_a_loss_others_may_lead_with_less_and_what_they_commit_is_judged_again() -> None:
+    story = unsynced()
+    ledger, second, third = story.ledger, story.replicas[1], story.replicas[2]
+    ledger.lose()
+    assert ledger.led(third, 1) is None
+    assert ledger.cut(second, 0, is_in_sync=True) is None
+    story.write(2, base=0, epoch=1, crc=5, synced=False)
+    assert "in the logs of broker-2, where 2 of" in (story.commit(2, 10) or "")
+    third.watermark = -1
+    story.write(1, base=0, epoch=1, crc=5, synced=False)
+    assert story.commit(2, 10) is None
+    assert "leads in epoch 2 and has 0..9 of epoch 0" in (ledger.led(story.replicas[0], 2) or "")
+
+
+def test_a_leader_that_still_has_what_was_lost_may_show_it_without_the_others() -> None:
+    story = unsynced()
+    story.ledger.lose()
+    again = Replica("broker-0", 2, story.replicas[0].batches.values())
+    story.ledger.met(again)
+    story.ledger.led(again, 1)
+    assert story.ledger.advanced(again, 10, 2, ["broker-0"]) is None
+    assert story.ledger.shown(9, "a consumer is given") is None
+
+
+def test_an_answer_of_before_a_loss_may_come_after_it() -> None:
+    ledger = unsynced().ledger
+    ledger.lose()
+    assert ledger.shown(9, "a producer is told of") is None
+    assert "no more than 0 is committed" in (ledger.shown(10, "a producer is told of") or "")
 
 
 def test_a_producers_sequence_stands_in_a_log_once() -> None:

@@ -31,6 +31,8 @@ from penstock.testing.simulation.run import Plan, Report, simulate
 _BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _FAILURES_TOLD: Final = 5
+_RECORDS: Final = "acknowledged records"
+_COMMITS: Final = "committed offsets"
 _STOPPED: Final = 128 + signal.SIGINT
 # Then other processes go on. What a run leaves behind when it ends in the middle of something (a record that is waited
 # for is outside of what the collector can see) would add up.
@@ -160,7 +162,8 @@ class _Told:
         self._faults: Counter[str] = Counter()
         self._changes: Counter[str] = Counter()
         self._virtual_s = 0.0
-        self._figures: Counter[str] = Counter()
+        self._judged: Counter[str] = Counter()
+        self._excused: Counter[str] = Counter()
         self._runs = 0
 
     def tell(self, reports: Iterable[Report], total: int) -> int:
@@ -180,7 +183,8 @@ class _Told:
             f"{self._runs} seeds, {len(self._failures)} failed: {self._virtual_s / 3600:.2f} simulated hours in "
             f"{took_s:.1f} s ({self._virtual_s / took_s:.0f} times as fast)"
         )
-        _say(f"checked: {_listed(self._figures)}")
+        _say(f"judged: {_listed(self._judged)}")
+        _say(f"excused: {', '.join(self._part_excused(kind) for kind in (_RECORDS, _COMMITS))}")
         _say(f"faults, {self._faults.total()}: {_listed(self._faults)}")
         if self._changes:
             _say(f"changes: {_listed(self._changes)}")
@@ -196,18 +200,23 @@ class _Told:
         self._faults += report.faults
         self._virtual_s += report.virtual_s
         self._changes += report.changes
-        self._figures += Counter(
+        self._judged += Counter(
             {
-                "acknowledged records": report.acknowledged,
+                _RECORDS: report.acknowledged - report.excused,
+                _COMMITS: report.commits - report.excused_commits,
                 "reads": report.read,
-                "committed offsets": report.commits,
                 "looks at invariants": report.checks,
             }
         )
+        self._excused += Counter({_RECORDS: report.excused, _COMMITS: report.excused_commits})
         if report.problem:
             self._failures.append(report.seed)
             if len(self._failures) <= _FAILURES_TOLD:
                 self._tell_failure(report)
+
+    def _part_excused(self, kind: str) -> str:
+        excused = self._excused[kind]
+        return f"{excused} {kind} ({100 * excused / max(1, excused + self._judged[kind]):.1f} %)"
 
     def _tell_failure(self, report: Report) -> None:
         again = f"--mutation {self._mutation} " if self._mutation else ""

@@ -1,15 +1,18 @@
 """What clients of a run were told, and what they saw.
 
-Nouns: a `Place`, one partition of a topic; a `Sent`, the name that a value carries; a `History`, by place and offset.
+A `Place` is one partition of a topic, a `Sent` the name that a value carries. A value is sent once and names its
+writer, place and number, so that whatever is read tells where it came from. What was not acknowledged may be in the log
+or not.
 
-Rule: a value is sent once and names its writer, place and number, so that whatever is read tells where it came from.
-What was not acknowledged may be in the log or not.
+Where everybody who was known to have what is committed has lost it (`lost`: only a topic that does not sync can come to
+that), what clients had been told of that place is excused, and its book begins anew: what is acknowledged, read and
+stored from then on is judged as anywhere else. Both are counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 FILLING: Final = b"." * 16384
@@ -43,6 +46,19 @@ class Sent(NamedTuple):
         return cls(writer.decode(), Place(topic.decode(), int(partition)), int(number))
 
 
+class Loss(NamedTuple):
+    """What is left to excuse of a place after its last loss."""
+
+    end: int
+    """What was lost ended there: who is told of less, and of what had been sent by then, may be told of that still."""
+    read_end: int
+    """Readers had come so far: what is written below it now they need not have seen."""
+    numbers: Mapping[str, int]
+    """The last record that each writer had sent. With the log the broker has lost what it knew of their sequences, so
+    the first that it takes again of what they had under way need not be the next.
+    """
+
+
 class History:
     """Of all clients of a run. `odd` are sentences about what a client must never be told."""
 
@@ -53,47 +69,120 @@ class History:
         self.read: dict[Place, dict[int, Sent]] = {}
         self.reread: Counter[Place] = Counter()
         """Records read again, and other ones than before: what was there had not been committed, and is gone."""
-        self.odd: list[tuple[Place, str]] = []
+        self.odd: list[str] = []
         self.owners: dict[tuple[int, Place], str] = {}
+        self.committed: dict[Place, int] = {}
+        """The highest offset whose commit the group's coordinator has acknowledged to anybody."""
         self.reads = 0
         self.commits = 0
+        self.losses: dict[Place, Loss] = {}
+        self.excused_records = 0
+        self.excused_commits = 0
         self.on_acknowledged: Callable[[Place, int], None] = _not_interested
         self.on_read: Callable[[Place, int], None] = _not_interested
+        self._commits: Counter[Place] = Counter()
 
     @property
     def acknowledgements(self) -> int:
-        return sum(map(len, self.acknowledged.values()))
+        return self.excused_records + sum(map(len, self.acknowledged.values()))
+
+    def lost(self, place: Place, end: int) -> None:
+        """Nobody is left there who is known to have what was committed, up to `end`."""
+        self.excused_records += len(self.acknowledged.pop(place, ()))
+        self.excused_commits += self._commits.pop(place, 0)
+        self.committed.pop(place, None)
+        self.reread.pop(place, None)
+        before = self.losses.get(place)
+        read_end = max(self.read.pop(place, ()), default=-1) + 1
+        if before is not None:
+            end, read_end = max(end, before.end), max(read_end, before.read_end)
+        numbers: dict[str, int] = {}
+        for what in self.sent:
+            if what.place == place:
+                numbers[what.writer] = max(what.number, numbers.get(what.writer, -1))
+        self.losses[place] = Loss(end, read_end, numbers)
+
+    def _is_of_before(self, place: Place, offset: int, what: Sent) -> bool:
+        """Whether the answer may have been under way when the place had its last loss."""
+        loss = self.losses.get(place)
+        return loss is not None and offset < loss.end and what.number <= loss.numbers.get(what.writer, -1)
 
     def acknowledge(self, what: Sent, offset: int) -> None:
+        self.on_acknowledged(what.place, offset)
+        if self._is_of_before(what.place, offset, what):
+            self.excused_records += 1
+            return
         told = self.acknowledged.setdefault(what.place, {})
         before = told.get(offset)
         if before is not None:
-            self.odd.append((what.place, f"offset {offset} of {what.place} was given to {before} and to {what}"))
+            self.odd.append(f"offset {offset} of {what.place} was given to {before} and to {what}")
         told[offset] = what
-        self.on_acknowledged(what.place, offset)
 
     def saw(self, reader: str, place: Place, offset: int, value: bytes, expected: int | None) -> None:
         """`expected` is the offset after the one that the reader saw before it, if nothing came between the two."""
         self.reads += 1
         self.on_read(place, offset)
-        if expected is not None and offset != expected:
+        if expected is not None and offset != expected and place not in self.losses:
             how = "skipped from" if offset > expected else "went back from"
-            self.odd.append((place, f"{reader} {how} {expected} to {offset} of {place}"))
+            self.odd.append(f"{reader} {how} {expected} to {offset} of {place}")
         try:
             what = Sent.of(value)
         except ValueError:
-            self.odd.append((place, f"{reader} read {value[:40]!r} at {offset} of {place}, which nobody sent"))
+            self.odd.append(f"{reader} read {value[:40]!r} at {offset} of {place}, which nobody sent")
+            return
+        if self._is_of_before(place, offset, what):
+            loss = self.losses[place]
+            self.losses[place] = loss._replace(read_end=max(loss.read_end, offset + 1))
             return
         seen = self.read.setdefault(place, {})
         if seen.get(offset, what) != what:
             self.reread[place] += 1
         seen[offset] = what
 
+    def began(self, reader: str, place: Place, offset: int, committed: int) -> None:
+        """A member that was given a place reads its first record of it; `committed` was so when it was given it.
+
+        It repeats nothing that was committed, and leaves nothing out that nobody of the group has read.
+        """
+        if place in self.losses:
+            return
+        if offset < committed:
+            self.odd.append(f"{reader} begins {place} at {offset}, and {committed} was committed")
+        read_to = max(self.read.get(place, ()), default=-1) + 1
+        if offset > read_to:
+            self.odd.append(f"{reader} begins {place} at {offset}, and the group has read up to {read_to}")
+
     def assigned(self, member: str, generation: int, place: Place) -> None:
         """A member of the group may read a place in a generation."""
         owner = self.owners.setdefault((generation, place), member)
         if owner != member:
-            self.odd.append((place, f"{place} is given to {owner} and to {member} in generation {generation}"))
+            self.odd.append(f"{place} is given to {owner} and to {member} in generation {generation}")
+
+    # --- committed offsets
+    #
+    # A commit counts from the moment on at which the coordinator's answer is there: to whichever member, for whichever
+    # reason it was sent, by itself or on purpose. Whoever asks later where the group has got to is not told of less,
+    # wherever the coordinator is by then. The protocol allows nothing else here: a commit of an older generation is
+    # rejected, so it is not acknowledged, and no reader of a run seeks. Two commits of one member go out one after the
+    # other, and a member never commits less than it has: if an older one arrived last, that shows in a later answer.
+    # An answer to a question from before the commit may tell of less, so what counts is what was known when it was
+    # asked. A reader of a place with a loss may be sent back, and its commits are excused from then on.
+
+    def commit_acknowledged(self, offsets: Iterable[tuple[Place, int]]) -> None:
+        for place, offset in offsets:
+            self.commits += 1
+            if place in self.losses:
+                self.excused_commits += 1
+                continue
+            self._commits[place] += 1
+            self.committed[place] = max(offset, self.committed.get(place, offset))
+
+    def told_committed(self, least: Mapping[Place, int], told: Mapping[Place, int]) -> None:
+        """A client that begins to read is told that the group has committed `told`; when it asked, `least` was."""
+        for place, offset in least.items():
+            if told.get(place, -1) < offset and place not in self.losses:
+                answer = told.get(place)
+                self.odd.append(f"{place}: the commit of {offset} was acknowledged, and a reader is told of {answer}")
 
 
 def _not_interested(place: Place, offset: int) -> None:

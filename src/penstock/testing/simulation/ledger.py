@@ -92,8 +92,14 @@ class Ledger:
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
         self.leaders: dict[int, tuple[str, int]] = {}
-        self.may_forget = False
-        """Too many brokers lost what they had not synced: of a topic that does not sync, anything may be gone."""
+        self.doubted: set[str] = set()
+        """Brokers that ended badly since they were last found to be in sync: of what they had not synced, nobody knows
+        what they still have.
+        """
+        self.forgotten_end = 0
+        """Where what was committed ended when it was lost for the last time."""
+        self._forgotten: dict[int, Batch] = {}
+        """What was committed before it was lost: a leader that still has it may show it without asking anybody."""
         self._written: dict[tuple[int, int], int] = {}
         self._offsets: list[int] = []
         self._committed_in: dict[int, int] = {}
@@ -138,7 +144,7 @@ class Ledger:
             batch for batch in replica.between(offset, replica.end) if self.committed.get(batch.base_offset) == batch
         ]
         replica.cut(offset)
-        if gone and is_in_sync and not (self.may_forget and not self.syncs):
+        if gone and is_in_sync:
             return f"{self.name}: {replica.broker} is in sync and cuts off {gone[0]}, which is committed"
         return None
 
@@ -159,8 +165,6 @@ class Ledger:
 
     def lacking(self, replica: Replica, end: int, why: str) -> str | None:
         """What a replica that must have all that is committed below `end` has not, or has otherwise."""
-        if self.may_forget and not self.syncs:
-            return None
         if replica.agrees_to >= min(end, self.committed_end):
             return None  # nothing is committed there that it was not compared with
         for offset in self._offsets[bisect_left(self._offsets, replica.agrees_to) :]:
@@ -180,7 +184,11 @@ class Ledger:
             return f"{self.name}: the watermark of {replica.broker} falls from {replica.watermark} to {watermark}"
         start = max(0, replica.watermark)
         replica.watermark = watermark
-        new = [batch for batch in replica.between(start, watermark) if batch.base_offset not in self.committed]
+        new = [
+            batch
+            for batch in replica.between(start, watermark)
+            if batch.base_offset not in self.committed and self._forgotten.get(batch.base_offset) != batch
+        ]
         if new:
             holders = [broker for broker in sorted(isr) if self._has_held(broker, replica, new)]
             if replica.broker not in holders or len(holders) < insync_demanded:
@@ -209,16 +217,38 @@ class Ledger:
             before = self.committed.get(batch.base_offset)
             if before is None:
                 insort(self._offsets, batch.base_offset)
-            elif before != batch and not (self.may_forget and not self.syncs):
+            elif before != batch:
                 return f"{self.name}: {replica.broker} commits {batch}, where {before} is committed"
             self.committed[batch.base_offset] = batch
             self._committed_in.setdefault(batch.base_offset, replica.led_epoch)
         self.committed_end = max(self.committed_end, end)
         return None
 
+    def ended_badly(self, broker: str, trusted: Collection[str]) -> bool:
+        """A broker is gone, and what it had not synced with it; whether nothing is left that is `is_lost`."""
+        self.doubted.add(broker)
+        return self.is_lost(trusted)
+
+    def is_lost(self, trusted: Collection[str]) -> bool:
+        """Whether all who are in sync or eligible, `trusted` by the metadata, have ended badly since they were found to
+        be: then nobody is known to have what is committed, if the topic does not sync before it acknowledges.
+        """
+        return not self.syncs and self.doubted.issuperset(trusted)
+
+    def lose(self) -> None:
+        """Whatever was committed may be gone, and something else be committed in its place from now on."""
+        self.forgotten_end = max(self.forgotten_end, self.committed_end)
+        self.committed_end = 0
+        self._forgotten.update(self.committed)
+        self.committed.clear()
+        self._offsets.clear()
+        self._committed_in.clear()
+        for replica in self._latest.values():
+            replica.agrees_to = 0
+
     def shown(self, offset: int, to: str) -> str | None:
-        """A client was given, or told of, the record at `offset`."""
-        if offset >= self.committed_end:
+        """A client was given, or told of, the record at `offset`; the answer may have been under way for long."""
+        if offset >= max(self.committed_end, self.forgotten_end):
             return f"{self.name}: {to} offset {offset}, and no more than {self.committed_end} is committed"
         return None
 

@@ -10,15 +10,21 @@ A log that a process opens is read from the disk once; from then on what is writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
 from penstock.broker.broker import Broker
 from penstock.broker.membership import Membership
+from penstock.client.consumer.commits import Commits
+from penstock.client.errors import GroupError
+from penstock.client.offset_stores.base import NO_MEMBER, OffsetAndMetadata
+from penstock.client.offset_stores.base import Membership as Committer
+from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.cluster import paths
-from penstock.cluster.layout import decode_partition_state
+from penstock.cluster.layout import NO_LEADER, PartitionState, decode_partition_state
+from penstock.cluster.tree import Create, Operation, Set
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id
 from penstock.log.partition_log import PartitionLog
 from penstock.records import BatchHeader, scan
@@ -27,11 +33,15 @@ from penstock.replication.partition import Partition
 from penstock.testing.simulated_disk import FileNode
 from penstock.testing.simulated_files import SimulatedFiles
 from penstock.testing.simulation.cluster import SimulatedCluster
-from penstock.testing.simulation.history import Place
+from penstock.testing.simulation.history import History, Place
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
+from penstock.testing.simulation.nodes import SimulatedNode
 from penstock.testing.simulation.scheduler import SimulationFailed
+from penstock.testing.simulation.tree_audit import PARTITION_STATE
+from penstock.testing.simulation.workload import GROUP
 
 TICK_S: Final = 0.0075
+LATE_REJECTION: Final = "commit of an old generation rejected after the member had joined anew"
 
 
 class InvariantBroken(SimulationFailed):
@@ -104,13 +114,16 @@ class Watched(NamedTuple):
 class Observer:
     """Of one cluster, for one run."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, history: History | None = None) -> None:
+        """With a `history` it judges what clients are told, and tells the history what is excused."""
+        self.history = History() if history is None else history
+        self.history.on_acknowledged = self.acknowledged
+        self.history.on_read = self.read
         self.ledgers: dict[tuple[str, int, bytes], Ledger] = {}
         self.newest: dict[Place, Ledger] = {}
         self.checks = 0
         self._cluster = cluster
         self._replicas: dict[int, Watched] = {}
-        self._may_forget = False
 
     # --- what it is told
 
@@ -119,12 +132,6 @@ class Observer:
         if sentence is not None:
             self._cluster.trace.tell("invariant", sentence)
             self._cluster.scheduler.fail(InvariantBroken(sentence))
-
-    def forgetting(self) -> None:
-        """From now on, what topics that do not sync have acknowledged may be lost."""
-        self._may_forget = True
-        for ledger in self.ledgers.values():
-            ledger.may_forget = True
 
     def acknowledged(self, place: Place, offset: int) -> None:
         ledger = self.newest.get(place)
@@ -136,6 +143,60 @@ class Observer:
         if ledger is not None:
             self.complain(ledger.shown(offset, "a consumer is given"))
 
+    def ended_badly(self, node: SimulatedNode) -> None:
+        """A process was killed, a machine lost power or its disk: only what is synced is sure to be there."""
+        for place, ledger in self.newest.items():
+            if not ledger.syncs and ledger.ended_badly(node.name, self._trusted(self._state(place))):
+                self._lost(place, ledger)
+
+    def disk_harmed(self, files: SimulatedFiles) -> None:
+        """Not even what is synced is sure to be there, though its broker may have stopped in good order before."""
+        for node in self._cluster.nodes:
+            if node.files is files:
+                self.ended_badly(node)
+
+    def tree_changes(self, operations: Sequence[Operation]) -> None:
+        """The metadata is about to become this: who joins the ISR has all that is committed, whatever it had lost."""
+        for operation in operations:
+            match = PARTITION_STATE.fullmatch(operation.path)
+            place = None if match is None else Place(match[1], int(match[2]))
+            ledger = None if place is None else self.newest.get(place)
+            if place is None or ledger is None or ledger.syncs or not isinstance(operation, Create | Set):
+                continue
+            before, after = self._state(place), decode_partition_state(operation.path, operation.data)
+            joined = set(after.isr) - set(() if before is None else before.isr)
+            if before is None or before.leader == NO_LEADER:
+                joined.add(after.leader)  # whatever it has is what is committed
+            ready = {node.broker_id: node.name for node in self._cluster.nodes if node.is_ready}
+            ledger.doubted -= {ready[broker] for broker in joined if broker in ready}
+            if ledger.is_lost(self._trusted(after)):
+                self._lost(place, ledger)
+
+    def _lost(self, place: Place, ledger: Ledger) -> None:
+        if ledger.committed_end:
+            self._cluster.trace.note("observer", f"{place} is lost up to {ledger.committed_end}")
+            self.history.lost(place, ledger.committed_end)
+            ledger.lose()
+
+    def _state(self, place: Place) -> PartitionState | None:
+        path = paths.partition_state(*place)
+        stored = self._cluster.tree.state.node(path)
+        return None if stored is None else decode_partition_state(path, stored.data)
+
+    def _trusted(self, state: PartitionState | None) -> set[str]:
+        """By name, who is known to have all that is committed."""
+        known = () if state is None else (*state.isr, *state.elr)
+        return {node.name for node in self._cluster.nodes if node.broker_id in known}
+
+    def committed(self, group: str, offsets: Mapping[Any, OffsetAndMetadata]) -> None:
+        if group == GROUP:
+            self.history.commit_acknowledged((Place(*each), stored.offset) for each, stored in offsets.items())
+
+    def commit_rejected(self, committer: Committer, commits: Commits | None) -> None:
+        """If the member has joined anew since it sent the commit, that says nothing of its place in the group now."""
+        if commits is not None and commits.committer != committer:
+            self._cluster.trace.count(LATE_REJECTION)
+
     def written(self, log: PartitionLog, headers: Sequence[BatchHeader]) -> None:
         found = self._find(log, before=headers[0].base_offset)
         if found is not None:
@@ -144,7 +205,7 @@ class Observer:
 
     def flushed(self, log: PartitionLog) -> None:
         found = self._find(log)
-        if found is not None and log.files.exists(log.active.path):  # else it is deleted, and under another name
+        if found is not None and _file(log, log.active.path) is not None:  # else it is deleted, under another name
             found.disk.look(log)
             self.complain(found.ledger.flushed(found.replica, log.flushed_offset))
 
@@ -222,11 +283,8 @@ class Observer:
         """Whether the tree counts the log's broker among those in sync."""
         node = next((each for each in self._cluster.nodes if each.files is log.files), None)
         topic, _, index = log.folder.rpartition("/")[2].rpartition("-")
-        path = paths.partition_state(topic, int(index))
-        stored = self._cluster.tree.state.node(path)
-        if node is None or stored is None:
-            return False
-        return node.broker_id in decode_partition_state(path, stored.data).isr
+        state = self._state(Place(topic, int(index)))
+        return node is not None and state is not None and node.broker_id in state.isr
 
     # --- logs
 
@@ -234,7 +292,7 @@ class Observer:
         found = self._replicas.get(id(log))
         if found is None:
             node = next((each for each in self._cluster.nodes if each.files is log.files), None)
-            if node is None or not log.files.exists(log.active.path):
+            if node is None or _file(log, log.active.path) is None:
                 return None  # of nobody, or deleted while its first flush was under way
             replica = Replica(node.name, node.lives, _stored(log, before))
             ledger = self._ledger(log)
@@ -257,7 +315,6 @@ class Observer:
         ledger = self.ledgers.get(key)
         if ledger is None:
             ledger = Ledger(name, syncs=log.settings.sync_before_ack)
-            ledger.may_forget = self._may_forget
             self.ledgers[key] = self.newest[Place(topic, int(index))] = ledger
         return ledger
 
@@ -275,11 +332,17 @@ def _batch(header: BatchHeader) -> Batch:
     return Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc, producer)
 
 
+def _file(log: PartitionLog, path: str) -> FileNode | None:
+    """As it is in the page cache."""
+    return cast("SimulatedFiles", log.files).watched_file(path)
+
+
 def _stored(log: PartitionLog, before: int | None) -> Iterator[Batch]:
     """The batches of a log as its files have them, those below `before`."""
     for index in range(log.segment_count):
         segment = log.segment_at(index)
-        data = segment.file.read_at(0, segment.size)
+        node = _file(log, segment.path)
+        data = b"" if node is None else node.cached.read(0, segment.size)
         for header in scan(data, verify=False).headers:
             if before is None or header.base_offset < before:
                 yield _batch(header)
@@ -293,10 +356,22 @@ def observed(observer: Observer) -> Iterator[None]:
         (PartitionLog, "complete_flush", lambda log, given: observer.flushed(log)),
         (PartitionLog, "after_truncation", lambda log, given: observer.cut(log)),
         (Partition, "_advance", lambda partition, given: observer.advanced(partition)),
+        (SimulatedNode, "replace_disk", lambda node, given: observer.ended_badly(node)),
+        (SimulatedFiles, "corrupt", lambda files, given: observer.disk_harmed(files)),
     ]
+    replaced: list[tuple[type, str, Callable[..., Any]]] = [
+        (owner, name, _telling(getattr(owner, name), tell)) for owner, name, tell in told
+    ]
+    ends = ("crash", "lose_power_with")
+    replaced += [(SimulatedNode, name, _ending(getattr(SimulatedNode, name), observer)) for name in ends]
+    consumers: dict[BrokerOffsetStore, Commits] = {}
+    own = _telling(Commits.__init__, lambda commits, given: consumers.__setitem__(given[0], commits))
+    replaced.append((Commits, "__init__", own))
+    replaced.append((BrokerOffsetStore, "save", _saving(BrokerOffsetStore.save, observer, consumers)))
+    replaced.append((BrokerOffsetStore, "load", _loading(BrokerOffsetStore.load, observer)))
     with ExitStack() as stack:
-        for owner, name, tell in told:
-            stack.enter_context(mock.patch.object(owner, name, _telling(getattr(owner, name), tell)))
+        for owner, name, call in replaced:
+            stack.enter_context(mock.patch.object(owner, name, call))
         yield
 
 
@@ -307,3 +382,41 @@ def _telling(real: Callable[..., Any], tell: Callable[[Any, tuple[Any, ...]], No
         return result
 
     return call
+
+
+def _ending(real: Callable[..., None], observer: Observer) -> Callable[..., None]:
+    def end(node: SimulatedNode, *given: Any) -> None:
+        was_alive = node.is_alive  # a process that has stopped in good order has synced everything
+        real(node, *given)
+        if was_alive:
+            observer.ended_badly(node)
+
+    return end
+
+
+def _saving(
+    real: Callable[..., Any], observer: Observer, consumers: Mapping[BrokerOffsetStore, Commits]
+) -> Callable[..., Any]:
+    async def save(
+        store: BrokerOffsetStore, group: str, offsets: Mapping[Any, OffsetAndMetadata], committer: Committer = NO_MEMBER
+    ) -> None:
+        try:
+            await real(store, group, offsets, committer)
+        except GroupError:
+            observer.commit_rejected(committer, consumers.get(store))
+            raise
+        observer.committed(group, offsets)
+
+    return save
+
+
+def _loading(real: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    async def load(store: BrokerOffsetStore, group: str, partitions: Iterable[Any]) -> dict[Any, OffsetAndMetadata]:
+        wanted, history = list(partitions), observer.history
+        committed = history.committed if group == GROUP else {}
+        least = {place: committed[place] for place in (Place(*each) for each in wanted) if place in committed}
+        found: dict[Any, OffsetAndMetadata] = await real(store, group, wanted)
+        history.told_committed(least, {Place(*each): stored.offset for each, stored in found.items()})
+        return found
+
+    return load

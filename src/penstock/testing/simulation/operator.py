@@ -42,6 +42,7 @@ _HOPE_S: Final = 3.0
 # Whoever led before has heard by then that he does not.
 _OLD_VIEW_S: Final = 10.0
 _RECORDS: Final = 12
+LOOKED_AGAIN: Final = "acknowledged records missed by a reader who then looked again"
 _AT_ONCE: Final = 4
 
 
@@ -171,7 +172,7 @@ class Operator:
             else:
                 return
 
-    async def _odd(self, acknowledged: Mapping[tuple[Place, int], Sent]) -> list[tuple[Place, str]]:
+    async def _odd(self, acknowledged: Mapping[tuple[Place, int], Sent]) -> list[str]:
         """What is not as it was acknowledged, once nobody shows an older view."""
         until_s = self.host.scheduler.now_s + _OLD_VIEW_S
         while True:
@@ -180,20 +181,21 @@ class Operator:
             odd = self._compared(acknowledged, found)
             if not odd or self.host.scheduler.now_s > until_s:
                 return odd
+            self.host.scheduler.trace.count(LOOKED_AGAIN)
             self._note(f"of {BRIEF} {len(odd)} records are not as they were acknowledged; looking again")
             await asyncio.sleep(_AGAIN_S)
 
     def _compared(
         self, acknowledged: Mapping[tuple[Place, int], Sent], found: Mapping[tuple[Place, int], bytes]
-    ) -> list[tuple[Place, str]]:
+    ) -> list[str]:
         odd = []
         for (place, offset), value in found.items():
             if not value.startswith(f"life-{self._lives}:".encode()):
-                odd.append((place, f"{place}: at {offset} of life {self._lives} is {value[:40]!r}"))
+                odd.append(f"{place}: at {offset} of life {self._lives} is {value[:40]!r}")
         for (place, offset), what in acknowledged.items():
             stored = found.get((place, offset))
             if stored is None or Sent.of(stored) != what:
-                odd.append((place, f"{place}: {what} was acknowledged at {offset}, where {stored!r:.60} is"))
+                odd.append(f"{place}: {what} was acknowledged at {offset}, where {stored!r:.60} is")
         return odd
 
 

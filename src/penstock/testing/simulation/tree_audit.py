@@ -19,7 +19,7 @@ from penstock.cluster.layout import NO_LEADER, PartitionState, decode_controller
 from penstock.cluster.tree import Check, Create, Delete, Operation, Set
 from penstock.cluster.tree_state import TreeState
 
-_STATE: Final = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
+PARTITION_STATE: Final = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
 _GUARDED: Final = tuple(
     f"{path}/" for path in (paths.TOPICS, paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS, paths.DELETE_TOPICS)
 )
@@ -40,7 +40,7 @@ class TreeAudit:
                 continue
             if operation.path.startswith(_GUARDED):
                 self._judge_writer(operation, session)
-            match = _STATE.fullmatch(operation.path)
+            match = PARTITION_STATE.fullmatch(operation.path)
             if match is not None and isinstance(operation, Create | Set):
                 self.states += 1
                 self._judge_state(f"{match[1]}-{match[2]}", operation)

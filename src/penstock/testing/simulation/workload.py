@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
@@ -27,6 +28,7 @@ GROUP: Final = "followers"
 STILL_FROM_S: Final = 1.5
 REQUEST_TIMEOUT_MS: Final = 1_500
 CONNECT_TIMEOUT_MS: Final = 1_000
+SESSION_TIMEOUT_MS: Final = 2_000
 PATIENCE_MS: Final = 120_000
 _DELIVERY_TIMEOUT_MS: Final = 30_000
 _PLACES_AT_ONCE: Final = 6
@@ -142,8 +144,16 @@ class Reader:
         self._topics = tuple(topics)
         self._random: Random = SeededRandom(f"{host.random.seed}/reader")
         self._next: dict[Place, int] = {}
+        self._owned: dict[Place, int] = {}
+        """What it may read, and what was committed of it when it was given it."""
         self.is_ending = False
         self.task = host.spawn(self._run())
+        host.on_boot = self._start_again
+
+    def _start_again(self) -> None:
+        self._next.clear()
+        self._owned.clear()
+        self.task = self.host.spawn(self._run())
 
     async def _run(self) -> None:
         consumer = await started(lambda: self._consumer())
@@ -151,35 +161,41 @@ class Reader:
             for partition, records in (await consumer.poll(500)).items():
                 place = Place(*partition)
                 for record in records:
-                    expected = self._next.get(place)
-                    self._history.saw(self.host.name, place, record.offset, record.value, expected)
-                    self._next[place] = record.offset + 1
+                    self._take(place, record.offset, record.value)
             if not self._random.below(3):
                 await self._commit(consumer)
         await consumer.close()
+
+    def _take(self, place: Place, offset: int, value: bytes) -> None:
+        history, name = self._history, self.host.name
+        if place not in self._owned:
+            history.odd.append(f"{name} is given offset {offset} of {place}, which it has let go")
+        elif place not in self._next:
+            history.began(name, place, offset, self._owned[place])
+        history.saw(name, place, offset, value, self._next.get(place))
+        self._next[place] = offset + 1
 
     def _consumer(self) -> AsyncConsumer[bytes, bytes]:
         consumer = new_consumer(self._bootstrap, self.host.name, self._topics, group_id=GROUP)
 
         @consumer.on_assign
         def assigned(partitions: Iterable[TopicPartition]) -> None:
-            for partition in partitions:
-                self._history.assigned(self.host.name, consumer.generation, Place(*partition))
+            for place in (Place(*partition) for partition in partitions):
+                self._history.assigned(self.host.name, consumer.generation, place)
+                self._owned[place] = self._history.committed.get(place, 0)
 
         @consumer.on_revoke
         def revoked(partitions: Iterable[TopicPartition]) -> None:
-            for partition in partitions:
-                self._next.pop(Place(*partition), None)
+            for place in (Place(*partition) for partition in partitions):
+                self._next.pop(place, None)
+                self._owned.pop(place, None)
 
         consumer.on_lost(revoked)
         return consumer
 
     async def _commit(self, consumer: AsyncConsumer[bytes, bytes]) -> None:
-        try:
+        with suppress(PenstockError):
             await consumer.commit(timeout_ms=REQUEST_TIMEOUT_MS)
-        except PenstockError:
-            return
-        self._history.commits += 1
 
 
 def new_consumer(
@@ -193,7 +209,7 @@ def new_consumer(
         auto_offset_reset="earliest",
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
-        session_timeout_ms=10_000,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
         # A member whose coordinator loses power while it joins waits so long for the answer that never comes.
         max_poll_interval_ms=10_000,
         retry_backoff_ms=100,
