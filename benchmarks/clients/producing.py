@@ -38,6 +38,7 @@ from benchmarks.clients.rounds import (
     Outcomes,
     in_a_process,
     new_topic,
+    require_all_arrived,
     turned,
 )
 from benchmarks.peers.servers import Server
@@ -337,19 +338,6 @@ def measure(
             server.topics.delete(topic)
             outcomes.add(name, outcome)
     return outcomes
-
-
-def require_all_arrived(server: Server, topic: str, name: str, sent: int) -> None:
-    """RuntimeError unless the topic has exactly the records that were sent to it."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bench", "log_level": 0})
-    ends = [
-        consumer.get_watermark_offsets(TopicPartition(topic, number), PATIENCE_S)[1] for number in range(PARTITIONS)
-    ]
-    consumer.close()
-    if sum(ends) != sent:
-        raise RuntimeError(f"{name} sent {sent:,} records, and the broker has {sum(ends):,}")
 
 
 def rows(title: str, size: int, outcomes: Outcomes) -> list[Row]:

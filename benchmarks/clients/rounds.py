@@ -120,6 +120,19 @@ def new_topic(server: Server) -> str:
     return name
 
 
+def require_all_arrived(server: Server, topic: str, name: str, sent: int) -> None:
+    """RuntimeError unless the topic has exactly the records that were sent to it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": server.address, "group.id": "bench", "log_level": 0})
+    ends = [
+        consumer.get_watermark_offsets(TopicPartition(topic, number), PATIENCE_S)[1] for number in range(PARTITIONS)
+    ]
+    consumer.close()
+    if sum(ends) != sent:
+        raise RuntimeError(f"{name} sent {sent:,} records, and the broker has {sum(ends):,}")
+
+
 def turned(names: Sequence[str], number: int) -> list[str]:
     """The same names, beginning with another one in each round."""
     place = number % len(names)

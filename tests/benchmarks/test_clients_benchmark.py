@@ -9,8 +9,18 @@ from itertools import pairwise
 import pytest
 from benchmarks.clients import consuming, producing
 from benchmarks.clients.consuming import CONTENDERS, clocked_long_enough, read_to_the_end
-from benchmarks.clients.producing import FLOODS, latencies, require_all_arrived, send_for
-from benchmarks.clients.rounds import CHUNK, PARTITIONS, Meter, Outcome, Outcomes, new_topic, received_bytes, turned
+from benchmarks.clients.producing import FLOODS, latencies, send_for
+from benchmarks.clients.rounds import (
+    CHUNK,
+    PARTITIONS,
+    Meter,
+    Outcome,
+    Outcomes,
+    new_topic,
+    received_bytes,
+    require_all_arrived,
+    turned,
+)
 from benchmarks.peers.servers import Server
 
 from penstock import Admin, Producer
