@@ -170,6 +170,7 @@ def own_world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.long
 def test_what_is_lost_late_or_wrong_is_told_and_is_exit_code_1(own_world: World, tmp_path: Path) -> None:
     world = own_world
     lost = world.events["votes"][0]["id"]

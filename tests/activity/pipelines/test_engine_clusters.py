@@ -80,6 +80,7 @@ def server(folder: Path, port: int) -> Running:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_in_the_middle_is_waited_for_and_nothing_is_missing_or_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_broker_that_is_killed_in_the_middle_is_waited_for_and_nothing_is_miss
     assert sorted(landed.column("id").to_pylist()) == sorted(requests)
 
 
+@pytest.mark.long
 def test_events_in_avro_go_from_the_generator_to_the_tables(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     loads = replace(reporting.PIPELINE, trigger=timedelta(seconds=1))
@@ -141,6 +143,7 @@ def test_events_in_avro_go_from_the_generator_to_the_tables(spark: SparkSession,
     assert sorted(kept, key=lambda row: row["id"]) == sorted(events["views"], key=lambda row: row["id"])
 
 
+@pytest.mark.long
 def test_a_cluster_behind_tls_is_read_written_and_watched_by_tls_alone(spark: SparkSession, tmp_path: Path) -> None:
     warehouse, events = str(tmp_path / "warehouse"), traffic(30, slow=("server-1", 15, 25))
     with tls_broker(tmp_path / "broker") as broker:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.engine_worlds import KEPT, kept_windows, plain_windows, send, table, traffic
 from tests.timeouts import PATIENCE_S
@@ -55,6 +56,7 @@ def batches_of(warehouse: str, pid: int) -> int:
     return max((query.batch_id + 1 for one in found for query in one.queries), default=0)
 
 
+@pytest.mark.long
 def test_runs_killed_at_any_moment_count_no_event_twice_and_lose_none(spark: SparkSession, tmp_path: Path) -> None:
     warehouse, chance = str(tmp_path / "warehouse"), random.Random(SEED)
     events = traffic(120, slow=("server-2", 70, 90))

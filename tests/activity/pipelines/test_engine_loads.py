@@ -71,6 +71,7 @@ def member(spark: SparkSession, address: str, warehouse: str) -> LoadsAndReports
     return LoadsAndReports(spark, PIPELINE, Cluster(address), warehouse, Outputs(address), lambda line: None)
 
 
+@pytest.mark.long
 def test_reports_follow_what_is_loaded_and_only_days_that_changed_are_computed(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
@@ -99,6 +100,7 @@ def version_of(warehouse: str) -> int:
     return Store(Storage(warehouse).child("days")).version
 
 
+@pytest.mark.long
 def test_a_report_that_a_crash_has_kept_from_being_computed_is_computed_later(
     spark: SparkSession, broker: Broker, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_report_that_a_crash_has_kept_from_being_computed_is_computed_later(
     assert found(warehouse) == [(5, 0), (7, 5)]
 
 
+@pytest.mark.long
 def test_a_run_loads_and_reports_beside_its_streams(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     days(broker.address, 3)
     run = PipelinesRun(spark, [PIPELINE], Cluster(broker.address), warehouse)

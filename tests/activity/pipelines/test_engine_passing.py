@@ -56,6 +56,7 @@ def until_loaded(run: PipelinesRun, records: int) -> None:
         assert time.monotonic() < deadline_s, run.status()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 def test_what_keeps_a_member_from_starting_and_may_pass_is_tried_again_while_the_run_goes_on(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ def test_what_keeps_a_member_from_starting_and_may_pass_is_tried_again_while_the
     assert all("Trying again" in line for line in said)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 def test_an_executor_that_is_lost_while_it_loads_costs_a_try_and_one_that_is_always_lost_ends_the_run(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +108,7 @@ def test_an_executor_that_is_lost_while_it_loads_costs_a_try_and_one_that_is_alw
     assert len(said) == running._MOST_TROUBLES
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 def test_rows_that_no_broker_acknowledged_in_time_are_sent_again_with_their_batch(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +166,7 @@ class Slow(Member):
         return QueryStatus(name=self.name, batch_id=self.tries)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 def test_no_more_than_two_are_started_again_at_once(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +197,7 @@ def test_an_error_at_hand_knows_whether_it_may_pass() -> None:
     assert not mistake.retriable
 
 
+@pytest.mark.long
 def test_who_asks_for_tracebacks_is_told_all_that_spark_said(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

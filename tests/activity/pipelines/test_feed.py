@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.frames import batch, cut, minute_ms, numbered, ordered, stream, two_minutes
 from tests.activity.plain import feeds as plain
@@ -65,6 +66,7 @@ def test_members_see_what_plain_python_says_they_see(spark: SparkSession) -> Non
         assert [(entry["kind"], entry["id"]) for entry in row["entries"]] == best
 
 
+@pytest.mark.long
 def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSession, tmp_path: Path) -> None:
     _, events = two_minutes()
     pieces = cut(events, [minute_ms(0, 30), minute_ms(1, 10), minute_ms(2)])
@@ -74,6 +76,7 @@ def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSessi
     assert ordered(feed.feed(streamed), "member") == ordered(feed.feed(at_once), "member")
 
 
+@pytest.mark.long
 def test_an_unfollow_counts_from_its_time_on_and_a_new_follow_again(spark: SparkSession) -> None:
     follows = [(10, ANN, "follow", BOB), (20, ANN, "unfollow", BOB), (30, ANN, "follow", BOB)]
     events = world(follows, [(5, BOB, 50), (15, BOB, 51), (25, BOB, 52), (35, BOB, 53)])
@@ -82,6 +85,7 @@ def test_an_unfollow_counts_from_its_time_on_and_a_new_follow_again(spark: Spark
     assert seen(rows) == plain.seen(events)
 
 
+@pytest.mark.long
 def test_a_follow_that_arrives_after_the_post_but_happened_before_counts(spark: SparkSession, tmp_path: Path) -> None:
     events = world([(10, ANN, "follow", BOB), (12, ANN, "unfollow", CLEO)], [(11, BOB, 50), (11, CLEO, 51)])
     posts_first = [{**events, "follows": []}, {"follows": events["follows"]}]
@@ -89,11 +93,13 @@ def test_a_follow_that_arrives_after_the_post_but_happened_before_counts(spark: 
     assert [entry["item"] for entry in shown(rows, ANN)] == [50]
 
 
+@pytest.mark.long
 def test_up_votes_are_shown_and_down_votes_are_not(spark: SparkSession) -> None:
     events = world([(1, ANN, "follow", BOB)], [], [(2, BOB, 50, 1), (3, BOB, 51, -1)])
     assert [(entry["kind"], entry["item"]) for entry in shown(batch(spark, ROWS, events), ANN)] == [("vote", 50)]
 
 
+@pytest.mark.long
 def test_what_several_of_ones_circle_act_on_comes_before_what_is_a_little_newer(spark: SparkSession) -> None:
     follows = [(1, ANN, "follow", whom) for whom in (BOB, CLEO, DAN)] + [(1, BOB, "follow", DAN)]
     events = world(follows, [(20, BOB, 50), (21, CLEO, 50), (25, DAN, 51)])
@@ -102,12 +108,14 @@ def test_what_several_of_ones_circle_act_on_comes_before_what_is_a_little_newer(
     assert [entry["item"] for entry in shown(rows, BOB)] == [51]
 
 
+@pytest.mark.long
 def test_a_newer_entry_of_the_same_relevance_comes_first_and_a_feed_has_its_length(spark: SparkSession) -> None:
     events = world([(1, ANN, "follow", BOB)], [(2 + number, BOB, 100 + number) for number in range(30)])
     entries = shown(batch(spark, ROWS, events), ANN)
     assert [entry["item"] for entry in entries] == list(range(129, 129 - feed.ENTRIES, -1))
 
 
+@pytest.mark.long
 def test_entries_beyond_the_horizon_are_gone_and_nothing_is_a_feed_of_nothing(spark: SparkSession) -> None:
     events = world([(1, ANN, "follow", BOB), (1, CLEO, "follow", BOB)], [(2, BOB, 50), (700, BOB, 51)])
     rows = batch(spark, ROWS, events)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.frames import INSTANT, batch, cut, minute_ms, ordered, stream, two_minutes
 from tests.activity.plain.minutes import item_minutes
@@ -43,6 +44,7 @@ def test_spark_counts_what_plain_python_counts(spark: SparkSession) -> None:
     assert {(row["minute"], row["item"]): {name: row[name] for name in COUNTS} for row in rows} == item_minutes(events)
 
 
+@pytest.mark.long
 def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSession, tmp_path: Path) -> None:
     _, events = two_minutes()
     pieces = cut(events, [minute_ms(0, 40), minute_ms(1, 10), minute_ms(2, 5)])
@@ -52,6 +54,7 @@ def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSessi
     assert relevance.ranking(streamed).equals(relevance.ranking(at_once))
 
 
+@pytest.mark.long
 def test_the_planted_item_is_ranked_and_rises(spark: SparkSession) -> None:
     site, events = two_minutes()
     planted = next(one.subject["item"] for one in site.truth(minute_ms(2)) if one.kind == "trending")

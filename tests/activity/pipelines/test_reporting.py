@@ -53,6 +53,7 @@ def ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
+@pytest.mark.long
 def test_sessions_of_two_days_are_those_of_plain_python_and_end_at_midnight(spark: SparkSession) -> None:
     events = stretched(1500)
     found = {
@@ -82,6 +83,7 @@ def test_visits_by_hour_and_day_count_a_member_once(spark: SparkSession) -> None
     assert sum(row["members"] for row in days) < sum(row["members"] for row in hours)
 
 
+@pytest.mark.long
 def test_a_funnel_goes_in_order_and_by_the_hour(spark: SparkSession) -> None:
     def at(kind: Any, *rows: tuple[int, int, str]) -> list[dict[str, Any]]:
         return numbered(kind, [{"time": time, "member": member, "action": action} for time, member, action in rows])
@@ -107,6 +109,7 @@ def test_a_funnel_goes_in_order_and_by_the_hour(spark: SparkSession) -> None:
     assert plain.funnel(hand_made) == {start: (3, 1, 1, 1)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("factor", "period", "length_ms"), [(1500, "hour", plain.HOUR_MS), (12_000, "day", plain.DAY_MS)]
 )
@@ -121,6 +124,7 @@ def test_retention_follows_those_who_are_new(spark: SparkSession, factor: int, p
     assert max(start - cohort for start, cohort in found) == FOLLOWED[period] * length_ms
 
 
+@pytest.mark.long
 def test_a_report_of_nothing_has_its_columns(spark: SparkSession) -> None:
     for report in PIPELINE.reports:
         assert computed(spark, report, {}) == []
@@ -156,6 +160,7 @@ def sent(broker: Broker, events: Events, since_ms: int, until_ms: int) -> None:
     send(broker.address, [(BY_TOPIC[topic], row) for _, topic, row in sorted(rows, key=lambda one: one[:2])])
 
 
+@pytest.mark.long
 def test_day_by_day_as_at_once_and_again_from_the_log(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     cluster, by_days, at_once = Cluster(broker.address), str(tmp_path / "days"), str(tmp_path / "once")
     events = of_few(stretched(1500))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from tests.activity.pipelines.frames import INSTANT, batch, cut, minute_ms, ordered, stream, two_minutes
 from tests.activity.plain.minutes import keyword_minutes
@@ -46,6 +47,7 @@ def test_spark_counts_what_plain_python_counts(spark: SparkSession) -> None:
         assert row["users"] <= row["searches"]
 
 
+@pytest.mark.long
 def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSession, tmp_path: Path) -> None:
     _, events = two_minutes()
     pieces = cut(events, [minute_ms(0, 40), minute_ms(1), minute_ms(1, 30), minute_ms(2, 5)])
@@ -53,6 +55,7 @@ def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSessi
     assert ordered(streamed, *ROWS.key) == ordered(batch(spark, ROWS, events), *ROWS.key)
 
 
+@pytest.mark.long
 def test_the_planted_keyword_rises_for_everybody(spark: SparkSession) -> None:
     site, events = two_minutes()
     planted = next(one.subject["keyword"] for one in site.truth(minute_ms(2)) if one.kind == "trending")

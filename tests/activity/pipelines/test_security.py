@@ -53,6 +53,7 @@ def test_spark_counts_what_plain_python_counts(spark: SparkSession) -> None:
         assert abs(row["texts"] - exact["texts"]) <= 2
 
 
+@pytest.mark.long
 def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSession, tmp_path: Path) -> None:
     _, events = two_minutes()
     pieces = cut(events, [minute_ms(0, 40), minute_ms(1, 10), minute_ms(2, 5)])
@@ -60,6 +61,7 @@ def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSessi
     assert ordered(streamed, *ROWS.key) == ordered(batch(spark, ROWS, events), *ROWS.key)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_planted_are_found_and_nobody_else(spark: SparkSession, seed: int) -> None:
     site, events = two_minutes(seed)

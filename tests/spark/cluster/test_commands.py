@@ -37,6 +37,7 @@ def environment(standalone: Standalone, tmp_path: Path) -> dict[str, str]:
     return {**ours, "PYSPARK_PYTHON": str(python), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}
 
 
+@pytest.mark.long
 def test_a_load_delivers_itself_and_outlives_an_executor_that_is_killed(
     standalone: Standalone, broker: Broker, topic: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -94,6 +95,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_job_is_submitted_with_the_package_for_batch_stream_and_sink(
     standalone: Standalone, broker: Broker, topic: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:

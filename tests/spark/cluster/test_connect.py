@@ -73,6 +73,7 @@ def client(server: str) -> Iterator[Driver]:
     made.stop()
 
 
+@pytest.mark.long
 @connected
 def test_topics_are_read_and_written_over_connect(client: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
     client.tells(stories.write, broker.address, topic, 100)
@@ -83,6 +84,7 @@ def test_topics_are_read_and_written_over_connect(client: Driver, broker: Broker
     assert log_of(broker, f"{topic}-copy") == log_of(broker, topic)
 
 
+@pytest.mark.long
 @connected
 def test_a_stream_over_connect_goes_on_where_it_was_and_shows_its_lag(
     client: Driver, broker: Broker, topic: str, tmp_path: Path
@@ -110,6 +112,7 @@ def committed(admin: Admin, group: str, topic: str, wanted: int) -> bool:
     return False
 
 
+@pytest.mark.long
 @connected
 def test_a_table_is_loaded_over_connect(client: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
     with world_of(broker, topic, tmp_path) as world:
@@ -122,6 +125,7 @@ def test_a_table_is_loaded_over_connect(client: Driver, broker: Broker, topic: s
         assert places(rows(opened)) + places(dead(opened)) == once(world.log())
 
 
+@pytest.mark.long
 @connected
 def test_the_load_command_takes_the_address_of_a_server(
     server: str, broker: Broker, topic: str, tmp_path: Path
@@ -144,6 +148,7 @@ def test_the_load_command_takes_the_address_of_a_server(
         assert places(rows(opened)) == once(world.log())
 
 
+@pytest.mark.long
 @connected
 def test_a_program_finds_the_server_and_the_source(server: str, broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(broker, topic, range(20))
@@ -168,6 +173,7 @@ def test_a_program_finds_the_server_and_the_source(server: str, broker: Broker, 
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "FOUND 20 published\n", "")
 
 
+@pytest.mark.long
 @connected
 def test_a_mistake_over_connect_is_one_line_of_ours(client: Driver, broker: Broker) -> None:
     with pytest.raises(StoryFailed) as failure:

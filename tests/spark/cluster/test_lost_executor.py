@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver
 from tests.spark.cluster.standalone import Standalone
@@ -14,6 +15,7 @@ from tests.spark.tables.worlds import VIEWS, once, places, rows, world_of
 from penstock.testing import Broker
 
 
+@pytest.mark.long
 def test_a_load_whose_executor_dies_after_writing_its_files_has_everything_once(
     driver: Driver, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -34,6 +36,7 @@ def test_a_load_whose_executor_dies_after_writing_its_files_has_everything_once(
         assert named < written
 
 
+@pytest.mark.long
 def test_a_stream_whose_executor_dies_in_a_batch_has_everything_once(
     driver: Driver, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -47,6 +50,7 @@ def test_a_stream_whose_executor_dies_in_a_batch_has_everything_once(
     assert driver.tells(stories.parquet, str(tmp_path)) == log_of(broker, topic)
 
 
+@pytest.mark.long
 def test_a_write_whose_executor_dies_loses_nothing(
     driver: Driver, standalone: Standalone, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver
 from tests.spark.cluster.standalone import Standalone
@@ -17,6 +18,7 @@ def log_of(broker: Broker, topic: str) -> stories.Found:
     return [(one.partition, one.offset, one.value or b"") for one in stored(broker, topic)]
 
 
+@pytest.mark.long
 def test_a_topic_is_read_by_the_executors_of_both_workers(
     driver: Driver, standalone: Standalone, broker: Broker, topic: str
 ) -> None:
@@ -28,6 +30,7 @@ def test_a_topic_is_read_by_the_executors_of_both_workers(
     assert [Path(place).parents[1].name for place in places] == ["worker-0", "worker-1"]
 
 
+@pytest.mark.long
 def test_a_stream_ends_and_goes_on_where_it_was(driver: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(broker, topic, range(100))
     first, batches = driver.tells(
@@ -41,6 +44,7 @@ def test_a_stream_ends_and_goes_on_where_it_was(driver: Driver, broker: Broker, 
     assert driver.tells(stories.parquet, str(tmp_path)) == log_of(broker, topic)
 
 
+@pytest.mark.long
 def test_what_executors_write_is_in_the_topic_once(driver: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
     driver.tells(stories.write, broker.address, topic, 200)
     assert sorted(int(value) for _, _, value in log_of(broker, topic)) == list(range(200))

@@ -37,6 +37,7 @@ def test_the_option_adds_a_struct_column(spark: SparkSession, broker: Broker, to
     assert [tuple(row) for row in rows] == [(False, 1, ["a"], 1.5), (True, None, None, None)]
 
 
+@pytest.mark.long
 def test_the_function_decodes_any_dataframe(spark: SparkSession, broker: Broker, topic: str) -> None:
     df = spark.sql("""SELECT '{"id":7}' AS value, 'other' AS more""")
     row = penstock.spark.decode(df, f"json: {SCHEMA}", column="view").first()
@@ -44,6 +45,7 @@ def test_the_function_decodes_any_dataframe(spark: SparkSession, broker: Broker,
     assert (row.more, row.view.id, row.view.tags) == ("other", 7, None)
 
 
+@pytest.mark.long
 def test_option_and_function_agree(spark: SparkSession, broker: Broker, topic: str) -> None:
     produce(broker, topic, GOOD, b"{}", None, b"nonsense", GOOD)
     parts = {"penstock.decode": "json", "penstock.decode.schema": SCHEMA, "penstock.decode.mode": "permissive"}
@@ -56,6 +58,7 @@ def test_option_and_function_agree(spark: SparkSession, broker: Broker, topic: s
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["option", "function"])
 def test_a_poisoned_record_fails_the_query_with_its_place(
     spark: SparkSession, broker: Broker, topic: str, way: str
@@ -70,6 +73,7 @@ def test_a_poisoned_record_fails_the_query_with_its_place(
     assert our_line(str(failed.value)).startswith(f"{topic}-0 at offset 1 is not the json of its schema: ")
 
 
+@pytest.mark.long
 def test_a_stream_is_decoded(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(broker, topic, GOOD, GOOD)
     named = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
@@ -81,6 +85,7 @@ def test_a_stream_is_decoded(spark: SparkSession, broker: Broker, topic: str, tm
     assert [row.id for row in spark.read.parquet(target).collect()] == [1, 1]
 
 
+@pytest.mark.long
 def test_what_cannot_be_decoded_is_refused_at_once(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'x' AS text")
     with pytest.raises(ConfigError, match="there is no column value to decode; there are text"):

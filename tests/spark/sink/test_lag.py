@@ -203,6 +203,7 @@ def test_trap_5_the_last_batch_of_a_query_is_in_its_group_and_the_command_shows_
         assert committed(admin, group, topic, 13)
 
 
+@pytest.mark.long
 def test_a_query_without_a_name_has_the_prefix_and_one_without_visible_lag_has_no_group(
     spark: SparkSession, broker: Broker, listener: LagListener, topic: str, tmp_path: Path
 ) -> None:
@@ -216,5 +217,6 @@ def test_a_query_without_a_name_has_the_prefix_and_one_without_visible_lag_has_n
         assert not [each for each in admin.list_groups() if each.group_id.startswith("hidden")]
 
 
+@pytest.mark.long
 def test_publishing_twice_is_publishing_once(spark: SparkSession, listener: LagListener) -> None:
     assert publish(spark) is None

@@ -120,6 +120,7 @@ exec {ours} "$@"
 OURS = ("penstock", "__editable__", "msgspec", "crc32c", "lz4", "cramjam", "zstandard", "kazoo")
 
 
+@pytest.mark.long
 def test_executors_without_the_package_get_it_delivered_for_batch_and_stream(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_program_runs_where_no_java_is_installed(
     assert len(values(broker, topic)) == 5
 
 
+@pytest.mark.long
 def test_a_job_is_submitted_under_its_own_name(broker: Broker, topic: str, job: str) -> None:
     result = run("submit", "--master", "local[1]", *QUIET, job, broker.address, topic)
     facts = found(result)
@@ -98,6 +99,7 @@ def test_a_job_is_submitted_under_its_own_name(broker: Broker, topic: str, job: 
     assert (facts["lag"], facts["sockets"]) == ("published", "true")
 
 
+@pytest.mark.long
 def test_the_shell_has_a_session_and_the_users_own_start_up(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("mine = 'my own'\n")

@@ -46,6 +46,7 @@ def test_a_stream_goes_from_topic_to_topic_and_on_where_it_was(
     assert sorted(map(bytes, filter(None, values(broker, target)))) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.long
 def test_batches_of_one_query_share_producers_and_each_is_committed(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_batches_of_one_query_share_producers_and_each_is_committed(
     assert sorted(int(value or -1) for value in values(broker, target)) == list(range(30))
 
 
+@pytest.mark.long
 def test_a_complete_result_is_appended_whole(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
     target = f"{topic}-out"
     broker.create_topic(target, 1)
@@ -72,6 +74,7 @@ def test_a_complete_result_is_appended_whole(spark: SparkSession, broker: Broker
     assert [(record.key, record.value) for record in stored(broker, target, 1)] == [(b"a", b"2"), (b"a", b"3")]
 
 
+@pytest.mark.long
 def test_a_batch_that_cannot_be_written_fails_the_query_in_one_line_and_is_tried_again(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

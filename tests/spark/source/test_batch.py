@@ -40,6 +40,7 @@ def test_a_topic_is_a_data_frame_with_the_columns_of_the_stock_connector(
     assert [(one.key, bytes(one.value)) for one in row.headers] == [("h", b"1")]
 
 
+@pytest.mark.long
 def test_a_task_a_partition_or_finer(spark: SparkSession, broker: Broker, topic: str) -> None:
     fill(broker, topic, range(100))
     fill(broker, topic, range(100, 120), partition=1)
@@ -52,10 +53,12 @@ def test_a_task_a_partition_or_finer(spark: SparkSession, broker: Broker, topic:
     assert numbers(whole) == numbers(split) == numbers(small) == list(range(120))
 
 
+@pytest.mark.long
 def test_an_empty_topic_is_an_empty_data_frame(spark: SparkSession, broker: Broker, topic: str) -> None:
     assert batch(spark, broker, topic).count() == 0
 
 
+@pytest.mark.long
 def test_a_stretch_between_offsets_or_times(spark: SparkSession, broker: Broker, topic: str) -> None:
     fill(broker, topic, range(50))
     fill(broker, topic, range(100, 150), partition=1)
@@ -73,6 +76,7 @@ def test_a_stretch_between_offsets_or_times(spark: SparkSession, broker: Broker,
     assert numbers(batch(spark, broker, topic, startingOffsetsByTimestamp=each)) == [49, 149]
 
 
+@pytest.mark.long
 def test_several_topics_by_list_and_by_pattern(spark: SparkSession, broker: Broker) -> None:
     stem = topic_name("several")
     for number, name in enumerate((f"{stem}-a", f"{stem}-b")):
@@ -82,6 +86,7 @@ def test_several_topics_by_list_and_by_pattern(spark: SparkSession, broker: Brok
     assert numbers(batch(spark, broker, "", subscribe=None, subscribePattern=f"{stem}-[b-z]")) == [1]
 
 
+@pytest.mark.long
 def test_gaps_of_compacted_and_transactional_topics(spark: SparkSession, broker: Broker) -> None:
     compacted, transactional = topic_name("compacted"), topic_name("transactional")
     broker.create_topic(compacted, 1)
@@ -96,6 +101,7 @@ def test_gaps_of_compacted_and_transactional_topics(spark: SparkSession, broker:
     assert numbers(batch(spark, broker, transactional, kafka__isolation__level="read_committed")) == [2, 3]
 
 
+@pytest.mark.long
 def test_values_are_decoded_on_request(spark: SparkSession, broker: Broker, topic: str) -> None:
     with Producer(broker.address) as producer:
         producer.send(topic, b'{"id": 5, "name": "five"}').result(PATIENCE_S)
@@ -104,6 +110,7 @@ def test_values_are_decoded_on_request(spark: SparkSession, broker: Broker, topi
     assert (row.id, row.name) == (5, "five")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -128,17 +135,20 @@ def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker, topic:
     assert f"Did you mean {topic}?" in str(raised.value)
 
 
+@pytest.mark.long
 def test_no_broker_is_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
     with pytest.raises(PySparkException, match=r"127.0.0.1:1: connection refused"):
         batch(spark, broker, topic, kafka__bootstrap__servers="127.0.0.1:1", kafka__request__timeout__ms="300").count()
 
 
+@pytest.mark.long
 def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
     reading = spark.read.format("penstock").option("kafka.bootstrap.servers", broker.address)
     with pytest.raises(PySparkException, match="the source has a schema of its own"):
         reading.option("subscribe", topic).schema("value STRING").load().count()
 
 
+@pytest.mark.long
 def test_a_broker_lost_in_the_middle_of_a_job_is_one_line_after_the_time_out(spark: SparkSession) -> None:
     with Broker() as doomed:
         doomed.create_topic("views", 1)
@@ -151,6 +161,7 @@ def test_a_broker_lost_in_the_middle_of_a_job_is_one_line_after_the_time_out(spa
     assert "views-0 was read up to offset 0 of 100, then nothing more came for 700 ms" in said
 
 
+@pytest.mark.long
 def test_trap_2_latest_is_what_it_was_when_the_frame_was_first_planned(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:
@@ -162,6 +173,7 @@ def test_trap_2_latest_is_what_it_was_when_the_frame_was_first_planned(
     assert batch(spark, broker, topic).count() == 20
 
 
+@pytest.mark.long
 def test_trap_3_filters_of_one_query_do_not_reach_another(spark: SparkSession, broker: Broker, topic: str) -> None:
     fill(broker, topic, range(20))
     frame = batch(spark, broker, topic)

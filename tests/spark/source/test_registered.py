@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.spark.source.source_stories import fill, run_available, stream
 
@@ -15,6 +16,7 @@ def _variables(spark: SparkSession) -> dict[str, str]:
     return dict(manager.lookupDataSource("penstock").dataSourceCls().envVars())
 
 
+@pytest.mark.long
 def test_the_start_of_a_query_adds_nothing_to_what_the_tasks_of_others_hold(
     spark: SparkSession, broker: Broker, topic: str, checkpoint: str
 ) -> None:

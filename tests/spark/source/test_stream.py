@@ -50,6 +50,7 @@ def test_available_now_reads_everything_in_limited_batches_and_goes_on_next_time
     assert landed(spark, folder) == list(range(150))
 
 
+@pytest.mark.long
 def test_a_running_query_reads_what_arrives(spark: SparkSession, broker: Broker, topic: str, checkpoint: str) -> None:
     query = (
         stream(spark, broker, topic, startingOffsets="earliest")
@@ -71,6 +72,7 @@ def test_a_running_query_reads_what_arrives(spark: SparkSession, broker: Broker,
         query.stop()
 
 
+@pytest.mark.long
 def test_a_stream_from_the_end_that_stops_before_the_first_record_misses_none(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_stream_from_the_end_that_stops_before_the_first_record_misses_none(
     assert landed(spark, folder) == list(range(10, 20))
 
 
+@pytest.mark.long
 def test_trap_1_a_first_batch_that_failed_is_read_again_from_its_own_start(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
@@ -107,6 +110,7 @@ def test_trap_1_a_first_batch_that_failed_is_read_again_from_its_own_start(
     assert landed(spark, folder) == list(range(10, 20))
 
 
+@pytest.mark.long
 def test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
@@ -123,6 +127,7 @@ def test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone(
     assert landed(spark, folder) == [*range(10), *range(100, 130)]
 
 
+@pytest.mark.long
 def test_lost_records_end_the_query_or_are_skipped(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
@@ -136,6 +141,7 @@ def test_lost_records_end_the_query_or_are_skipped(
     assert landed(spark, folder) == [*range(10), *range(25, 30)]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_topic_is_refused_in_one_line(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
@@ -147,6 +153,7 @@ def test_a_checkpoint_of_another_topic_is_refused_in_one_line(
         run_available(stream(spark, broker, other), folder, checkpoint)
 
 
+@pytest.mark.long
 def test_gaps_do_not_hold_a_stream_up(spark: SparkSession, broker: Broker, folder: str, checkpoint: str) -> None:
     topic = topic_name("gaps")
     broker.create_topic(topic, 1)
@@ -157,6 +164,7 @@ def test_gaps_do_not_hold_a_stream_up(spark: SparkSession, broker: Broker, folde
     assert landed(spark, folder) == [3, 17, 90]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -172,6 +180,7 @@ def test_a_wrong_option_is_one_line(
     assert said in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker, folder: str, checkpoint: str) -> None:
     with pytest.raises(PySparkException, match="topic nowhere-to-be-seen: it does not exist"):
         run_available(stream(spark, broker, "nowhere-to-be-seen"), folder, checkpoint)

@@ -57,6 +57,7 @@ def drive(world: World, step: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
+@pytest.mark.long
 def test_drivers_killed_at_one_step_after_another_are_gone_on_with(world: World) -> None:
     """One table all along: each driver finds what the last one left. The first steps in turn, then every seventh."""
     world.send(poisoned(120))
@@ -130,8 +131,8 @@ class Load:
         return code
 
 
-def kill_again_and_again(world: World, kills: int, longest_s: float, *options: str) -> None:
-    chance = random.Random(SEED)
+def kill_again_and_again(world: World, kills: int, longest_s: float, *options: str, seed: int = SEED) -> None:
+    chance = random.Random(seed)
     opened = world.make(schema=VIEWS, event_time="at")
     number = killed = tries = 0
     # A driver that had ended before the signal came was not killed, and does not count.
@@ -147,10 +148,14 @@ def kill_again_and_again(world: World, kills: int, longest_s: float, *options: s
     sys.stdout.write(f"killed {killed} of {tries}\n")
 
 
+@pytest.mark.long
 def test_drivers_killed_at_random_lose_and_double_nothing(world: World) -> None:
     kill_again_and_again(world, KILLS, 0.25, "--local", "--commit-records", "20")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-def test_spark_drivers_killed_at_random_lose_and_double_nothing(world: World) -> None:
-    kill_again_and_again(world, KILLS, 1.2, "--master", "local[2]", "--commit-records", "60")
+@pytest.mark.parametrize("half", [0, 1])
+def test_spark_drivers_killed_at_random_lose_and_double_nothing(world: World, half: int) -> None:
+    kills = (KILLS + half) // 2
+    kill_again_and_again(world, kills, 1.2, "--master", "local[2]", "--commit-records", "60", seed=SEED + half)

@@ -61,6 +61,7 @@ def assert_told_in_a_line(done: subprocess.CompletedProcess[str], *, reason: str
     assert "Free some space" in done.stderr
 
 
+@pytest.mark.long
 def test_data_files_that_find_no_room_end_a_load_in_a_line_and_leave_nothing(world: World) -> None:
     world.views(200)
     opened = world.make(schema=VIEWS)
@@ -75,6 +76,7 @@ def test_data_files_that_find_no_room_end_a_load_in_a_line_and_leave_nothing(wor
     assert places(rows(opened)) + places(dead(opened)) == once(world.log())
 
 
+@pytest.mark.long
 def test_a_commit_that_finds_no_room_leaves_the_table_as_it_was(world: World) -> None:
     """Sixty days are sixty small files, and a commit that is larger than any of them."""
     world.send(json.dumps({"user": "a", "at": FIRST_MS + DAY_MS * day}).encode() for day in range(60))
@@ -101,6 +103,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True, timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_then_has_room_again(world: World, small_disk: Path) -> None:
     world.warehouse = Warehouse(str(small_disk))
     opened = world.make(schema="user string")

@@ -82,6 +82,7 @@ class Written:
             time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_compacted_topic_is_read_by_batch_and_stream(compacted: World, spark: SparkSession, tmp_path: Path) -> None:
     written = Written(compacted)
     written.send(300)

@@ -27,6 +27,7 @@ def test_spark_loads_everything_once_and_reads_it_back(world: World, spark: Spar
     assert (found["n"], found["total"], found["days"]) == (3000, sum(range(3000)), 3)
 
 
+@pytest.mark.long
 def test_spark_carries_out_backfill_growth_compaction_and_replay(world: World, spark: SparkSession) -> None:
     world.views(200)
     opened = world.make(schema=VIEWS)
@@ -42,6 +43,7 @@ def test_spark_carries_out_backfill_growth_compaction_and_replay(world: World, s
     assert len(reasons(opened)) == 1
 
 
+@pytest.mark.long
 def test_a_poisoned_record_in_an_executor_is_one_line_in_the_driver(world: World, spark: SparkSession) -> None:
     world.send([view(0), b"poison"], partition=0)
     opened = world.make(schema=VIEWS, on_error="fail")
@@ -51,6 +53,7 @@ def test_a_poisoned_record_in_an_executor_is_one_line_in_the_driver(world: World
     assert opened.store.version == 0
 
 
+@pytest.mark.long
 def test_what_spark_itself_cannot_do_is_one_line(spark: SparkSession) -> None:
     with pytest.raises(TableError, match="Spark could not run the load") as caught:
         SparkRunner(spark).run(_fails, [b"x"])
@@ -62,6 +65,7 @@ def _fails(payload: bytes) -> bytes:
     raise ValueError("no reason at all")
 
 
+@pytest.mark.long
 def test_answers_come_in_the_order_of_the_questions(spark: SparkSession) -> None:
     payloads = [bytes([number]) for number in range(7)]
     assert SparkRunner(spark).run(_echo, payloads) == payloads
