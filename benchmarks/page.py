@@ -48,7 +48,34 @@ class Chosen(NamedTuple):
     table: str | None = None
 
 
-README_FIGURES: Final[tuple[Chosen, ...]] = ()
+README_FIGURES: Final = (
+    Chosen("peers", "produce 1 KB", "one broker: produce records of 1 KB with confluent-kafka"),
+    Chosen("peers", "consume 1 KB", "one broker: consume them"),
+    Chosen("peers", "acks=1, 64 in flight", "one broker: requests with one record, 64 in flight"),
+    Chosen("peers", "memory, highest under load", "one broker: memory under load"),
+    Chosen("replication", "round trip p50", "three brokers, `acks=all`: round trip of one record"),
+    Chosen(
+        "replication",
+        "leader killed: longest gap of confluent-kafka",
+        "three brokers: writes pause when a leader is killed",
+        table="Failover, as shipped",
+    ),
+    Chosen(
+        "clients",
+        "send beside produce, 100 B",
+        "`Producer.send`, records of 100 B",
+        unit="M records/s",
+        table="Producing, our broker, acks=all",
+    ),
+    Chosen(
+        "spark",
+        "sum(length(value)), 1000 B",
+        "Spark query over a topic, records of 1 KB",
+        unit="MB/s",
+        table="Queries, our broker",
+    ),
+)
+"""What matters to somebody who chooses: speed, memory, failover, clients and Spark, also where the peer is better."""
 
 
 class RowNotFound(Exception):

@@ -13,9 +13,9 @@ from xml.sax.saxutils import escape
 
 from benchmarks.results import Result, Row
 
-WIDTH, LABELS, LINE, TOP = 900, 440, 20, 56
-INK = "#222"
-_MIDDLE: Final = LABELS + 150
+_WIDTH, _LABELS, _LINE, _TOP = 900, 440, 20, 56
+_INK = "#222"
+_MIDDLE: Final = _LABELS + 150
 _DECADE: Final = 150
 _BETTER, _WORSE, _GREY = "#2a7f62", "#b5483a", "#999"
 _MOST_LETTERS: Final = 66
@@ -53,25 +53,24 @@ def _bar(row: Row) -> Bar | None:
     return None if better is None else Bar(f"{row.work.strip()}, {row.unit}", better, row.turned(row.goal))
 
 
-def picture(title: str, bars: Sequence[Bar | str], extra: Sequence[str] = ()) -> str:
-    """The chart as SVG. A text among the bars is a heading; `extra` is drawn over everything."""
-    height = TOP + LINE * len(bars) + 12
+def picture(title: str, bars: Sequence[Bar | str]) -> str:
+    """The chart as SVG. A text among the bars is a heading."""
+    height = _TOP + _LINE * len(bars) + 12
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" font-family="sans-serif" font-size="12" fill="{INK}">',
-            f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+            f'height="{height}" font-family="sans-serif" font-size="12" fill="{_INK}">',
+            f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
             f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
             *_axis(height),
             *(line for number, bar in enumerate(bars) for line in _drawn(number, bar)),
-            *extra,
             "</svg>",
             "",
         ]
     )
 
 
-def place(better: float) -> float:
+def _place(better: float) -> float:
     """Where on the axis; a bar longer than the axis ends where that does, and its figure is written beside it."""
     return round(_MIDDLE + _DECADE * max(-1.0, min(1.7, math.log10(better))), 1)
 
@@ -79,26 +78,26 @@ def place(better: float) -> float:
 def _axis(height: int) -> list[str]:
     lines = []
     for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50):
-        x = place(factor)
+        x = _place(factor)
         lines.append(f'<text x="{x}" y="44" text-anchor="middle" fill="{_GREY}">{factor:g}</text>')
-        colour = INK if factor == 1 else "#e4e4e4"
+        colour = _INK if factor == 1 else "#e4e4e4"
         lines.append(f'<line x1="{x}" x2="{x}" y1="50" y2="{height - 8}" stroke="{colour}"/>')
     return lines
 
 
 def _drawn(number: int, bar: Bar | str) -> list[str]:
-    y = TOP + number * LINE
+    y = _TOP + number * _LINE
     if isinstance(bar, str):
         return [f'<text x="10" y="{y + 13}" font-weight="bold">{escape(bar)}</text>']
-    start, end = sorted((place(1), place(bar.better)))
+    start, end = sorted((_place(1), _place(bar.better)))
     colour = _BETTER if bar.is_good else _WORSE
     label = bar.label if len(bar.label) <= _MOST_LETTERS else f"{bar.label[: _MOST_LETTERS - 1]}…"
     lines = [
-        f'<text x="{LABELS - 10}" y="{y + 12}" text-anchor="end">{escape(label)}</text>',
+        f'<text x="{_LABELS - 10}" y="{y + 12}" text-anchor="end">{escape(label)}</text>',
         f'<rect x="{start}" y="{y + 2}" width="{round(end - start, 1)}" height="12" fill="{colour}"/>',
-        f'<text x="{WIDTH - 8}" y="{y + 12}" text-anchor="end">{bar.better:.2f}</text>',
+        f'<text x="{_WIDTH - 8}" y="{y + 12}" text-anchor="end">{bar.better:.2f}</text>',
     ]
     if bar.goal is not None:
-        x = place(bar.goal)
-        lines.append(f'<line x1="{x}" x2="{x}" y1="{y}" y2="{y + 16}" stroke="{INK}" stroke-width="2"/>')
+        x = _place(bar.goal)
+        lines.append(f'<line x1="{x}" x2="{x}" y1="{y}" y2="{y + 16}" stroke="{_INK}" stroke-width="2"/>')
     return lines

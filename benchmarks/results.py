@@ -52,8 +52,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import table
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Path = ROOT / "benchmarks" / "results"
 PARTIAL: Path = Path(tempfile.gettempdir()) / "penstock-benchmarks"
@@ -395,7 +393,11 @@ def show(result: Result) -> None:
     for title in dict.fromkeys(row.table for row in result.rows):
         rows = [row for row in result.rows if row.table == title]
         contenders = list(dict.fromkeys(name for row in rows for name in row.figures))
-        table(title or result.name, [_line(row, contenders) for row in rows])
+        lines = [_line(row, contenders) for row in rows]
+        empty = {column for column in ("ratio", "goal", "met") if all(line[column] is None for line in lines)}
+        _print_table(
+            title or result.name, [{name: cell for name, cell in line.items() if name not in empty} for line in lines]
+        )
     for note in result.notes:
         print(f"  {note}")
     for caution in result.cautions:
@@ -408,8 +410,8 @@ def shown(figure: float) -> str:
 
 
 def bound(row: Row) -> str | None:
-    """The goal as a reader sees it: "≥ 1"."""
-    if row.goal is None or row.better is None:
+    """The goal as a reader sees it, "≥ 1"; None where there is nothing to compare with it."""
+    if row.goal is None or row.is_met is None:
         return None
     return f"{'≥' if row.better is Better.HIGHER else '≤'} {row.goal:,g}"
 
@@ -424,6 +426,30 @@ def _line(row: Row, contenders: Sequence[str]) -> dict[str, Any]:
     line["goal"] = bound(row)
     line["met"] = row.is_met
     return line
+
+
+def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A plain table: the first column to the left, numbers to the right."""
+    print(f"\n{title}")
+    columns = list(rows[0])
+    cells = [columns] + [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    for number, line in enumerate(cells):
+        text = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        print("  " + "  ".join(text))
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.results import Better, Figure, Row
 
@@ -33,11 +33,6 @@ class Work:
     @property
     def better(self) -> Better | None:
         return None if self.bound is None else Better.HIGHER if self.bound == AT_LEAST else Better.LOWER
-
-    def is_met(self, ratio: float) -> bool | None:
-        if self.goal is None:
-            return None
-        return ratio >= self.goal if self.bound == AT_LEAST else ratio <= self.goal
 
 
 SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
@@ -121,16 +116,3 @@ class Figures:
 
     def _figures(self, work: Work, contenders: Sequence[str]) -> dict[str, Figure]:
         return {name: Figure.of(rounds) for name in contenders if (rounds := self._rounds.get((work, name)))}
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [
-            {"work": work.name.strip(), "unit": work.unit, "server": server, "rounds": rounds}
-            for (work, server), rounds in self._rounds.items()
-        ]
-
-
-def shown(figure: float | None) -> str | None:
-    """Three digits that count."""
-    if figure is None:
-        return None
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import re
 import shutil
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from benchmarks.__main__ import BENCHMARKS
+from benchmarks.clients import command as clients
+from benchmarks.clients import consuming, producing
+from benchmarks.clients.rounds import Outcomes
 from benchmarks.page import BEGIN, END, IMAGES, MOST_FIGURES, PAGE, README, README_FIGURES, Chosen, RowNotFound
+from benchmarks.peers import figures as peers_figures
+from benchmarks.peers import kafka, ours
+from benchmarks.peers.figures import Figures, Work
+from benchmarks.peers.servers import Server
+from benchmarks.replication import figures as replication_figures
 from benchmarks.results import Better, Figure, Machine, Result, Row
+from benchmarks.spark import command as spark
+from benchmarks.spark.topics import Content, Topic
+from benchmarks.spark.works import OURS as OURS_SOURCE
+from benchmarks.spark.works import STOCK, Outcome
 
 from benchmarks import page, results
 
@@ -109,6 +125,11 @@ def test_without_a_peer_the_goal_bounds_the_figure_itself() -> None:
     assert "| start | s | **1.5** | ≤ 1 |" in generated(result(alone))
 
 
+def test_a_goal_is_not_shown_where_the_peer_is_missing() -> None:
+    alone = Row("produce", "MB/s", Better.HIGHER, {OURS: Figure(1.5)}, OURS, THEIRS, goal=2.0)
+    assert "| produce | MB/s | 1.5 |  |  |" in generated(result(alone))
+
+
 def test_a_busy_machine_and_a_partial_run_are_warned_of() -> None:
     quiet = generated(result(row("append", 1, 1)))
     assert "Warning" not in quiet
@@ -146,6 +167,51 @@ def test_the_readme_has_at_most_eight_figures() -> None:
     assert sum(line.startswith("| ") for line in block[1].splitlines()) <= 1 + MOST_FIGURES
 
 
+def test_every_chosen_figure_is_a_row_that_its_benchmark_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "peers": _rows_of_works(peers_figures.ROWS, ours.NAME, kafka.NAME),
+        "replication": _rows_of_works(replication_figures.ROWS, "penstock", "Kafka 4.3"),
+        "clients": _rows_of_clients(monkeypatch),
+        "spark": _rows_of_spark(tmp_path, monkeypatch),
+    }
+    every = {name: replace(result(*rows), benchmark=name) for name, rows in made.items()}
+    text = page.readme_figures(every)
+    assert [line.split(" | ")[0] for line in text.splitlines()[2:-2]] == [f"| {each.says}" for each in README_FIGURES]
+
+
+def _rows_of_works(works: Sequence[Work], ours_name: str, theirs: str) -> list[Row]:
+    figures = Figures()
+    for work in works:
+        figures.add(work, ours_name, 1.0)
+        figures.add(work, theirs, 2.0)
+    return figures.rows(works, [ours_name, theirs], ours_name, theirs)
+
+
+def _rows_of_clients(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    outcomes = Outcomes()
+    for name in ("penstock send", "confluent produce"):
+        outcomes.add(name, dict.fromkeys(("rate", "cpu_us", "memory_mb", "p50_us", "p99_us"), 1.0))
+    monkeypatch.setattr(producing, "PAIRS", producing.PAIRS[:1])
+    for module in (producing, consuming):
+        monkeypatch.setattr(module, "measure", lambda *_: outcomes)
+    monkeypatch.setattr(clients, "_say", lambda _: None)
+    for name in ("penstock one", "confluent one"):
+        outcomes.add(name, dict.fromkeys(("p50_us", "p99_us"), 1.0))
+    run = clients.Run(Namespace(bytes=[100, 1000], acks=["all"], rounds=1, seconds=1.0))
+    run.measure(cast(Server, SimpleNamespace(name=ours.NAME)))
+    return run.rows
+
+
+def _rows_of_spark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    topic = Topic("views", Content(1000), 1_000)
+    monkeypatch.setattr(spark, "fill", lambda *_: topic)
+    monkeypatch.setattr(spark, "rounds", lambda *_: {one: [Outcome(1.0, 1.0)] for one in (OURS_SOURCE, STOCK)})
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=SimpleNamespace(pid=1))))
+    server = cast(Server, SimpleNamespace(name=ours.NAME, address=""))
+    options = Namespace(records=1_000, rounds=1)
+    return spark.Measurement(server, session, [OURS_SOURCE, STOCK], options, folder).contents([Content(1000)])
+
+
 def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None:
     chosen = [Chosen("log_append", "produce", "produce 1 KB"), Chosen("peers", "anything", "not measured")]
     text = page.readme_figures({"log_append": result(row("produce", 10, 20, goal=1.0))}, chosen)
@@ -158,7 +224,7 @@ def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None
 
 
 def test_a_chosen_figure_that_its_result_does_not_have_is_an_error() -> None:
-    with pytest.raises(RowNotFound, match="0 rows for .*consume"):
+    with pytest.raises(RowNotFound, match=r"0 rows for .*consume"):
         page.readme_figures(
             {"log_append": result(row("produce", 10, 20))}, [Chosen("log_append", "consume", "consume 1 KB")]
         )
