@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from penstock.client.consumer.types import TopicPartition
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulation import __main__ as command
 from penstock.testing.simulation.__main__ import main
@@ -25,8 +28,14 @@ from penstock.testing.simulation.faults import (
 )
 from penstock.testing.simulation.hand import Hand, NoSuchHost
 from penstock.testing.simulation.history import History, Place, Sent
-from penstock.testing.simulation.run import Plan, hastened, simulate
+from penstock.testing.simulation.observing import LATE_REJECTION, Observer, observed
+from penstock.testing.simulation.run import SETTINGS, Plan, determined, hastened, simulate
 from penstock.testing.simulation.scheduler import Scheduler
+from penstock.testing.simulation.trace import Trace
+from penstock.testing.simulation.workload import JOURNAL, new_consumer, new_producer
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.heartbeat import HeartbeatResponse
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -142,6 +151,97 @@ def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_an
     assert "read again as other ones" in told
     assert "was read at 5, where now None is" in told
     assert "is given to a and to b in generation 3" in told
+
+
+class Late:
+    """A member whose commit is not answered, and which loses its place in the group and joins anew meanwhile."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(Scheduler(0), 0, brokers=1, clients=2, settings=SETTINGS)
+        self.generations: list[int] = []
+        self.lost = 0
+        self.read: list[int] = []
+        self.committed = -1
+        self._commits = 0
+        self._is_answered = True
+
+    def run(self) -> None:
+        cluster, scheduler = self.cluster, self.cluster.scheduler
+        cluster.start()
+        assert scheduler.run_until(lambda: cluster.nodes[0].is_ready, limit_s=5)
+        broker = cluster.nodes[0].broker
+        assert broker is not None
+        served = broker.served
+        commit, heartbeat = served[ApiKey.OFFSET_COMMIT], served[ApiKey.HEARTBEAT]
+
+        def hold(broker: Any, request: Any, answer: Any) -> None:
+            self._commits += 1
+            if self._is_answered:
+                commit.handle(broker, request, answer)
+
+        def expel(broker: Any, request: Any, answer: Any) -> None:
+            if self._commits and len(self.generations) == 1:
+                answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            else:
+                heartbeat.handle(broker, request, answer)
+
+        served[ApiKey.OFFSET_COMMIT] = commit._replace(handle=hold)
+        served[ApiKey.HEARTBEAT] = heartbeat._replace(handle=expel)
+        working = [cluster.clients[0].spawn(self._write()), cluster.clients[1].spawn(self._follow())]
+        assert scheduler.run_until(lambda: all(task.done() for task in working), limit_s=120)
+        for task in working:
+            task.result()
+        cluster.bury()
+
+    async def _write(self) -> None:
+        producer = new_producer(self.cluster.bootstrap, "writer")
+        await producer.start()
+        for _ in range(2):
+            await (await producer.enqueue(JOURNAL, b"x", partition=0))
+            while not self.read:
+                await asyncio.sleep(0.1)
+        await producer.close()
+
+    async def _follow(self) -> None:
+        consumer = new_consumer(self.cluster.bootstrap, "reader", [JOURNAL], group_id="g")
+        place = TopicPartition(JOURNAL, 0)
+
+        @consumer.on_assign
+        def assigned(partitions: object) -> None:
+            self.generations.append(consumer.generation)
+
+        @consumer.on_lost
+        def lost(partitions: object) -> None:
+            self.lost += 1
+
+        await consumer.start()
+        until_s = None
+        while until_s is None or self.cluster.scheduler.now_s < until_s:
+            self.read += [record.offset for records in (await consumer.poll(200)).values() for record in records]
+            if self.read and not self.generations[1:]:
+                self._is_answered = False
+            elif self.generations[1:] and until_s is None:
+                self._is_answered = True
+                until_s = self.cluster.scheduler.now_s + 5
+        self.committed = (await consumer.committed(place))[place].offset
+        await consumer.close()
+
+
+def test_a_commit_that_is_rejected_after_the_member_has_joined_anew_does_not_cost_it_its_partitions() -> None:
+    """It had been sent again and again until the group had met (seed 8328)."""
+
+    def told() -> tuple[int, list[int], int, set[int], int]:
+        story = Late()
+        with observed(Observer(story.cluster)):
+            story.run()
+        late = story.cluster.trace.counts[LATE_REJECTION]
+        return late, story.generations, story.lost, set(story.read), story.committed
+
+    with determined(Trace()):
+        late, generations, lost, read, committed = told()
+    assert late == 1
+    assert (len(generations), lost) == (2, 1)
+    assert (read, committed) == ({0, 1}, 2)
 
 
 def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(

@@ -9,7 +9,7 @@ while, as whoever runs a cluster has it done: it may have come while the tree wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.runtime.randomness import SeededRandom
@@ -62,8 +62,6 @@ class SimulatedCluster:
         self.failing: set[str] = set()
         """Hosts whose disk fails: nobody can expect a broker to start there."""
         self.last_failure: dict[str, BaseException] = {}
-        self.on_killed: Callable[[SimulatedNode], None] = lambda node: None
-        """Called when a broker whose start failed is ended."""
 
     @property
     def bootstrap(self) -> str:
@@ -98,7 +96,6 @@ class SimulatedCluster:
 
     def _end(self, node: SimulatedNode, life: object) -> None:
         if node.loop is life and node.is_alive:
-            self.on_killed(node)
             node.crash()
             self.network.kernel.call_later(_START_AGAIN_S, self._again, node, life)
 

@@ -56,9 +56,6 @@ class Hand:
 
     def __init__(self, cluster: SimulatedCluster, seed: int | str) -> None:
         self.done: Counter[str] = Counter()
-        self.forgetful: set[str] = set()
-        """Brokers that did not end in good order at any time: nobody can know what of the unsynced they still have."""
-        self.on_forgetful: Callable[[], None] = _nothing
         self.stops: list[asyncio.Task[bool]] = []
         self._cluster = cluster
         self._network = cluster.network
@@ -68,7 +65,6 @@ class Hand:
         self._rotten: list[SimulatedNode] = []
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._unfinished = 0
-        cluster.on_killed = self._forget
 
     @property
     def is_over(self) -> bool:
@@ -186,7 +182,6 @@ class Hand:
 
     def _kill_with(self, fault: Fault, node: SimulatedNode) -> Undo:
         self._down[node.name] += 1
-        self._forget(node)
         if fault.kind == kinds.CRASH:
             if node.is_alive:
                 node.crash()
@@ -198,11 +193,6 @@ class Hand:
             elif fault.kind in kinds.DISK_LOST:
                 self._flip_a_bit(node, in_header=fault.kind == kinds.HEADER_FLIP)
         return lambda: self._up(node)
-
-    def _forget(self, node: SimulatedNode) -> None:
-        if node.name not in self.forgetful:
-            self.forgetful.add(node.name)
-            self.on_forgetful()
 
     def _flip_a_bit(self, node: SimulatedNode, *, in_header: bool) -> None:
         """Of a batch that was known to be durable, on the disk of a machine that is off.
@@ -248,7 +238,6 @@ class Hand:
 
         self._failing[node.name] += 1
         self._cluster.failing.add(node.name)
-        self._forget(node)
         node.timing.fail_syncs(1)
         return replace_process
 
@@ -277,14 +266,11 @@ class Hand:
                 node.crash()
             if kind == kinds.DEAD_DISK:
                 node.replace_folder(folder)
-            self._forget(node)
             if not self._down[node.name]:
                 node.start()
 
         self._failing[node.name] += 1
         self._cluster.failing.add(node.name)
-        if kind != kinds.FULL_DISK:
-            self._forget(node)
         node.files.operations.troubles.append(trouble)
         self._cluster.trace.note(node.name, f"{kind} of {folder}")
         return repair
@@ -296,7 +282,6 @@ class Hand:
         def up() -> None:
             # A stop that takes longer than anybody waits ends as they do everywhere.
             if node.loop is life and node.is_alive:
-                self._forget(node)
                 node.crash()
             self._up(node)
 
