@@ -237,8 +237,13 @@ def test_brokers_do_not_wait_for_a_tree_that_is_gone_when_they_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A handover may take longer than a test may last."""
-    patient = {"controlled_shutdown_max_retries": "100", "controlled_shutdown_retry_backoff_ms": str(NEVER_MS // 100)}
-    with running(str(tmp_path), **patient) as cluster, caplog.at_level(logging.WARNING):
+    retries, backoff_ms = "100", str(NEVER_MS // 100)
+    with (
+        running(
+            str(tmp_path), controlled_shutdown_max_retries=retries, controlled_shutdown_retry_backoff_ms=backoff_ms
+        ) as cluster,
+        caplog.at_level(logging.WARNING),
+    ):
         make(cluster, "led", 3)
         controller = cluster.controller
         cluster.zookeeper.kill()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.broker.wire_client import BEGIN_MS, WireClient, make_topic
+from tests.timeouts import PATIENCE_MS, until
 
 from penstock.client.consumer.consumer import Consumer
 from penstock.records import encode_batch
@@ -39,13 +40,30 @@ def filled_topic(broker: EmbeddedBroker, count: int = 100, *, partitions: int = 
 
 
 def reader(address: str, *topics: str, **options: Any) -> Consumer[bytes, bytes]:
-    """From the beginning, ending after a while without records."""
-    chosen = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 2_000, "heartbeat_interval_ms": 50, **options}
+    """From the beginning; it ends without records only where records are missing."""
+    chosen = {
+        "auto_offset_reset": "earliest",
+        "consumer_timeout_ms": PATIENCE_MS,
+        "heartbeat_interval_ms": 50,
+        **options,
+    }
     return Consumer(*topics, bootstrap_servers=address, **chosen)
 
 
 def numbers(records: Iterable[Any]) -> list[int]:
     return [int(record.value) for record in records]
+
+
+def read_in_turns(consumer: Iterable[Any], count: int) -> list[int]:
+    """That many records from a reader with a short time-out: where it ends too early, it is iterated again."""
+    found: list[int] = []
+
+    def is_enough() -> bool:
+        found.extend(numbers(consumer))
+        return len(found) >= count
+
+    until(is_enough, f"{count} records are read")
+    return found
 
 
 def read(consumer: Consumer[Any, Any], count: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.wire_client import BEGIN_MS, make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers
 from tests.client.core.scripted import run
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import NEVER_MS, PATIENCE_MS, until_async
 
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.consumer.types import TopicPartition
@@ -19,7 +19,12 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 
 
 def reader(address: str, *topics: str, **options: Any) -> AsyncConsumer[bytes, bytes]:
-    chosen = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 2_000, "heartbeat_interval_ms": 50, **options}
+    chosen = {
+        "auto_offset_reset": "earliest",
+        "consumer_timeout_ms": PATIENCE_MS,
+        "heartbeat_interval_ms": 50,
+        **options,
+    }
     return AsyncConsumer(*topics, bootstrap_servers=address, **chosen)
 
 
@@ -38,13 +43,13 @@ def test_records_are_iterated_polled_and_taken_as_batches(broker: EmbeddedBroker
     async def story() -> None:
         async with reader(broker.address, topic) as consumer:
             assert await read(consumer, 5) == [0, 1, 2, 3, 4]
-            assert numbers((await consumer.poll(1_000, 4))[TopicPartition(topic, 0)]) == [5, 6, 7, 8]
+            assert numbers((await consumer.poll(PATIENCE_MS, 4))[TopicPartition(topic, 0)]) == [5, 6, 7, 8]
             async for batch in consumer.batches(max_records=3):
                 assert batch.to_arrow().column("offset").to_pylist() == [9, 10, 11]
                 break
             assert await consumer.position((topic, 0)) == 12
             await consumer.seek_to_time(topic, BEGIN_MS + 50)
-            assert await read(consumer, 20) == list(range(50, 60))
+            assert await read(consumer, 10) == list(range(50, 60))
 
     run(story())
 
@@ -54,14 +59,14 @@ def test_positions_ends_lag_pause_and_partitions(broker: EmbeddedBroker) -> None
     a, b = (topic, 0), (topic, 1)
 
     async def story() -> None:
-        async with reader(broker.address, topic, consumer_timeout_ms=300) as consumer:
+        async with reader(broker.address, topic) as consumer:
             assert await consumer.beginning_offsets([a]) == {a: 0}
             assert await consumer.end_offsets([a, b]) == {a: 20, b: 20}
             assert await consumer.partitions_for_topic(topic) == {0, 1}
             await consumer.seek(a, 18)
             await consumer.pause(b)
             assert consumer.paused() == {b}
-            assert await read(consumer, 9) == [36, 38]
+            assert await read(consumer, 2) == [36, 38]
             await consumer.resume(b)
             await consumer.seek_to_end(b)
             assert await consumer.lag() == {a: 0, b: 0}
@@ -123,9 +128,7 @@ def test_functions_for_partitions_that_go_are_awaited_before_they_go(broker: Emb
                 started = True
                 stop = asyncio.Event()
                 reading = [asyncio.create_task(read_on(c, stop)) for c in (first, second)]
-                async with asyncio.timeout(PATIENCE_S):
-                    while len(first.assignment()) != 1 or len(second.assignment()) != 1:
-                        await asyncio.sleep(0.01)
+                await until_async(lambda: len(first.assignment()) == len(second.assignment()) == 1, "they share")
                 stop.set()
                 await asyncio.gather(*reading)
                 assert events[:2] == ["draining 2", "drained, others have 0"]
@@ -148,10 +151,10 @@ def test_reading_leaves_the_loop_room_for_others(broker: EmbeddedBroker) -> None
         async with reader(broker.address, topic) as consumer:
             await read(consumer, 1)
             task = asyncio.create_task(others())
-            before = turns
-            begun = asyncio.get_running_loop().time()
+            before, left = turns, 5_999
             async for _ in consumer:
-                if asyncio.get_running_loop().time() - begun > 0.05:
+                left -= 1
+                if turns > before or not left:
                     break
             task.cancel()
             assert turns > before
@@ -162,21 +165,24 @@ def test_reading_leaves_the_loop_room_for_others(broker: EmbeddedBroker) -> None
 def test_a_cancelled_reader_closes_and_leaves_its_group_at_once(broker: EmbeddedBroker) -> None:
     topic, group = filled_topic(broker, 10), new_group()
 
+    seen = 0
+
     async def work() -> None:
-        async with reader(broker.address, topic, group_id=group, consumer_timeout_ms=None) as consumer:
+        nonlocal seen
+        options = {"group_id": group, "consumer_timeout_ms": None, "session_timeout_ms": NEVER_MS}
+        async with reader(broker.address, topic, **options) as consumer:
             async for _ in consumer:
-                pass
+                seen += 1
 
     async def story() -> None:
         task = asyncio.create_task(work())
-        await asyncio.sleep(0.5)
+        await until_async(lambda: seen == 10, "it has read all and waits")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         async with reader(broker.address, topic, group_id=group) as next_one:
             fill(broker, topic, [10])
-            async with asyncio.timeout(PATIENCE_S):
-                assert await read(next_one, 1) == [10]
+            assert await read(next_one, 1) == [10]
 
     run(story())
 
@@ -199,7 +205,7 @@ def test_decoding_errors_and_misuse_are_typed(broker: EmbeddedBroker) -> None:
                 assert record.value == "fine"
                 break
             with pytest.raises(DeserializationError):
-                await consumer.poll(2_000)
+                await consumer.poll(PATIENCE_MS)
         await consumer.close()
         with pytest.raises(ClosedError):
             await consumer.poll()

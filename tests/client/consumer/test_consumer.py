@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_topic, on_loop
-from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers, read, reader
-from tests.timeouts import PATIENCE_S, until
+from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers, read, read_in_turns, reader
+from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until
 
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.errors import NoOffset, PositionOutOfRange
@@ -54,11 +54,11 @@ def test_an_iteration_that_was_left_goes_on_where_it_was_by_whatever_means(broke
     with reader(broker.address, topic) as consumer:
         assert read(consumer, 5) == [0, 1, 2, 3, 4]
         assert int(next(consumer).value or b"") == 5
-        polled = consumer.poll(1_000, max_records=8)
+        polled = consumer.poll(PATIENCE_MS, max_records=8)
         assert numbers(polled[TopicPartition(topic, 0)]) == list(range(6, 14))
         assert numbers(next(iter(consumer.batches(max_records=3)))) == [14, 15, 16]
         assert consumer.position((topic, 0)) == 17
-        assert read(consumer, 100) == list(range(17, 60))
+        assert read(consumer, 43) == list(range(17, 60))
 
 
 def test_a_poll_without_records_ends_in_its_time(broker: EmbeddedBroker) -> None:
@@ -66,26 +66,25 @@ def test_a_poll_without_records_ends_in_its_time(broker: EmbeddedBroker) -> None
     with reader(broker.address, topic) as consumer:
         begun = time.monotonic()
         assert consumer.poll(200) == {}
-        assert 0.15 < time.monotonic() - begun < 2
+        assert time.monotonic() - begun > 0.15, "it was waited for"
 
 
 def test_an_iteration_ends_when_nothing_comes_for_its_time_out(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 3)
     with reader(broker.address, topic, consumer_timeout_ms=300) as consumer:
-        assert numbers(consumer) == [0, 1, 2]
+        assert read_in_turns(consumer, 3) == [0, 1, 2]
+        assert numbers(consumer) == []
         fill(broker, topic, [3])
-        assert numbers(consumer) == [3]
+        assert read_in_turns(consumer, 1) == [3]
 
 
 def test_records_that_arrive_while_a_poll_waits_end_the_wait(broker: EmbeddedBroker) -> None:
     topic = make_topic(broker.broker)
     with reader(broker.address, topic) as consumer:
         consumer.poll(100)
-        writer = threading.Timer(0.2, fill, (broker, topic, [7]))
+        writer = threading.Timer(0.2, fill, (broker, topic, [7]))  # most likely the poll waits by then
         writer.start()
-        begun = time.monotonic()
-        assert [numbers(records) for records in consumer.poll(10_000).values()] == [[7]]
-        assert time.monotonic() - begun < 5
+        assert [numbers(records) for records in consumer.poll(NEVER_MS).values()] == [[7]]
         writer.join()
 
 
@@ -128,7 +127,7 @@ def test_ends_lag_and_seeking_to_them(broker: EmbeddedBroker) -> None:
         consumer.seek(pair[0], 15)
         consumer.seek_to_end(pair[1])
         assert consumer.lag() == {pair[0]: 5, pair[1]: 0}
-        assert numbers(consumer.poll(1_000)[TopicPartition(*pair[0])]) == [30, 32, 34, 36, 38]
+        assert numbers(consumer.poll(PATIENCE_MS)[TopicPartition(*pair[0])]) == [30, 32, 34, 36, 38]
         consumer.seek_to_beginning()
         assert consumer.lag(pair[0]) == {pair[0]: 20}
         assert consumer.partitions_for_topic(topic) == {0, 1}
@@ -137,15 +136,14 @@ def test_ends_lag_and_seeking_to_them(broker: EmbeddedBroker) -> None:
 
 def test_a_paused_partition_is_not_handed_out_and_nothing_of_it_is_lost(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 200, partitions=2)
-    with reader(broker.address, topic, consumer_timeout_ms=400) as consumer:
+    with reader(broker.address, topic) as consumer:
         first = next(consumer)
         consumer.pause((topic, first.partition))
         assert consumer.paused() == {(topic, first.partition)}
-        rest = list(consumer)
+        rest = [next(consumer) for _ in range(100)]
         assert {record.partition for record in rest} == {1 - first.partition}
-        assert len(rest) == 100
         consumer.resume((topic, first.partition))
-        assert numbers([first, *consumer]) == list(range(first.partition, 200, 2))
+        assert [*numbers([first]), *read(consumer, 99)] == list(range(first.partition, 200, 2))
 
 
 def test_who_seeks_before_reading_needs_no_policy(broker: EmbeddedBroker) -> None:
@@ -354,9 +352,7 @@ def test_a_topic_that_does_not_exist_yet_is_read_once_it_does(broker: EmbeddedBr
     from penstock.cluster.topics import NewTopic
 
     name = new_group()
-    with reader(
-        broker.address, name, group_id=new_group(), allow_auto_create_topics=False, consumer_timeout_ms=15_000
-    ) as consumer:
+    with reader(broker.address, name, group_id=new_group(), allow_auto_create_topics=False) as consumer:
         assert consumer.poll(200) == {}
         on_loop(broker.broker, broker.broker.cluster.create_topics([NewTopic(name, 1, 1, configs={})]))
         fill(broker, name, [5])
@@ -374,11 +370,11 @@ def test_a_deleted_topic_does_not_end_the_reading_of_others(broker: EmbeddedBrok
 
 def test_partitions_can_be_named_and_changed_without_a_group(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 20, partitions=2)
-    with reader(broker.address, consumer_timeout_ms=300) as consumer:
+    with reader(broker.address) as consumer:
         consumer.assign([(topic, 1)])
-        assert numbers(consumer) == list(range(1, 20, 2))
+        assert read(consumer, 10) == list(range(1, 20, 2))
         consumer.assign([(topic, 0)])
-        assert numbers(consumer) == list(range(0, 20, 2))
+        assert read(consumer, 10) == list(range(0, 20, 2))
         consumer.unsubscribe()
         assert consumer.assignment() == frozenset()
 
@@ -403,7 +399,7 @@ def test_a_record_that_cannot_be_decoded_raises_and_can_be_sought_past(broker: E
     with Consumer(
         topic, bootstrap_servers=broker.address, value=Text(), auto_offset_reset="earliest", on_decode_error="skip"
     ) as consumer:
-        assert [r.value for r in consumer.poll(2_000)[TopicPartition(topic, 0)]] == ["one", "three"]
+        assert [r.value for r in consumer.poll(PATIENCE_MS)[TopicPartition(topic, 0)]] == ["one", "three"]
 
 
 # Options and the end
@@ -453,10 +449,8 @@ def test_closing_from_another_thread_ends_an_iteration_that_waits(broker: Embedd
 def test_a_position_that_cannot_be_known_times_out(broker: EmbeddedBroker) -> None:
     with reader(broker.address) as consumer:
         consumer.assign([("no-such-topic-here", 40)])
-        begun = time.monotonic()
         with pytest.raises(TimedOut):
             consumer.position(("no-such-topic-here", 40), timeout_ms=300)
-        assert time.monotonic() - begun < 3
 
 
 def test_nothing_is_left_behind_by_a_consumer(broker: EmbeddedBroker) -> None:
@@ -504,20 +498,17 @@ def test_a_seek_at_the_end_of_the_log_does_not_wait_for_the_fetch_that_waits_the
     broker: EmbeddedBroker, back: int
 ) -> None:
     topic = filled_topic(broker, 20)
-    with reader(broker.address, topic, fetch_max_wait_ms=20_000, consumer_timeout_ms=30_000) as consumer:
+    with reader(broker.address, topic, fetch_max_wait_ms=NEVER_MS) as consumer:
         assert read(consumer, 20) == list(range(20))
-        begun = time.monotonic()
         for _ in range(3):
             assert consumer.poll(50) == {}
             consumer.seek((topic, 0), back)
             assert read(consumer, 20 - back) == list(range(back, 20))
-        assert time.monotonic() - begun < 10
 
 
 def test_what_is_resumed_or_assigned_does_not_wait_for_the_fetch_that_waits(broker: EmbeddedBroker) -> None:
     topic = filled_topic(broker, 20, partitions=3)
-    with reader(broker.address, fetch_max_wait_ms=20_000, consumer_timeout_ms=30_000) as consumer:
-        begun = time.monotonic()
+    with reader(broker.address, fetch_max_wait_ms=NEVER_MS) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
         consumer.pause((topic, 1))
         assert sorted(read(consumer, 7)) == list(range(0, 20, 3))
@@ -527,7 +518,6 @@ def test_what_is_resumed_or_assigned_does_not_wait_for_the_fetch_that_waits(brok
         assert consumer.poll(50) == {}
         consumer.assign([(topic, 0), (topic, 1), (topic, 2)])
         assert sorted(read(consumer, 6)) == list(range(2, 20, 3))
-        assert time.monotonic() - begun < 10
         fill(broker, topic, [20])
         assert read(consumer, 1) == [20]
 
@@ -537,7 +527,7 @@ def test_waiting_for_an_assignment_hands_out_nothing_and_calls_functions(broker:
     with reader(broker.address, topic, group_id=new_group()) as consumer:
         told: list[Any] = []
         consumer.on_assign(told.append)
-        both = consumer.wait_for_assignment(10_000)
+        both = consumer.wait_for_assignment(PATIENCE_MS)
         assert both == {(topic, 0), (topic, 1)} == consumer.assignment()
         assert told == [[(topic, 0), (topic, 1)]]
         assert consumer.wait_for_assignment() == both
@@ -562,11 +552,12 @@ def test_waiting_for_an_assignment_that_does_not_come_ends_in_time_and_says_why(
         reading = threading.Thread(target=lambda: [first.poll(50) for _ in iter(done.is_set, True)])
         reading.start()
         try:
-            with (
-                reader(broker.address, topic, **member) as second,
-                pytest.raises(TimedOut, match=r"within 1500 ms.*more members than there are partitions"),
-            ):
-                second.wait_for_assignment(1_500)
+            with reader(broker.address, topic, **member) as second:
+                until(
+                    lambda: second.poll(20) is not None and second._engine.commits.committer.member_id, "it is a member"
+                )
+                with pytest.raises(TimedOut, match=r"within 50 ms.*more members than there are partitions"):
+                    second.wait_for_assignment(50)
         finally:
             done.set()
             reading.join()

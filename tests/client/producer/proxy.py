@@ -28,6 +28,7 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.delay_s = 0.0
         self.cuts = 0
+        self.connections = 0  # made through it so far
         self._open = threading.Event()
         self._open.set()
         self._lock = threading.Lock()
@@ -87,7 +88,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                broker = socket.create_connection(("127.0.0.1", self._broker_port), 5)
+                broker = socket.create_connection(("127.0.0.1", self._broker_port), PATIENCE_S)
             except OSError:
                 client.close()
                 continue
@@ -96,6 +97,7 @@ class Proxy:
                 each.settimeout(None)
             with self._lock:
                 self._sockets |= {client, broker}
+                self.connections += 1
             self._spawn(self._pump, client, broker, "to_broker")
             self._spawn(self._pump, broker, client, "to_client")
 

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.wire_client import make_topic
 from tests.client.core.scripted import run
 from tests.client.producer.reading import stored_values
+from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import BootstrapError, BufferFull, ClosedError, InvalidTopic
 from penstock.client.producer import AsyncProducer, Delivery
@@ -75,7 +76,7 @@ def test_no_room_is_said_at_once_or_waited_for(broker: EmbeddedBroker, address: 
             assert 10 < len(sent) < 33
             await producer.room()
             deliveries = [await producer.enqueue(topic, b"y" * 1_000) for _ in range(200)]
-            await producer.flush(10)
+            await producer.flush(PATIENCE_S)
             assert all(delivery.exception(0) is None for delivery in deliveries)
 
     play(story())
@@ -98,7 +99,7 @@ def test_closing_delivers_what_waits_and_refuses_more(broker: EmbeddedBroker, ad
     async def story() -> None:
         producer = await AsyncProducer(address, linger_ms=5_000).start()
         first = producer.send_nowait(topic, b"parked")
-        await producer.flush(10)
+        await producer.flush(PATIENCE_S)
         second = producer.send_nowait(topic, b"x")
         await producer.close()
         await producer.close()
@@ -115,7 +116,7 @@ def test_a_cancelled_sender_leaves_the_producer_usable(broker: EmbeddedBroker, a
     async def story() -> None:
         async with AsyncProducer(address, linger_ms=50) as producer:
             waiting = asyncio.ensure_future(producer.send(topic, b"a"))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the record is lingering, most likely; what follows is true either way
             waiting.cancel()
             assert (await producer.send(topic, b"b")).offset in (0, 1)
 

@@ -195,7 +195,7 @@ def _grow(broker: EmbeddedBroker, topic: str, count: int) -> None:
 
     with WireClient(broker.port) as client:
         wanted = [CreatePartitionsTopic(name=topic, count=count, assignments=None)]
-        answer = client.ask(ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest(topics=wanted, timeout_ms=5_000), 2)
+        answer = client.ask(ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest(topics=wanted, timeout_ms=60_000), 2)
     assert answer.results[0].error_code == 0
 
 
