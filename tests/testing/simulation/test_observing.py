@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.log.log_stories import FOLDER, NOW_MS, TINY, batch_of, open_new
 
+from penstock.cluster import paths
+from penstock.cluster.layout import NO_LEADER, PartitionState, encode_partition_state
+from penstock.cluster.tree import Set
 from penstock.log.flush import Flush
 from penstock.log.partition_log import PartitionLog
 from penstock.log.trimming import truncate_to
 from penstock.records import scan
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.testing.simulation.ledger import Replica
+from penstock.testing.simulation.history import Place
+from penstock.testing.simulation.ledger import Ledger, Replica
 from penstock.testing.simulation.observing import DiskView, Observer
 from penstock.testing.simulation.trace import Trace
 
@@ -166,6 +171,82 @@ def test_a_flush_that_synced_nothing_is_found_when_the_broker_believes_it() -> N
     assert len(found) == 1
     assert "broker-0 says that 2..3 of epoch 0" in found[0]
     assert found[0].endswith("is durable, and its disk has None")
+
+
+class Quick:
+    """A partition that does not sync, with ten committed records, and what the metadata has of its ISR."""
+
+    def __init__(self, isr: Sequence[int], elr: Sequence[int] = ()) -> None:
+        self._path = paths.partition_state("quick", 0)
+        self._stored: dict[str, Any] = {}
+        self.nodes: list[Any] = [
+            SimpleNamespace(name=f"broker-{number}", broker_id=number, is_ready=True, files=SimulatedFiles())
+            for number in range(3)
+        ]
+        tree = SimpleNamespace(state=SimpleNamespace(node=self._stored.get))
+        self.observer = Observer(cast("Any", SimpleNamespace(nodes=self.nodes, tree=tree, trace=Trace())))
+        self.place = Place("quick", 0)
+        ledger = self.observer.newest[self.place] = Ledger("quick-0", syncs=False)
+        ledger.committed_end = 10
+        self.change(isr, elr, leader=isr[0])
+
+    def change(self, isr: Sequence[int], elr: Sequence[int] = (), leader: int = NO_LEADER) -> None:
+        state = PartitionState(leader, 0, tuple(isr), 0, elr=tuple(elr))
+        operation = Set(self._path, encode_partition_state(state), 0)
+        self.observer.tree_changes([operation])
+        self._stored[self._path] = SimpleNamespace(data=operation.data)
+
+    def end(self, broker: int) -> None:
+        self.observer.ended_badly(self.nodes[broker])
+
+    @property
+    def is_lost(self) -> bool:
+        return self.place in self.observer.history.losses
+
+
+def test_a_partition_is_lost_when_the_last_who_was_known_to_have_it_ends_badly() -> None:
+    story = Quick([0, 1])
+    story.end(2)  # which was not in sync
+    story.end(0)
+    assert not story.is_lost
+    story.end(1)
+    assert story.is_lost
+    assert story.observer.history.losses[story.place].end == 10
+
+
+def test_who_joins_the_isr_again_has_everything_again() -> None:
+    story = Quick([0, 1])
+    story.end(0)
+    story.change([1], leader=1)
+    story.change([1, 0], leader=1)
+    story.end(1)
+    assert not story.is_lost
+    story.end(0)
+    assert story.is_lost
+
+
+def test_who_is_dead_when_it_joins_has_nothing() -> None:
+    story = Quick([0, 1])
+    story.end(0)
+    story.nodes[0].is_ready = False
+    story.change([1], leader=1)
+    story.change([1, 0], leader=1)
+    story.end(1)
+    assert story.is_lost
+
+
+def test_who_is_eligible_is_known_to_have_everything() -> None:
+    story = Quick([0], elr=[2])
+    story.end(0)
+    assert not story.is_lost
+    story.change([0], leader=0)  # and nobody is eligible any more
+    assert story.is_lost
+
+
+def test_a_disk_that_is_harmed_holds_nothing_for_sure() -> None:
+    story = Quick([0])
+    story.observer.disk_harmed(story.nodes[0].files)
+    assert story.is_lost
 
 
 def _last_header(log: PartitionLog) -> Any:
