@@ -83,6 +83,7 @@ def test_ends_by_ctrl_c_with_counts_of_what_is_there(fresh: EmbeddedBroker) -> N
     assert summary["unacknowledged"] == 0
 
 
+@pytest.mark.long
 def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_path: Path) -> None:
     port = free_port()
     address = f"127.0.0.1:{port}"

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from tests.cli.commands import Shell
 from tests.cli.running import CLEAN_MARKER, Running
 
@@ -54,6 +55,7 @@ def test_a_cluster_heals_itself_stops_in_order_and_is_continued(tmp_path: Path) 
         assert cluster.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_workers_are_a_host_with_one_rack(tmp_path: Path) -> None:
     with Running("up", "--workers", "2", *ANYWHERE, cwd=tmp_path) as cluster:
         cluster.until("Ctrl-C stops it")

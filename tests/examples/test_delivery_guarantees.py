@@ -137,6 +137,7 @@ def run_with_kills(example: str, broker: Broker, numbers: Numbers, results: Path
     return Outcome(Counter(read(results)), numbers.sent, kills)
 
 
+@pytest.mark.long
 def test_at_most_once_handles_nothing_twice(broker: Broker, numbers: Numbers, tmp_path: Path) -> None:
     outcome = run_with_kills("at_most_once.py", broker, numbers, tmp_path / "results.txt", lines)
     assert {number: count for number, count in outcome.counts.items() if count > 1} == {}
@@ -145,6 +146,7 @@ def test_at_most_once_handles_nothing_twice(broker: Broker, numbers: Numbers, tm
     assert len(outcome.counts) >= outcome.sent - outcome.kills
 
 
+@pytest.mark.long
 def test_at_least_once_loses_nothing(broker: Broker, numbers: Numbers, tmp_path: Path) -> None:
     outcome = run_with_kills("at_least_once.py", broker, numbers, tmp_path / "results.txt", lines)
     assert set(outcome.counts) == set(range(outcome.sent))

@@ -150,6 +150,7 @@ def test_power_loss_at_every_operation_of_a_compaction(settings: LogSettings) ->
     assert points > 50
 
 
+@pytest.mark.long
 def test_power_loss_while_the_log_goes_on_beside_a_compaction() -> None:
     start = durable_folder()
     end, first_dirty = history(start)
@@ -176,6 +177,7 @@ def test_power_loss_while_the_log_goes_on_beside_a_compaction() -> None:
             raise
 
 
+@pytest.mark.long
 def test_power_loss_at_every_operation_of_a_recovery_that_finishes_a_compaction() -> None:
     start = durable_folder()
     end, first_dirty = history(start)

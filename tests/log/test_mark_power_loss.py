@@ -258,6 +258,7 @@ def test_a_recovery_from_a_mark_finds_what_a_walk_from_the_start_finds(
     assert used > points // 20, "the marks are of use"
 
 
+@pytest.mark.long
 def test_power_loss_during_a_recovery_from_a_mark() -> None:
     run = Run(ONE_SEGMENT)
 

@@ -173,7 +173,7 @@ def test_power_loss_when_several_segments_were_never_synced() -> None:
     run_everywhere(story, scenario)
 
 
-@pytest.mark.parametrize("cut", [44, 30, 17, 2])
+@pytest.mark.parametrize("cut", [*(pytest.param(cut, marks=pytest.mark.long) for cut in (44, 30, 17)), 2])
 def test_power_loss_at_every_write_of_a_truncation_and_what_follows(cut: int) -> None:
     story = Story(producers=True)
 

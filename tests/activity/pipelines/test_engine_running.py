@@ -119,6 +119,7 @@ def assert_told(address: str, alerts: int) -> None:
     assert sum(value is not None for value in last.values()) == alerts
 
 
+@pytest.mark.long
 def test_a_second_run_goes_on_and_a_table_removed_meanwhile_is_told(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_second_run_goes_on_and_a_table_removed_meanwhile_is_told(
     assert status.read_all(warehouse)[0].state == status.FAILED
 
 
+@pytest.mark.long
 def test_a_broker_that_is_restarted_is_waited_for(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     data, events = str(tmp_path / "data"), traffic(20)
     first = Broker(data, settings=KEPT).start()
@@ -156,6 +158,7 @@ def test_a_broker_that_is_restarted_is_waited_for(spark: SparkSession, warehouse
             stream.__exit__()
 
 
+@pytest.mark.long
 def test_a_backfill_replaces_exactly_its_windows(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     send(broker.address, traffic(60, slow=("server-1", 30, 45)))
     cluster = Cluster(broker.address)
@@ -181,6 +184,7 @@ def test_a_backfill_replaces_exactly_its_windows(spark: SparkSession, broker: Br
     assert table(warehouse, "alerts", "start", "server", "kind") == right_alerts
 
 
+@pytest.mark.long
 def test_a_backfill_is_refused_while_another_process_runs_the_stream(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_backfill_is_refused_while_another_process_runs_the_stream(
     assert Folder(warehouse, "operations").read() == running
 
 
+@pytest.mark.long
 def test_a_pipeline_that_is_asked_to_stop_by_its_file_stops(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:

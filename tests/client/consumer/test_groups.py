@@ -260,6 +260,7 @@ def until_has(worker: Worker, count: int) -> None:
     until(lambda: len(worker.partitions) == count, f"it has {count}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("we_lead", [True, False])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_group_with_kafka_pythons_members(broker: EmbeddedBroker, strategy: str, we_lead: bool) -> None:

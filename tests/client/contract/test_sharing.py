@@ -33,6 +33,8 @@ from penstock import Admin, AsyncConsumer, MessageStreams, OffsetAndMetadata, Sq
 from penstock.client.consumer import CommitFailed
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+# With one of them in `make test`.
+SOME_LONG = ["range", *(pytest.param(strategy, marks=pytest.mark.long) for strategy in STRATEGIES[1:])]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -191,7 +193,7 @@ def test_one_group_with_members_of_librdkafka(
 
 
 @pytest.mark.parametrize("we_lead", [True, False])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", SOME_LONG)
 def test_one_group_with_members_of_kafka_python(
     bootstrap: str, capabilities: Capabilities, make_topic: MakeTopic, strategy: str, we_lead: bool
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_server_that_is_silent_does_not_cost_the_session_that_others_would_kee
         run(story())
 
 
+@pytest.mark.long
 def test_an_ensemble_goes_on_without_its_leader() -> None:
     async def story(ensemble: ZooKeeperEnsemble) -> None:
         tree = await open_zookeeper_tree(f"{ensemble.connect}/kafka", session_timeout_ms=30_000)

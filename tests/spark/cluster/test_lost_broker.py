@@ -77,6 +77,7 @@ def world(frail: Frail, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.long
 def test_a_load_waits_for_its_broker_and_one_that_stays_away_ends_it_after_the_last_commit(
     driver: Driver, frail: Frail, world: World, gate: Gate
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_load_waits_for_its_broker_and_one_that_stays_away_ends_it_after_the_l
     assert places(rows(opened)) == once(world.log())
 
 
+@pytest.mark.long
 def test_a_stream_waits_for_its_broker_and_one_that_stays_away_ends_it_between_batches(
     driver: Driver, frail: Frail, gate: Gate, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_backfill_over_live_data_is_seen_as_a_whole_or_not_at_all(world: World
     assert set(column(rows(opened), "_topic").values()) == {world.topic}
 
 
+@pytest.mark.long
 def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rests(world: World) -> None:
     """Two loads of one table at once, one for what is new and one for a range of the past; both meet dead letters."""
     world.views(400)

@@ -15,7 +15,9 @@ from tests.timeouts import PATIENCE_S
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@pytest.mark.parametrize("package", ["pandas", "polars", "duckdb"])
+@pytest.mark.parametrize(
+    "package", ["pandas", pytest.param("polars", marks=pytest.mark.long), pytest.param("duckdb", marks=pytest.mark.long)]
+)
 def test_an_example_reads_the_table_as_it_is(world: World, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install {package}")
