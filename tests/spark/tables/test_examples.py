@@ -16,7 +16,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.parametrize(
-    "package", ["pandas", pytest.param("polars", marks=pytest.mark.long), pytest.param("duckdb", marks=pytest.mark.long)]
+    "package",
+    ["pandas", pytest.param("polars", marks=pytest.mark.long), pytest.param("duckdb", marks=pytest.mark.long)],
 )
 def test_an_example_reads_the_table_as_it_is(world: World, package: str) -> None:
     if importlib.util.find_spec(package) is None:
