@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.faults.clients import CONFLUENT
+from benchmarks.faults.clients import OURS as OUR_CLIENT
 from benchmarks.peers.figures import AT_LEAST, AT_MOST, Work
 from benchmarks.replication.contenders import EQUAL, SHIPPED, Setup
 from benchmarks.replication.failover import SENDERS, Fault
@@ -41,7 +42,7 @@ _GOALS: Final = {(SHIPPED.name, Fault.KILLED, CONFLUENT): 0.2}
 
 
 def _failover(setup: Setup, fault: Fault, seen_by: str) -> Work:
-    what = seen_by if seen_by == ELECTION else f"longest gap of {seen_by}"
+    what = seen_by if seen_by == ELECTION else f"longest gap of {'our client' if seen_by == OUR_CLIENT else seen_by}"
     return Work(
         f"{fault.value}: {what}", "s", AT_MOST, _GOALS.get((setup.name, fault, seen_by)), f"Failover, {setup.name}"
     )

@@ -87,7 +87,7 @@ def test_a_leader_is_killed_frozen_and_cut_off_and_each_is_a_row_as_each_client_
     assert len(shipped) == len(Fault) * (len(SENDERS) + 1)
     for fault in ("leader killed", "leader frozen", "leader cut off"):
         assert f"{fault}: longest gap of confluent-kafka" in shipped
-        assert f"{fault}: longest gap of penstock" in shipped
+        assert f"{fault}: longest gap of our client" in shipped
         assert f"{fault}: until another broker leads" in shipped
 
 
