@@ -1,7 +1,7 @@
 """Questions to one broker: whether it answers, and what it believes of the cluster.
 
-Rule: each question has a connection of its own and a deadline. A broker that was away answers with what it knew then,
-so what is true of the cluster is what all brokers say alike.
+Each question has a connection of its own and a deadline. A broker that was away answers with what it knew then, so
+what is true of the cluster is what all brokers say alike.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gaps in acknowledgements: for how long a client got none in a partition, because of a fault. Pure.
 
-Rule: a gap is the longest time between two acknowledgements in one partition that reaches into the fault: from its
+A gap is the longest time between two acknowledgements in one partition that reaches into the fault: from its
 beginning until the cluster was whole again, where it ends in any case, as what comes later is the next fault's. Of the
 partitions that the victim led the worst one counts; of all, where it led none. So with records every 40 ms in a
 partition, a gap of 40 ms is none.

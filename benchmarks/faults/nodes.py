@@ -1,7 +1,7 @@
 """A node: one server as a process at its place, begun, ended and held as often as one likes.
 
-Rule: it does not outlive the program that began it, whatever becomes of that. It is up when it answers a request, not
-when its port is open.
+It does not outlive the program that began it, whatever becomes of that. It is up when it answers a request, not when
+its port is open.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Node:
                 time.sleep(_AGAIN_S)
 
     def kill(self) -> None:
-        """As a crash ends it."""
+        """As a crash of the process ends it: the page cache stays."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> bool:

@@ -1,10 +1,10 @@
 """Places: where on the network a server stands, and how it is cut off there.
 
-Noun: a `Place` has an address; a process that is started inside it listens there. `Loopback` puts all of them on
+A `Place` has an address; a process that is started inside it listens there. `Loopback` puts all of them on
 127.0.0.1, where nothing can be cut. `Namespaces` gives each a network namespace of its own, joined by a bridge: a cut
 loses packets, as a broken switch does; connections stay open and say nothing.
 
-Rule: no privilege is needed beyond a user namespace. `in_a_namespace` says how to start the whole program in one, or
+No privilege is needed beyond a user namespace. `in_a_namespace` says how to start the whole program in one, or
 why that is not to be had here. Only the thread that enters a place is there, and only while its block lasts.
 """
 
