@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,10 +11,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from benchmarks.activity_sustained import figures, heap
-from benchmarks.activity_sustained.chart import lines_of, svg
+from benchmarks.activity_sustained import command, figures, heap
+from benchmarks.activity_sustained.chart import lines_of, pictures, svg
 from benchmarks.activity_sustained.watching import GENERATOR, Family, Query, Sample, Usage, queries_of
 
+from benchmarks import results
 from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
 
 RATE = 1_000.0
@@ -136,6 +138,41 @@ def test_a_picture_has_all_lines_and_is_well_formed() -> None:
     assert "All &amp; everything" in drawn
     assert drawn.count("<polyline") == 4
     assert drawn.count("judged from here on") == 4
+
+
+def test_a_whole_run_is_kept_and_its_picture_is_drawn_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"generated.json": {"events_per_second": 2_000.0}, "report.json": {"failures": [], "goals": {"lag": 1}}}
+    monkeypatch.setattr(results, "KEPT", tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "_run", lambda *_: (samples(), 0))
+    monkeypatch.setattr(command, "_json", lambda path: said[path.name])
+    command.main()
+    kept = results.read(tmp_path / "activity_sustained.json")
+    assert kept.partial == ()
+    assert kept.notes[0].startswith("sustained: ")
+    assert kept.details["report"]["goals"] == {"lag": 1}
+    assert [row.is_met for row in kept.rows if row.goal is not None] == [True] * 5
+    drawn = pictures(kept)["activity_sustained.svg"]
+    ElementTree.fromstring(drawn)
+    assert "All six pipelines, 50 min at 2,000 events/s: flat" in drawn
+    assert drawn.count("<polyline") == 4
+
+
+def test_a_run_that_is_not_sustained_is_kept_too_and_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PARTIAL", tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "_run", lambda *_: (samples(lag_per_min=300), 0))
+    monkeypatch.setattr(command, "_json", lambda _: {"events_per_second": 2_000.0})
+    with pytest.raises(SystemExit):
+        command.main(["--without-report"])
+    kept = results.read(tmp_path / "activity_sustained.json")
+    assert kept.partial == ("not the default of --without-report",)
+    assert kept.notes[1].startswith("not met: lag of search/rows is flat")
+    assert "not flat" in pictures(kept)["activity_sustained.svg"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="processes are looked at by /proc")
