@@ -189,7 +189,7 @@ class _Drawing:
         self.random = random
         self.brokers = brokers
         self.faults: list[Fault] = []
-        self._clients = clients
+        self.clients = clients
         self._start_s = start_s
         self._end_s = end_s
         self._spares = list(spares)
@@ -201,7 +201,7 @@ class _Drawing:
             return
         if self._forgetful is not None and kind == BLACKOUT:
             return
-        if kind in _ENDS_BADLY and self._forgetful not in (None, host) and host not in self._clients:
+        if kind in _ENDS_BADLY and self._forgetful not in (None, host) and host not in self.clients:
             kind = STOP
         for_s = round(min(for_s, self._end_s - at_s), 3)
         self.faults.append(Fault(round(at_s, 3), kind, EVERYBODY if kind in OF_ALL else host, peer, for_s, amount))
@@ -220,11 +220,11 @@ class _Drawing:
             for_s = _lasting_s(kind, random)
             if kind in WITH_PEER and (random.below(3) or kind == SPLIT):
                 # Brokers among themselves more often than not: what clients do not see is what tears a cluster apart.
-                peer = self.one_of([name for name in (*brokers, *brokers, *self._clients) if name != host])
+                peer = self.one_of([name for name in (*brokers, *brokers, *self.clients) if name != host])
                 if random.below(2):
                     host, peer = peer, host
-            elif kind in _OF_CLIENTS and self._clients and not random.below(4):
-                host = self.one_of(self._clients)
+            elif kind in _OF_CLIENTS and self.clients and not random.below(4):
+                host = self.one_of(self.clients)
             if kind == ADD:
                 if not self._spares:
                     continue
@@ -338,10 +338,19 @@ def _bad_disk(drawing: _Drawing) -> None:
         drawing.add(begins_s + lasting_s + drawing.between(0.0, 0.8), POWER, one, drawing.between(0.1, 0.5))
 
 
-_STORIES_ALONE: Final = (_bad_disk,)
+def _clients_come_and_go(drawing: _Drawing) -> None:
+    """Clients are killed, paused or cut off, one after the other: shorter than their sessions or longer."""
+    rounds, gap_s = 2 + drawing.random.below(3), drawing.between(1.0, 4.0)
+    at_s = drawing.begin(rounds * gap_s)
+    for number in range(rounds):
+        kind = drawing.one_of((CRASH, CRASH, PAUSE, CUT))
+        drawing.add(at_s + number * gap_s, kind, drawing.one_of(drawing.clients), drawing.between(0.1, 2 * _SESSION_S))
+
+
+_STORIES_ALONE: Final = (_bad_disk, _bad_disk, _clients_come_and_go)
 _STORIES_TOGETHER: Final = (
     _cut_off, _cut_off, _one_after_the_other, _one_after_the_other, _one_after_the_other, _rolling, _dark, _far_away,
-    _bad_disk,
+    _bad_disk, _clients_come_and_go, _clients_come_and_go,
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ _PLACES_AT_ONCE: Final = 6
 _RECORDS_AT_ONCE: Final = 4
 _RESTLESS_S: Final = 0.17
 _CALM_S: Final = 0.4
+_BUSY_S: Final = 0.5
 
 
 def places_of(topics: Iterable[str]) -> list[Place]:
@@ -164,6 +165,9 @@ class Reader:
                     self._take(place, record.offset, record.value)
             if not self._random.below(3):
                 await self._commit(consumer)
+            if not self._random.below(8):
+                # It is busy with what it has, and more is fetched meanwhile.
+                await asyncio.sleep(self._random.uniform(0.0, _BUSY_S))
         await consumer.close()
 
     def _take(self, place: Place, offset: int, value: bytes) -> None:
