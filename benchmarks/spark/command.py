@@ -100,7 +100,7 @@ class Measurement:
         self._readers = [one for one in contenders if one is not CEILING]
         self._options = options
         self._folder = folder
-        self._bench = Bench(spark, server.address, folder)
+        self._bench = Bench(spark, server.address, folder, stock_options(options.stock_options))
         self._broker = _BROKERS[server.name]
         self.micro_batches: list[dict[str, Any]] = []
 
@@ -227,9 +227,21 @@ def options_parser(*, is_quick: bool) -> argparse.ArgumentParser:
     parser.add_argument("--bytes", type=int, nargs="*", default=[100, 1000])
     parser.add_argument("--commits", type=int, default=1000, help="after how many the cost of one is looked at again")
     parser.add_argument("--batches", type=int, default=MICRO_BATCHES, help="micro-batches of a contender in a round")
+    parser.add_argument(
+        "--stock-options",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of the stock connector alone, to see what tuning it changes: kafka.max.poll.records=10000",
+    )
     if is_quick:
         parser.set_defaults(ours_only=True, **_QUICK)
     return parser
+
+
+def stock_options(given: Sequence[str]) -> dict[str, str]:
+    """By name; ValueError for one without a value."""
+    return dict(each.split("=", 1) for each in given)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -12,7 +12,7 @@ import shutil
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -49,26 +49,28 @@ class Outcome(NamedTuple):
 
 
 class Bench:
-    """One session and one broker; folders for what is written."""
+    """One session and one broker; folders for what is written. `stock_options` are the stock connector's alone."""
 
-    def __init__(self, spark: SparkSession, address: str, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, address: str, folder: Path, stock_options: Mapping[str, str]) -> None:
         self._spark = spark
+        self._stock_options = stock_options
         self._address = address
         self._folder = folder
         self._number = 0
         self._jvm: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
 
-    def _options(self, contender: Contender, topic: Topic) -> dict[str, str]:
+    def options(self, contender: Contender, topic: Topic) -> dict[str, str]:
         if contender is CEILING:
             return {"rows": str(topic.rows), "size": str(topic.content.size), "partitions": str(topic.partitions)}
         headers = {"includeHeaders": "true"} if topic.content.keyed else {}
-        return {"kafka.bootstrap.servers": self._address, "subscribe": topic.name, **headers}
+        more = self._stock_options if contender is STOCK else {}
+        return {"kafka.bootstrap.servers": self._address, "subscribe": topic.name, **headers, **more}
 
     def _frame(self, contender: Contender, topic: Topic) -> DataFrame:
-        return self._spark.read.format(contender.format).options(**self._options(contender, topic)).load()
+        return self._spark.read.format(contender.format).options(**self.options(contender, topic)).load()
 
     def _stream(self, contender: Contender, topic: Topic, **more: str) -> DataFrame:
-        options = {**self._options(contender, topic), **more}
+        options = {**self.options(contender, topic), **more}
         return self._spark.readStream.format(contender.format).options(**options).load()
 
     def timed(self, work: Callable[[], None]) -> Outcome:

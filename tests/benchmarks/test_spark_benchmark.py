@@ -11,7 +11,7 @@ import pytest
 from benchmarks.spark import command
 from benchmarks.spark.figures import CPU_GOAL, batch_rows, rate_rows
 from benchmarks.spark.topics import Content, Topic, fill
-from benchmarks.spark.works import CEILING, OURS, STOCK, Contender, Outcome
+from benchmarks.spark.works import CEILING, OURS, STOCK, Bench, Contender, Outcome
 
 from penstock.spark.fetching import read_range
 from penstock.spark.options import ReaderOptions
@@ -132,6 +132,16 @@ def test_a_quick_run_is_less_of_everything_and_keeps_what_is_said(arguments: lis
     assert quick.commits < usual.commits
     assert quick.ours_only
     assert command.parsed([*arguments, "--records", "5"]).records == 5
+
+
+def test_options_of_the_stock_connector_are_its_own() -> None:
+    options = command.parsed(["--stock-options", "kafka.max.poll.records=10000", "kafka.client.id=a=b"])
+    more = command.stock_options(options.stock_options)
+    assert more == {"kafka.max.poll.records": "10000", "kafka.client.id": "a=b"}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=SimpleNamespace(pid=1))))
+    bench = Bench(spark, "127.0.0.1:1", Path("unused"), more)
+    assert bench.options(STOCK, TOPIC) == bench.options(OURS, TOPIC) | more
+    assert "kafka.max.poll.records" not in bench.options(OURS, TOPIC)
 
 
 def test_apache_kafka_is_read_in_plain_topics_only() -> None:
