@@ -32,6 +32,7 @@ from penstock.replication.leadership import Leadership
 from penstock.replication.partition import Partition
 from penstock.testing.simulated_disk import FileNode
 from penstock.testing.simulated_files import SimulatedFiles
+from penstock.testing.simulation.cleanup import CLEANED
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.history import History, Place
 from penstock.testing.simulation.ledger import Batch, Ledger, Replica
@@ -291,6 +292,8 @@ class Observer:
     def _find(self, log: PartitionLog, before: int | None = None) -> Watched | None:
         found = self._replicas.get(id(log))
         if found is None:
+            if log.folder.rpartition("/")[2].rpartition("-")[0] in CLEANED:
+                return None  # those have rules of their own
             node = next((each for each in self._cluster.nodes if each.files is log.files), None)
             if node is None or _file(log, log.active.path) is None:
                 return None  # of nobody, or deleted while its first flush was under way
@@ -308,7 +311,8 @@ class Observer:
         name = log.folder.rpartition("/")[2]
         topic, _, index = name.rpartition("-")
         try:
-            topic_id = read_topic_id(log.files, log.folder) or b""
+            with cast("SimulatedFiles", log.files).operations.without_trouble():
+                topic_id = read_topic_id(log.files, log.folder) or b""
         except MetadataFileError:
             topic_id = b""
         key = topic, int(index), topic_id
@@ -358,6 +362,7 @@ def observed(observer: Observer) -> Iterator[None]:
         (Partition, "_advance", lambda partition, given: observer.advanced(partition)),
         (SimulatedNode, "replace_disk", lambda node, given: observer.ended_badly(node)),
         (SimulatedFiles, "corrupt", lambda files, given: observer.disk_harmed(files)),
+        (SimulatedFiles, "wipe", lambda files, given: observer.disk_harmed(files)),
     ]
     replaced: list[tuple[type, str, Callable[..., Any]]] = [
         (owner, name, _telling(getattr(owner, name), tell)) for owner, name, tell in told

@@ -16,14 +16,16 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
 from penstock.cluster.tree import Operation
 from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulation import cleanup
 from penstock.testing.simulation.checks import commit_findings, findings, unseen_records
+from penstock.testing.simulation.cleanup import Cleanup
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.faults import Fault, format_schedule, random_schedule
 from penstock.testing.simulation.hand import LONGEST_WAIT_S, Hand
@@ -79,8 +81,8 @@ class Durability(Enum):
     """How much of a run's records the brokers may lose, drawn from the seed.
 
     Where a topic does not sync before it acknowledges, what all who are in sync lose at once is lost, and excused. So
-    that few acknowledgements are, such a topic takes part in five of eight runs, and in three of those one broker at
-    most ends other than in good order: then nothing of it may be lost.
+    that few acknowledgements are, such a topic takes part in five of eight runs. In four of those one broker at most
+    ends other than in good order: as long as it is not the only one in sync, nothing may be lost.
     """
 
     ALL_SYNCED = "every topic syncs before it acknowledges"
@@ -92,7 +94,7 @@ class Durability(Enum):
         return _DRAWN[SeededRandom(f"{seed}/durability").below(len(_DRAWN))]
 
 
-_DRAWN: Final = (*[Durability.ALL_SYNCED] * 3, *[Durability.ONE_FORGETS] * 3, *[Durability.ANY_FORGET] * 2)
+_DRAWN: Final = (*[Durability.ALL_SYNCED] * 3, *[Durability.ONE_FORGETS] * 4, Durability.ANY_FORGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
     with determined(trace) as collect:
         run = _Run(seed, chosen, trace)
         try:
-            with observed(run.observer):
+            with observed(run.observer), ExitStack() as run.watching:
                 run.live()
             collect()
             if run.scheduler.failure is not None:
@@ -189,22 +191,28 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
 class _Run:
     def __init__(self, seed: int, plan: Plan, trace: Trace) -> None:
         self.plan = plan
+        self.watching = ExitStack()
         durability = Durability.of(seed)
         self.topics = plan.topics(durability)
         self.scheduler = Scheduler(seed, trace)
-        clients = plan.writers + plan.readers + 1 + (not plan.is_alone)
+        self.has_cleanup = cleanup.is_drawn(seed)
+        clients = plan.writers + plan.readers + 1 + (not plan.is_alone) + self.has_cleanup
         self.cluster = SimulatedCluster(
             self.scheduler,
             seed,
             brokers=plan.brokers,
             spares=0 if plan.is_alone else 1,
             clients=clients,
-            settings=SETTINGS if plan.is_alone else REPLICATED,
+            settings={
+                **(SETTINGS if plan.is_alone else REPLICATED),
+                **(cleanup.SETTINGS if self.has_cleanup else {}),
+            },
         )
         self.history = History()
         self.hand = Hand(self.cluster, seed)
         self.observer = Observer(self.cluster, self.history)
         self.operator: Operator | None = None
+        self.cleanup: Cleanup | None = None
         self.audit = TreeAudit(self.cluster.tree.state, self.observer.complain)
         if not plan.is_alone:
             self.cluster.tree.audit = self._tree_changes
@@ -238,6 +246,10 @@ class _Run:
         readers = [Reader(next(hosts), cluster.bootstrap, history, topics) for _ in range(plan.readers)]
         if not plan.is_alone:
             self.operator = Operator(next(hosts), cluster.bootstrap, history, self.topics, self._broker_ids, replicas=3)
+        if self.has_cleanup:
+            replicas = 1 if plan.is_alone else 3
+            self.cleanup = Cleanup(next(hosts), cluster, self.observer.complain, replicas=replicas)
+            self.watching.enter_context(cleanup.watched(self.cleanup))
         last_s = max((fault.at_s + fault.for_s for fault in self.schedule), default=plan.faults_s)
         self.scheduler.run_until(
             lambda: self.scheduler.now_s >= last_s and self.hand.is_over,
@@ -260,6 +272,9 @@ class _Run:
         if not self.plan.is_alone:
             self._await("all replicas are as long", lambda: not differences(cluster, only_lengths=True))
             found += differences(cluster)
+        if self.cleanup is not None:
+            self._await("what was deleted is gone everywhere", lambda: self.cleanup is None or self.cleanup.is_settled)
+            found += self.cleanup.findings()
         found += [told for each in self.observer.leaders() if (told := each[0].sequences(each[1])) is not None]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
@@ -289,11 +304,13 @@ class _Run:
             operator.is_released = True
             self._await("who runs the cluster is done", operator.task.done)
             operator.task.result()
-        for writer in writers:
-            writer.is_ending = True
-        self._await("what was sent is settled", lambda: all(writer.task.done() for writer in writers))
-        for writer in writers:
-            writer.task.result()
+        ending: list[Writer | Cleanup] = [*writers]
+        ending += [] if self.cleanup is None else [self.cleanup]
+        for each in ending:
+            each.is_ending = True
+        self._await("what was sent is settled", lambda: all(each.task.done() for each in ending))
+        for each in ending:
+            each.task.result()
         self._await("who follows has caught up", self._is_caught_up)
         for reader in readers:
             reader.is_ending = True
@@ -315,6 +332,7 @@ class _Run:
         report.schedule = format_schedule(self.schedule)
         report.faults = Counter(self.hand.done)
         report.changes = Counter() if self.operator is None else Counter(self.operator.done)
+        report.changes += Counter() if self.cleanup is None else self.cleanup.done
         report.sent, report.acknowledged = len(history.sent), history.acknowledgements
         report.given_up, report.read, report.commits = len(history.given_up), history.reads, history.commits
         report.excused, report.excused_commits = history.excused_records, history.excused_commits

@@ -1,0 +1,320 @@
+"""Topics of which old records go while everything else happens, and what may be missing from them.
+
+`table` is compacted; `window` has retention by size, in some runs by time, and its oldest records are deleted by
+request (DeleteRecords). One process writes to both, and to nothing else. Segments are small, so that there is something
+to do within seconds.
+
+Of the table the newest record of every key is there, a tombstone too, on every replica: what was acknowledged for a key
+is there unless something newer of that key is. Of the window everything is there from the start of a log to its end,
+and its start moves only as far as somebody asked for or as the segments that went had had their time, never above the
+watermark, and never back while a leader leads. What all live replicas were told to delete is nowhere in the end. An
+offset has the same record everywhere, and it was sent. Tombstones stay (delete.retention.ms is longer than a run): a
+replica that was away for longer than that keeps what they end, here as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from penstock.client.admin.async_admin import AsyncAdmin
+from penstock.client.admin.results import TopicSpec
+from penstock.client.errors import PenstockError, TopicExists
+from penstock.client.producer.async_producer import AsyncProducer
+from penstock.client.producer.delivery import Delivery
+from penstock.log.compaction.rounds import Compaction
+from penstock.log.folders import upkeep
+from penstock.log.partition_log import PartitionLog
+from penstock.log.trimming import enforce_retention
+from penstock.records import records_of, scan
+from penstock.runtime.randomness import Random, SeededRandom
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.history import FILLING
+from penstock.testing.simulation.nodes import SimulatedHost
+from penstock.testing.simulation.workload import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, new_producer
+
+TABLE: Final = "table"
+WINDOW: Final = "window"
+CLEANED: Final = frozenset({TABLE, WINDOW})
+SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "300"}
+"""Of brokers in a run that has these topics."""
+COMPACTIONS: Final = "compacted segments installed"
+RETENTIONS: Final = "segments let go by retention"
+DELETIONS: Final = "records deleted by request"
+
+_ONE_IN: Final = 3
+_SEGMENT_BYTES: Final = 6_144
+_WINDOW_BYTES: Final = 24_576
+_WINDOW_MS: Final = 2_500
+_KEYS: Final = 7
+_AGAIN_S: Final = 0.25
+_CALL_MS: Final = 2_500
+_TICK_S: Final = 0.02
+
+Key = bytes | None
+
+
+class Stored(NamedTuple):
+    """A record, and the epoch that it stands in a log with."""
+
+    key: Key
+    value: bytes | None
+    epoch: int
+
+    def __str__(self) -> str:
+        shown = "nothing" if self.value is None else repr(self.value[:16])
+        return f"{shown} for {self.key!r} of epoch {self.epoch}"
+
+
+def is_drawn(seed: int) -> bool:
+    """Whether the run of a seed has these topics."""
+    return not SeededRandom(f"{seed}/cleanup").below(_ONE_IN)
+
+
+class Cleanup:
+    """The two topics of a run. `complain` is given a sentence for each rule that is broken."""
+
+    def __init__(
+        self, host: SimulatedHost, cluster: SimulatedCluster, complain: Callable[[str | None], None], *, replicas: int
+    ) -> None:
+        self.host = host
+        self.done: Counter[str] = Counter()
+        self.is_ending = False
+        self._cluster = cluster
+        self._complain = complain
+        self._replicas = replicas
+        self._random: Random = SeededRandom(f"{host.random.seed}/cleanup")
+        self._sent: dict[str, dict[bytes, Key]] = {TABLE: {}, WINDOW: {}}
+        self._acknowledged: dict[str, dict[int, tuple[Key, bytes | None]]] = {TABLE: {}, WINDOW: {}}
+        self._numbers = 0
+        self._requested = 0
+        """Below it somebody has asked for the records of the window to be deleted."""
+        self._deleted = 0
+        """Below it they were, on every replica."""
+        self._starts: dict[tuple[int, int], int] = {}
+        self.task = host.spawn(self._run())
+        cluster.network.kernel.call_later(_TICK_S, self._tick)
+
+    # --- work
+
+    async def _run(self) -> None:
+        bootstrap = self._cluster.bootstrap
+        admin = AsyncAdmin(
+            bootstrap,
+            client_id=self.host.name,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        )
+        timed = self._random.below(2)
+        table = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.05"}
+        window = {"retention.bytes": str(_WINDOW_BYTES), "retention.ms": str(_WINDOW_MS if timed else -1)}
+        for name, settings in ((TABLE, table), (WINDOW, window)):
+            await self._make(
+                admin, name, {"segment.bytes": str(_SEGMENT_BYTES), "file.delete.delay.ms": "50", **settings}
+            )
+        producer = new_producer(bootstrap, self.host.name)
+        await producer.start()
+        while not self.is_ending:
+            deliveries = [await self._send(producer) for _ in range(1 + self._random.below(6))]
+            for name, key, value, delivery in deliveries:
+                await self._settle(name, key, value, delivery)
+            if not self._random.below(12):
+                await self._delete(admin)
+            await asyncio.sleep(self._random.uniform(0.0, 0.12))
+        await producer.close()
+        await admin.close()
+
+    async def _make(self, admin: AsyncAdmin, name: str, settings: Mapping[str, str]) -> None:
+        while True:
+            try:
+                await admin.create_topic(TopicSpec(name, 1, self._replicas, config=dict(settings)), timeout_ms=_CALL_MS)
+            except TopicExists:
+                return  # by an attempt that nobody answered
+            except PenstockError:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def _send(self, producer: AsyncProducer[bytes, bytes]) -> tuple[str, Key, bytes | None, Delivery]:
+        random = self._random
+        name = TABLE if random.below(2) else WINDOW
+        key = None if name == WINDOW else b"key-%d" % random.below(_KEYS)
+        self._numbers += 1
+        value: bytes | None = b"%d:" % self._numbers + FILLING[: random.below(1_500)]
+        if name == TABLE and not random.below(6):
+            value = None
+        if value is not None:
+            self._sent[name][value] = key
+        return name, key, value, await producer.enqueue(name, value, key, partition=0)
+
+    async def _settle(self, name: str, key: Key, value: bytes | None, delivery: Delivery) -> None:
+        try:
+            stored = await delivery
+        except PenstockError:
+            return
+        before = self._acknowledged[name].get(stored.offset)
+        if before is not None:
+            self._complain(f"{name}-0: offset {stored.offset} was given to {before[1]!r:.20} and to {value!r:.20}")
+        self._acknowledged[name][stored.offset] = key, value
+
+    async def _delete(self, admin: AsyncAdmin) -> None:
+        """Ask for the oldest records of the window to go; mostly some, now and then all that are known."""
+        known = max(self._acknowledged[WINDOW], default=-1) + 1
+        offset = known if not self._random.below(4) else self._requested + self._random.below(1 + known // 3)
+        offset = min(offset, known)
+        if offset <= self._requested:
+            return
+        self._requested = offset
+        everybody = self._everybody()
+        try:
+            outcome = (await admin.delete_records({(WINDOW, 0): offset}, timeout_ms=_CALL_MS))[WINDOW, 0]  # type: ignore[index]
+        except PenstockError:
+            return
+        if isinstance(outcome, PenstockError):
+            return
+        self.done[DELETIONS] += 1
+        # Who is away when they go may come back with them, and lead.
+        if everybody and everybody == self._everybody():
+            self._deleted = max(self._deleted, offset)
+
+    def _everybody(self) -> list[tuple[str, int]]:
+        """The brokers' lives, if all of them serve."""
+        nodes = self._cluster.nodes
+        return [(node.name, node.lives) for node in nodes] if all(node.is_ready for node in nodes) else []
+
+    # --- while it goes on
+
+    def _tick(self) -> None:
+        for node in self._cluster.nodes:
+            partition = node.broker.replicas.get(WINDOW, 0) if node.broker is not None and node.is_ready else None
+            if partition is None or partition.leadership is None or partition.log.failure is not None:
+                continue
+            leading, start = (partition.leadership.epoch, node.lives), partition.log.log_start_offset
+            before = self._starts.get(leading, 0)
+            if start < before:
+                self._complain(f"{WINDOW}-0: the log of {node.name}, which leads, begins at {start} after {before}")
+            self._starts[leading] = start
+        self._cluster.network.kernel.call_later(_TICK_S, self._tick)
+
+    def let_go(self, log: PartitionLog, start: int, rows: list[tuple[int, int]], now_ms: int) -> None:
+        """Retention has let segments go; `rows` were the log's, by first offset and newest time, `start` its start."""
+        settings = log.settings
+        ends = [base for base, _ in rows[1:]] + [log.log_end_offset]
+        gone = [
+            (base, newest_ms, end)
+            for (base, newest_ms), end in zip(rows, ends, strict=True)
+            if end <= log.log_start_offset
+        ]
+        self.done[RETENTIONS] += len(gone)
+        if log.log_start_offset > log.high_watermark:
+            self._complain(f"{log.folder}: it begins at {log.log_start_offset}, above {log.high_watermark}")
+        for base, newest_ms, end in gone:
+            is_old = 0 <= settings.retention_ms < now_ms - newest_ms
+            is_too_much = 0 <= settings.retention_bytes <= log.size
+            if not (end <= start or (settings.deletes and (is_old or is_too_much))):
+                self._complain(
+                    f"{log.folder}: {base}..{end - 1} is let go, {log.size} bytes are left, and nothing is over"
+                )
+
+    # --- in the end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every replica of the window begins where it was told to."""
+        return all(log.log_start_offset >= self._deleted for _, log in self._logs(WINDOW))
+
+    def findings(self) -> list[str]:
+        found: list[str] = []
+        for name, judge in ((TABLE, self._judge_table), (WINDOW, self._judge_window)):
+            logs = [(broker, log, _records(log)) for broker, log in self._logs(name)]
+            everything: dict[int, Stored] = {}
+            for broker, log, records in logs:
+                found += self._judge_records(f"{name}-0 of {broker}", name, log, records, everything)
+            for broker, log, records in logs:
+                found += judge(f"{name}-0 of {broker}", log, records, everything)
+        return found
+
+    def _judge_records(
+        self, where: str, name: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    ) -> Iterator[str]:
+        for offset, stored in records.items():
+            other = everything.setdefault(offset, stored)
+            if other != stored:
+                yield f"{where}: at {offset} is {stored}, elsewhere {other}"
+            if stored.value is not None and self._sent[name].get(stored.value, b"nobody") != stored.key:
+                yield f"{where}: at {offset} is {stored}, which nobody sent"
+            told = self._acknowledged[name].get(offset)
+            if told is not None and told != (stored.key, stored.value):
+                yield f"{where}: at {offset} is {stored}, where {told[1]!r:.20} for {told[0]!r} was acknowledged"
+
+    def _judge_table(
+        self, where: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    ) -> Iterator[str]:
+        if log.log_start_offset:
+            yield f"{where} begins at {log.log_start_offset}"
+        newest = {stored.key: offset for offset, stored in sorted(everything.items())}
+        for offset, (key, _) in sorted(self._acknowledged[TABLE].items()):
+            if offset > newest.get(key, -1):
+                yield f"{where}: the newest of {key!r} was acknowledged at {offset}, and is lost"
+        for key, offset in newest.items():
+            if offset not in records:
+                yield f"{where} lacks {everything[offset]} at {offset}, which is the newest of {key!r}"
+
+    def _judge_window(
+        self, where: str, log: PartitionLog, records: dict[int, Stored], everything: dict[int, Stored]
+    ) -> Iterator[str]:
+        start = log.log_start_offset
+        missing = [offset for offset in range(start, log.log_end_offset) if offset not in records]
+        if missing:
+            yield f"{where} begins at {start}, and lacks {missing[:3]} of its {log.log_end_offset}"
+        beyond = [offset for offset in self._acknowledged[WINDOW] if offset >= log.log_end_offset]
+        if beyond:
+            yield f"{where} ends at {log.log_end_offset}, and {max(beyond)} was acknowledged"
+
+    def _logs(self, name: str) -> Iterator[tuple[str, PartitionLog]]:
+        for node in self._cluster.nodes:
+            partition = None if node.broker is None else node.broker.replicas.get(name, 0)
+            if partition is not None:
+                yield node.name, partition.log
+
+
+def _records(log: PartitionLog) -> dict[int, Stored]:
+    found: dict[int, Stored] = {}
+    for index in range(log.segment_count):
+        segment = log.segment_at(index)
+        data = segment.file.read_at(0, segment.size)
+        for header in scan(data).headers:
+            for record in records_of(data, header):
+                if record.offset >= log.log_start_offset:
+                    found[record.offset] = Stored(record.key, record.value, header.leader_epoch)
+    return found
+
+
+@contextmanager
+def watched(cleanup: Cleanup) -> Iterator[None]:
+    """The real code tells what it lets go and what it compacts, for the time of a run."""
+    install = Compaction.install
+
+    def retained(log: PartitionLog, now_ms: int, *given: Any) -> list[str]:
+        table, active = log.table, log.active
+        rows = [(table[index].base_offset, table[index].max_timestamp) for index in range(len(table))]
+        rows.append((active.base_offset, active.max_timestamp))
+        start = log.log_start_offset
+        doomed = enforce_retention(log, now_ms, *given)
+        if doomed:
+            cleanup.let_go(log, start, rows, now_ms)
+        return doomed
+
+    def installed(compaction: Compaction, log: PartitionLog, *given: Any) -> None:
+        install(compaction, log, *given)
+        cleanup.done[COMPACTIONS] += 1
+
+    with (
+        mock.patch.object(upkeep, "enforce_retention", retained),
+        mock.patch.object(Compaction, "install", installed),
+    ):
+        yield

@@ -1,0 +1,85 @@
+"""Runs in which logs are compacted, let go by retention and deleted by request; and what of that would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.log.compaction.filtering import BatchCleaner
+from penstock.log.retention import SizeRetention, StartOffsetRetention
+from penstock.replication.partition import Partition
+from penstock.testing.simulation.cleanup import COMPACTIONS, DELETIONS, RETENTIONS, is_drawn
+from penstock.testing.simulation.run import Plan, simulate
+
+QUIET = Plan(brokers=3, schedule=())
+SEEDS = [seed for seed in range(40) if is_drawn(seed)]
+
+
+def test_a_third_of_the_seeds_has_topics_of_which_old_records_go() -> None:
+    assert 200 < sum(map(is_drawn, range(900))) < 400
+
+
+@pytest.mark.parametrize(
+    "plan", [QUIET, Plan(brokers=1, schedule=()), Plan(brokers=3)], ids=["quiet", "alone", "faults"]
+)
+def test_nothing_goes_but_what_may(plan: Plan) -> None:
+    report = simulate(SEEDS[0], plan)
+    assert not report.problem, "\n".join([*report.last_lines, report.schedule, report.problem])
+    assert report.changes[COMPACTIONS] > 10
+    assert report.changes[RETENTIONS] > 3
+    assert report.changes[DELETIONS] > 0
+
+
+def _newest_is_none(real: Callable[..., None]) -> Callable[..., None]:
+    """Every record seems to be followed by a newer one of its key."""
+
+    def begin(cleaner: BatchCleaner, newest: dict[bytes, int], *given: Any, **named: Any) -> None:
+        real(cleaner, {key: offset + 1 for key, offset in newest.items()}, *given, **named)
+
+    return begin
+
+
+def _one_more(real: Callable[..., int]) -> Callable[..., int]:
+    def expired(policy: SizeRetention, segments: Any, log: Any, now_ms: int) -> int:
+        return min(real(policy, segments, log, now_ms) + 1, len(segments) - 1)
+
+    return expired
+
+
+def _start_ignored(real: Callable[..., None]) -> Callable[..., None]:
+    def followed(partition: Partition, high_watermark: int, log_start: int) -> None:
+        real(partition, high_watermark, 0)
+
+    return followed
+
+
+def _half_a_batch(real: Callable[..., int]) -> Callable[..., int]:
+    """Segments go that only begin below the start."""
+
+    def expired(policy: StartOffsetRetention, segments: Any, log: Any, now_ms: int) -> int:
+        return sum(segment.base_offset < log.start_offset for segment in list(segments)[:-1])
+
+    return expired
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "harm", "told"),
+    [
+        (BatchCleaner, "__init__", _newest_is_none, "the newest of"),
+        (SizeRetention, "expired", _one_more, "nothing is over"),
+        (StartOffsetRetention, "expired", _half_a_batch, "nothing is over"),
+        (Partition, "followed", _start_ignored, "what was deleted is gone everywhere"),
+    ],
+)
+def test_what_may_not_go_and_does_is_found(
+    owner: type, name: str, harm: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, harm(getattr(owner, name)))
+    problems = []
+    for seed in SEEDS[:3]:
+        problems.append(simulate(seed, QUIET).problem)
+        if told in problems[-1]:
+            return
+    pytest.fail(f"not found: {problems}")
