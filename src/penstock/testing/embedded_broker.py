@@ -22,8 +22,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
 from penstock.cluster.topics import NewTopic
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 120.0
 _DAY_MS = 86_400_000
 
 

@@ -12,10 +12,10 @@ loopback. Their data is in a temporary folder unless one is given. Leaving the b
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ _HOST: Final = "127.0.0.1"
 _LOG_FILE: Final = "zookeeper.log"
 _TICK_MS: Final = 500  # sessions of a second and more, for tests that wait for their end
 _POLL_S: Final = 0.05
+_START_TIMEOUT_S: Final = 120.0  # machines that test are busy
 
 
 class _Folder:
@@ -43,13 +44,31 @@ class _Folder:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
+class _Ports:
+    """Ports of the loopback that nobody else is given for as long as the owner of this object lives.
+
+    Their sockets are bound and do not listen, so a server can listen beside them, stop, and listen again.
+    """
+
+    def __init__(self, count: int) -> None:
+        reserved = [PortReservation(_HOST, 0) for _ in range(count)]
+        self.numbers = [each.port for each in reserved]
+        self.release = weakref.finalize(self, _release, reserved)
+
+
+def _release(reserved: Sequence[PortReservation]) -> None:
+    for each in reserved:
+        each.release()
+
+
 class ZooKeeperServer:
     """One server. Its log is in its data folder."""
 
     def __init__(self, data_dir: str | None = None, *, port: int = 0, tick_ms: int = _TICK_MS) -> None:
         self._folder = _Folder(data_dir)
         self.data_dir = str(self._folder.path)
-        settings = ServerSettings(self.data_dir, port or free_ports(1)[0], tick_ms=tick_ms)
+        self._ports = _Ports(0 if port else 1)
+        settings = ServerSettings(self.data_dir, port or self._ports.numbers[0], tick_ms=tick_ms)
         self._process = _LoggedProcess(settings)
 
     @property
@@ -69,7 +88,7 @@ class ZooKeeperServer:
         """ZooKeeperNotStarted. Also after `stop` or `kill`, with the data that was there."""
         self._process.start()
         try:
-            self._process.server.wait_until_serving()
+            self._process.server.wait_until_serving(_START_TIMEOUT_S)
         except BaseException:
             self._process.server.kill()
             raise
@@ -92,6 +111,7 @@ class ZooKeeperServer:
             return self.start()
         except BaseException:
             self._folder.remove()
+            self._ports.release()
             raise
 
     def __exit__(
@@ -99,6 +119,7 @@ class ZooKeeperServer:
     ) -> None:
         self.stop()
         self._folder.remove()
+        self._ports.release()
 
 
 class ZooKeeperEnsemble:
@@ -106,7 +127,8 @@ class ZooKeeperEnsemble:
 
     def __init__(self, size: int = 3, data_dir: str | None = None, *, tick_ms: int = _TICK_MS) -> None:
         self._folder = _Folder(data_dir)
-        ports = free_ports(3 * size)
+        self._ports = _Ports(3 * size)
+        ports = self._ports.numbers
         members = tuple(Member(at + 1, _HOST, ports[size + at], ports[2 * size + at]) for at in range(size))
         self._processes = [
             _LoggedProcess(
@@ -135,13 +157,13 @@ class ZooKeeperEnsemble:
             for process in self._processes:
                 process.start()
             for server in self.servers:
-                server.wait_until_serving()
+                server.wait_until_serving(_START_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
         return self
 
-    def leader(self, timeout_s: float = 30.0) -> ZooKeeperProcess:
+    def leader(self, timeout_s: float = _START_TIMEOUT_S) -> ZooKeeperProcess:
         """The server that leads. TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -160,6 +182,7 @@ class ZooKeeperEnsemble:
             return self.start()
         except BaseException:
             self._folder.remove()
+            self._ports.release()
             raise
 
     def __exit__(
@@ -167,6 +190,7 @@ class ZooKeeperEnsemble:
     ) -> None:
         self.stop()
         self._folder.remove()
+        self._ports.release()
 
 
 class _LoggedProcess:
@@ -180,14 +204,3 @@ class _LoggedProcess:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / _LOG_FILE, "ab") as log:
             self.server.start(output=log)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody has now, all different."""
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for _ in range(count):
-            reservation = PortReservation(_HOST, 0)
-            held.callback(reservation.release)
-            found.append(reservation.port)
-        return found

@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.cluster_stories import broker, run
 from tests.cluster.controller_stories import AnyConfig, Held, asks_isr, given, only, rules_of
 from tests.cluster.zookeeper.tree_stories import Heard, Proxy, ZooKeeperTrees
+from tests.timeouts import PATIENCE_S
 
 from penstock.cluster import paths
 from penstock.cluster.controller import Controller
@@ -34,7 +35,7 @@ class Waited(Held):
         self.publish = lambda _: self._news.set()
 
     async def until(self, condition: Callable[[ClusterImage], object]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition(self.controller.image):
                 self._news.clear()
                 await self._news.wait()

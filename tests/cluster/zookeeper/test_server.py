@@ -14,6 +14,8 @@ from pathlib import Path
 from socket import create_server
 
 import pytest
+from tests.ports import free_port, free_ports
+from tests.timeouts import PATIENCE_S, until
 
 from penstock.cluster.zookeeper_address import ServerAddress
 from penstock.cluster.zookeeper_diagnosis import Condition, Health, four_letters, health_of
@@ -21,7 +23,7 @@ from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
 from penstock.cluster.zookeeper_jars import NAMES, find_jars
 from penstock.cluster.zookeeper_server import ZooKeeperProcess
 from penstock.cluster.zookeeper_settings import Member, ServerSettings, config_text, parse_members
-from penstock.testing.zookeeper import ZooKeeperServer, free_ports
+from penstock.testing.zookeeper import ZooKeeperServer
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) +\S+: .*")
 
@@ -102,6 +104,7 @@ def test_a_server_is_not_asked_before_it_has_its_data(tmp_path: Path, monkeypatc
         return health_of(server, timeout_s)
 
     monkeypatch.setattr("penstock.cluster.zookeeper_server.health_of", asked)
+    monkeypatch.setattr("penstock.cluster.zookeeper_server._SNAPSHOT_PATIENCE_S", PATIENCE_S)
     for _ in range(2):
         begun_s = time.time()
         with ZooKeeperServer(str(tmp_path)):
@@ -114,16 +117,16 @@ def test_a_server_in_a_folder_with_a_strange_name_serves_and_keeps_its_data_over
     folder = tmp_path / "a b ö"
     with ZooKeeperServer(str(folder)) as server:
         address = ServerAddress("127.0.0.1", server.port)
-        assert health_of(address).mode == "standalone"
-        assert four_letters(address, "ruok", 5) == "imok"
+        assert health_of(address, PATIENCE_S).mode == "standalone"
+        assert four_letters(address, "ruok", PATIENCE_S) == "imok"
         server.pause()
         assert health_of(address, 0.2).condition is Condition.SILENT
         server.resume()
-        assert health_of(address).condition is Condition.SERVING
+        assert health_of(address, PATIENCE_S).condition is Condition.SERVING
         server.kill()
-        assert health_of(address).condition is Condition.REFUSED
+        assert health_of(address, PATIENCE_S).condition is Condition.REFUSED
         server.start()
-        assert health_of(address).condition is Condition.SERVING
+        assert health_of(address, PATIENCE_S).condition is Condition.SERVING
     assert not server.is_running
     lines = (folder / "zookeeper.log").read_text().splitlines()
     assert [line for line in lines if not LINE.fullmatch(line)] == []
@@ -168,12 +171,12 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def told(arguments: Sequence[str]) -> tuple[int, str]:
     with command(*arguments) as process:
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=PATIENCE_S)
         return process.returncode, error
 
 
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with command("--data-dir", str(tmp_path / "zk"), "--port", str(port), "--log-level", "info") as process:
         assert process.stderr is not None
         lines: list[str] = []
@@ -182,9 +185,9 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
             if "zookeeper.connect=" in line:
                 break
         assert f"serves 127.0.0.1:{port} (standalone)" in lines[-1]
-        assert health_of(ServerAddress("127.0.0.1", port)).condition is Condition.SERVING
+        assert health_of(ServerAddress("127.0.0.1", port), PATIENCE_S).condition is Condition.SERVING
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=30)
+        _, rest = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         lines += rest.splitlines()
         assert lines[-1].endswith("stopped")
@@ -193,16 +196,14 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 
 def test_a_server_does_not_outlive_a_command_that_was_killed(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with command("--data-dir", str(tmp_path / "zk"), "--port", str(port)) as process:
         assert process.stderr is not None
         assert any("serves" in line for line in process.stderr)
         process.kill()
         # Its end closes the pipe, which the server shares; and its port, a moment later.
         process.stderr.read()
-    deadline_s = time.monotonic() + 10
-    while health_of(ServerAddress("127.0.0.1", port)).condition is not Condition.REFUSED:
-        assert time.monotonic() < deadline_s
+    until(lambda: health_of(ServerAddress("127.0.0.1", port)).condition is Condition.REFUSED, "its port is closed")
 
 
 def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_port_that_is_in_use_is_told_before_anything_is_started(tmp_path: Path
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    code, error = told(["--data-dir", str(tmp_path / "file"), "--port", str(free_ports(1)[0])])
+    code, error = told(["--data-dir", str(tmp_path / "file"), "--port", str(free_port())])
     assert code == 1
     assert f"Data folder {tmp_path}/file cannot be used: File exists." in error
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.cluster.zookeeper.tree_stories import Heard, Trees, live
+from tests.timeouts import PATIENCE_S
 
 from penstock.cluster.errors import (
     BadVersion,
@@ -230,7 +231,7 @@ def test_whoever_reads_when_told_has_seen_the_last_change_in_the_end(trees: Tree
                 await tree.set("/a", b"%d" % n)
 
         writing = asyncio.ensure_future(write())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while seen != b"200":
                 await news.wait()
                 news.clear()
