@@ -1,5 +1,7 @@
 """`make bench`: every benchmark, or those named by ARGS, one after the other, each beside its peer in the same run.
 
+Between two of them it waits until the machine is quiet again. One that fails does not keep the others from running.
+
 make bench ARGS="records_codec log_append"
 make bench ARGS="peers --without-0.9"         the options of one benchmark; --help lists them
 make bench ARGS=page                          docs/benchmarks.md, its pictures and the README's figures
@@ -10,11 +12,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.results import Machine
+from benchmarks.results import QUIET_LOAD, Machine
 
 BENCHMARKS: Final = {
     "peers": "our broker beside Apache Kafka 4.3 and 0.9.0.1, same clients, alternating rounds",
@@ -47,6 +51,8 @@ TAKES: Final = {
     "activity_sustained": "fifty minutes",
 }
 PAGE: Final = "page"
+_SETTLE_S, _LOOK_S = 300.0, 2.0
+_BY_A_SIGNAL: Final = 128
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,8 +77,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options and (len(names) != 1 or names[0] == PAGE):
         parser.error(f"options ({' '.join(options)}) need the name of one benchmark before them")
     print(Machine.here())
-    for name in names:
-        run(name, options)
+    failed = []
+    for number, name in enumerate(names):
+        if number and name != PAGE:
+            settle()
+        try:
+            run(name, options)
+        except SystemExit as ended:
+            # One that was terminated ends all; so does one that runs alone.
+            if len(names) == 1 or (isinstance(ended.code, int) and ended.code >= _BY_A_SIGNAL):
+                raise
+            print(f"{name} failed: {ended.code}")
+            failed.append(name)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def settle() -> None:
+    """Wait for the load of the benchmark before to pass, for some minutes at most."""
+    until_s = time.monotonic() + _SETTLE_S
+    while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
 
 
 def run(name: str, options: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +53,44 @@ def test_a_named_benchmark_can_be_called_and_says_when_its_result_is_kept(
     help_text = " ".join(capsys.readouterr().out.split())
     assert "--keep-result" in help_text
     assert "kept in benchmarks/results/ if the run is complete" in help_text
+
+
+def test_one_that_fails_does_not_keep_the_next_from_running_and_the_machine_is_quiet_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+    loads = iter([1.9, 0.9, 0.4])
+
+    def runs(name: str, code: int | str | None) -> None:
+        def main(_: object) -> None:
+            happened.append(name)
+            if code is not None:
+                raise SystemExit(code)
+
+        monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "main", main)
+
+    def load() -> tuple[float, float, float]:
+        happened.append(f"load {next(loads)}")
+        return float(happened[-1].split()[1]), 0.0, 0.0
+
+    monkeypatch.setattr(os, "getloadavg", load)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    runs("log_append", "a goal is missed")
+    runs("log_lookup", None)
+    with pytest.raises(SystemExit, match="failed: log_append"):
+        bench(["log_append", "log_lookup"])
+    assert happened == ["log_append", "load 1.9", "load 0.9", "load 0.4", "log_lookup"]
+
+
+def test_one_that_is_terminated_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(_: object) -> None:
+        raise SystemExit(128 + 15)
+
+    monkeypatch.setattr(log_append, "main", terminated)
+    monkeypatch.setattr(log_lookup, "main", lambda _: pytest.fail("it ran"))
+    with pytest.raises(SystemExit) as ended:
+        bench(["log_append", "log_lookup"])
+    assert ended.value.code == 143
 
 
 # ---------------------------------------------------------------------------------------------- small runs
