@@ -339,12 +339,13 @@ def _bad_disk(drawing: _Drawing) -> None:
 
 
 def _clients_come_and_go(drawing: _Drawing) -> None:
-    """Clients are killed, paused or cut off, one after the other: shorter than their sessions or longer."""
+    """One client, or one after the other, is killed, paused or cut off: for less than its session or for longer."""
     rounds, gap_s = 2 + drawing.random.below(3), drawing.between(1.0, 4.0)
     at_s = drawing.begin(rounds * gap_s)
+    victims = [drawing.one_of(drawing.clients)] if drawing.random.below(2) else drawing.clients
     for number in range(rounds):
         kind = drawing.one_of((CRASH, CRASH, PAUSE, CUT))
-        drawing.add(at_s + number * gap_s, kind, drawing.one_of(drawing.clients), drawing.between(0.1, 2 * _SESSION_S))
+        drawing.add(at_s + number * gap_s, kind, drawing.one_of(victims), drawing.between(0.1, 2 * _SESSION_S))
 
 
 _STORIES_ALONE: Final = (_bad_disk, _bad_disk, _clients_come_and_go)

@@ -19,7 +19,6 @@ from unittest import mock
 from penstock.client.connection import Connection
 from penstock.client.consumer.chunks import Chunk
 from penstock.client.consumer.commits import Commits
-from penstock.client.consumer.engine import Engine
 from penstock.client.consumer.positions import Place
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import GroupError
@@ -411,16 +410,6 @@ def _acknowledge_doubtful(
     )
 
 
-def _places_as_they_were(self: Engine, wanted: frozenset[TopicPartition]) -> list[Place]:
-    before = self.__dict__.setdefault("places_before", {})
-    before.update(self.places)
-    fresh = _REAL_SET_PLACES(self, wanted)
-    for place in fresh:
-        if place.partition in before and before[place.partition].has_position:
-            place.seek(before[place.partition].position)
-    return fresh
-
-
 async def _commit_whatever_is_said(
     self: BrokerOffsetStore, connection: Connection, group: str, request: OffsetCommitRequest, timeout_ms: int
 ) -> None:
@@ -430,7 +419,6 @@ async def _commit_whatever_is_said(
 
 _REAL_REQUEUE = PartitionQueue.requeue
 _REAL_DECIDE = decide
-_REAL_SET_PLACES = Engine._set_places
 _REAL_STORE_COMMIT = BrokerOffsetStore._commit
 
 
@@ -650,11 +638,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "the consumer hands out what it had fetched of partitions that it has let go",
         ((Chunk, "is_stale", property(lambda self: False)),),
         (_found("is given offset … of …, which it has let go"),),
-    ),
-    "positions-survive-revocation": Mutation(
-        "the consumer goes on where it was when a partition comes back to it, whatever is committed",
-        ((Engine, "_set_places", _places_as_they_were),),
-        (_found("begins … at …, and … was committed"),),
     ),
     "rejected-commits-believed": Mutation(
         "the consumer takes a commit that was rejected for one that was not",
