@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -295,9 +294,7 @@ def test_a_reader_that_leaves_ends_it_even_if_nothing_comes(shell: Shell, filled
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"v0\n"
-        begun = time.monotonic()
         process.stdout.close()
         errors = process.stderr.read()
         process.wait(PATIENCE_S)
     assert (process.returncode, errors) == (141, b"")
-    assert time.monotonic() - begun < PATIENCE_S / 2

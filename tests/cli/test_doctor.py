@@ -100,7 +100,8 @@ def test_records_of_the_future(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("roomy")
 def test_the_clock_of_a_broker_is_read_by_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with EmbeddedBroker(str(tmp_path), http_port=free_port()) as broker:
+    monkeypatch.setattr("penstock.cli.doctor_cluster._HTTP_TIMEOUT_S", PATIENCE_S)
+    with EmbeddedBroker(str(tmp_path), http_port=0) as broker:
         shell = Shell(broker.address)
         options = ("doctor", "--format", "json", "--http-port", str(broker.http_port))
         healthy = json.loads(shell.done(*options))["findings"]

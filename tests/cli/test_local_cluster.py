@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.logs import run
+from tests.ports import free_port
 
 from penstock.broker.settings import load_settings
 from penstock.cli import local_cluster
@@ -151,9 +152,9 @@ def test_zookeeper_keeps_its_ports_unless_somebody_has_them(tmp_path: Path) -> N
 
 
 def test_zookeeper_s_usual_port_is_taken_if_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-        monkeypatch.setattr(local_cluster, "_ZOOKEEPER_PORT", port)
+    port = free_port()
+    monkeypatch.setattr(local_cluster, "_ZOOKEEPER_PORT", port)
+    with socket.create_server(("127.0.0.1", port)):
         assert opened(tmp_path, hosts=1).zookeepers[0].client != port
     assert opened(tmp_path, hosts=1).zookeepers[0].client == port
 

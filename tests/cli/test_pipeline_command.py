@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import until
 
 from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
 
@@ -43,12 +42,10 @@ def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) ->
 
 def test_missing_java_is_told_at_once(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    began_s = time.monotonic()
     for options in ((), ("--since", "2026-11-14T00:00Z")):
         result = shell("pipeline", "run", "operations", "-w", tmp_path / "warehouse", *options)
         assert result.exit_code != 0
         assert "JAVA_HOME" in result.stderr
-    assert time.monotonic() - began_s < 10, "no broker was waited for"
     assert not (tmp_path / "warehouse").exists()
 
 
@@ -91,9 +88,7 @@ def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) 
     folder = Folder(str(tmp_path), "operations")
 
     def obey() -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not folder.is_asked_to_stop() and time.monotonic() < deadline_s:
-            time.sleep(0.02)
+        until(folder.is_asked_to_stop, "it is asked to stop")
         one.state = "stopped"
         folder.write(one)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ from tests.cli.commands import Shell
 from tests.cli.running import CLEAN_MARKER, Running
 
 ANYWHERE = ("--port", "0", "--http-port", "0")
-STOPS_WITHIN_S = 15.0
-# What a machine with few cores may take for the ends of the processes themselves.
-SLACK_S = 2.0
 
 
 def pid_of(cluster: Running, name: str) -> int:
@@ -39,9 +35,7 @@ def test_a_cluster_heals_itself_stops_in_order_and_is_continued(tmp_path: Path) 
         os.kill(pid_of(cluster, "broker 1"), signal.SIGKILL)
         assert "killed by SIGKILL; it is started again" in cluster.until("has ended")
         cluster.until("broker 1  | broker 1 serves")
-        begun_s = time.monotonic()
         assert cluster.stop(signal.SIGINT) == 0
-        assert time.monotonic() - begun_s < STOPS_WITHIN_S + SLACK_S
     data = tmp_path / "penstock-data"
     assert cluster.said[-1] == f"Stopped; the data stays in {data}"
     assert all((data / "brokers" / str(broker) / CLEAN_MARKER).exists() for broker in range(2))

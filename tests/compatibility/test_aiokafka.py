@@ -26,6 +26,7 @@ from tests.compatibility.client_stories import (
     DoomedProcess,
     numbered,
 )
+from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -329,8 +330,10 @@ def test_records_and_commits_outlive_a_restart_of_the_broker(tmp_path: Any, topi
 
 def test_a_member_goes_on_through_a_restart_of_the_broker(tmp_path: Any, topic: str, group: str) -> None:
     async def story() -> None:
-        broker = await asyncio.to_thread(EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS).start)
-        address, port = broker.address, broker.port
+        port = free_port()
+        first = EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS)
+        broker = await asyncio.to_thread(first.start)
+        address = broker.address
         try:
             await send_all(address, topic, [b"before"])
             async with member(address, topic, group, session_timeout_ms=10_000) as consumer:

@@ -43,6 +43,7 @@ from tests.compatibility.client_stories import (
     DoomedProcess,
     numbered,
 )
+from tests.ports import free_port
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.records import scan
@@ -398,8 +399,8 @@ def test_a_static_member_comes_back_without_a_rebalance(address: str, topic: str
 
 
 def test_records_and_commits_outlive_a_restart_of_the_broker(tmp_path: Any, topic: str, group: str) -> None:
-    with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
-        port = broker.port
+    port = free_port()
+    with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) as broker:
         sending = Sending(producer_of(broker.address, enable_idempotence=True))
         for value in numbered(10):
             sending.send(topic, value, partition=0)
@@ -416,17 +417,18 @@ def test_records_and_commits_outlive_a_restart_of_the_broker(tmp_path: Any, topi
 
 
 def test_a_member_and_a_producer_go_on_through_a_restart_of_the_broker(tmp_path: Any, topic: str, group: str) -> None:
-    with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
-        address, port = broker.address, broker.port
+    port = free_port()
+    with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) as broker:
+        address = broker.address
         producer = producer_of(address, enable_idempotence=True)
         producer.produce(topic, b"before", partition=0)
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
         with member(address, topic, group, session_timeout_ms=10_000) as consumer:
             assert [record.value() for record in take(consumer, 1)] == [b"before"]
             broker.stop()
             producer.produce(topic, b"while it is down", partition=0)
             with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS):
-                assert producer.flush(20) == 0
+                assert producer.flush(PATIENCE_S) == 0
                 assert [record.value() for record in take(consumer, 1)] == [b"while it is down"]
 
 

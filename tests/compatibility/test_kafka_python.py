@@ -32,6 +32,7 @@ from tests.compatibility.client_stories import (
     numbered,
     unique,
 )
+from tests.ports import free_port
 from tests.timeouts import until
 
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -303,8 +304,9 @@ while True:
 
 
 def test_a_producer_goes_on_through_a_restart_of_the_broker(tmp_path: Any, topic: str) -> None:
-    with EmbeddedBroker(str(tmp_path), settings=BROKER_SETTINGS) as broker:
-        address, port = broker.address, broker.port
+    port = free_port()
+    with EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS) as broker:
+        address = broker.address
         lasting = DoomedProcess(LASTING, address, topic)
         assert lasting.wait_for_its_line() == b"0"
     with lasting, EmbeddedBroker(str(tmp_path), port=port, settings=BROKER_SETTINGS):

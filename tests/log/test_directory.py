@@ -23,6 +23,7 @@ from tests.log.directory_stories import (
     values_in,
     write_file,
 )
+from tests.timeouts import PATIENCE_S
 
 from penstock.log.errors import FolderInUse, LogFailed, TooManyOpenFiles
 from penstock.log.folders.directory import LogDirectory, Progress
@@ -98,7 +99,7 @@ def test_a_folder_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FolderInUse, match=f"process {process.pid}"):
             open_directory(PosixFiles(), str(tmp_path), cluster_id="c")
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     open_directory(PosixFiles(), str(tmp_path), cluster_id="c").close()
 
 

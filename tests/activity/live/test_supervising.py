@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 from tests.activity.live.runs import NOW_MS, HandMade, Heard, ScriptPlan, query, script_plan
 from tests.ports import free_port
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import PATIENCE_S, until
 
+from penstock.activity.live import supervising
 from penstock.activity.live.supervising import Drain, Supervisor
 from penstock.activity.live.supervising_kept import RunFailed
 from penstock.activity.live.supervising_plan import Plan
@@ -45,10 +45,7 @@ class Story:
         return self
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline_s, (self.heard.lines, self.error)
-            time.sleep(0.02)
+        until(condition, "it comes to that; heard so far: " + repr((self.heard.lines, self.error)))
 
     def until_it_runs(self) -> None:
         self.until(lambda: any(line.startswith("generator ready") for line in self.heard.lines))
@@ -79,10 +76,8 @@ def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) 
     story.until_it_runs()
     pids = story.supervisor.pids
     assert all(pids.values())
-    began_s = time.monotonic()
     story.stop.set()
     story.end()
-    assert time.monotonic() - began_s < 10
     assert story.code == 0
     assert not any(story.supervisor.pids.values())
     started = [line.split()[0] for line in story.heard.lines if "ready" in line]
@@ -104,11 +99,16 @@ def test_a_process_that_dies_is_started_again_and_that_is_told(stories: Callable
     assert story.code == 0
 
 
-def test_one_that_dies_again_and_again_ends_the_run_with_what_it_said(stories: Callable[..., Story]) -> None:
+def test_one_that_dies_again_and_again_ends_the_run_with_what_it_said(
+    stories: Callable[..., Story], tmp_path: Path
+) -> None:
+    came_up = str(tmp_path / "came up")
     story = stories(
-        broker_script="import socket, sys, time\n"
+        broker_script="import os, socket, sys\n"
         'listener = socket.create_server(("127.0.0.1", {port}))\n'
-        "time.sleep(1.5); sys.exit('the disk is full')"
+        f"if not os.path.exists({came_up!r}):\n"
+        f"    os.mkdir({came_up!r}); listener.accept()\n"
+        "sys.exit('the disk is full')"
     )
     story.end()
     assert isinstance(story.error, RunFailed)
@@ -136,14 +136,13 @@ def test_it_can_be_stopped_while_it_waits(stories: Callable[..., Story]) -> None
     assert not any(line.startswith("generator") for line in story.heard.lines)
 
 
-def test_a_child_that_hangs_is_killed_within_the_ten_seconds(stories: Callable[..., Story]) -> None:
+def test_a_child_that_hangs_is_killed(stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervising, "STOP_S", 2.0)
     hangs = "import time; print('up', flush=True); time.sleep(600)"
     story = stories(pipelines_script=hangs)
     story.until_it_runs()
-    began_s = time.monotonic()
     story.stop.set()
     story.end()
-    assert time.monotonic() - began_s < 10.5
     assert "pipelines did not end in time, and was killed" in story.heard.lines
 
 

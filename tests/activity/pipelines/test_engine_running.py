@@ -21,6 +21,7 @@ from tests.activity.pipelines.engine_worlds import (
     table,
     traffic,
 )
+from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
 from penstock.activity.clusters import Cluster
@@ -142,8 +143,8 @@ def test_a_second_run_goes_on_and_a_table_removed_meanwhile_is_told(
 @pytest.mark.long
 def test_a_broker_that_is_restarted_is_waited_for(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     data, events = str(tmp_path / "data"), traffic(20)
-    first = Broker(data, settings=KEPT).start()
-    port = first.port
+    port = free_port()
+    first = Broker(data, port=port, settings=KEPT).start()
     with Stream(spark, first.address, warehouse) as stream:
         send(first.address, events[:100])
         stream.until_read(100)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver, StoryFailed
 from tests.spark.cluster.test_standalone import log_of
@@ -55,8 +56,9 @@ class Frail:
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
-        self.now = Broker(self._folder).start()
-        self.address, self._port = self.now.address, self.now.port
+        self._port = free_port()
+        self.now = self.comes_back()
+        self.address = self.now.address
 
     def comes_back(self) -> Broker:
         self.now = Broker(self._folder, port=self._port).start()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from tests.ports import free_port
 from tests.spark.sink.sink_stories import our_line, refusal, rows, stored, values, write
 from tests.timeouts import PATIENCE_S
 
@@ -162,11 +162,9 @@ def test_a_topic_name_that_cannot_be_fails_in_one_line(spark: SparkSession, brok
 
 @pytest.mark.long
 def test_a_broker_that_is_not_there_fails_in_one_line(spark: SparkSession) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
     df = rows(spark, "('a') AS t(value)")
-    writer = df.write.format("penstock").option("kafka.bootstrap.servers", f"{address},{address[:-1]}0")
+    writer = df.write.format("penstock").option("kafka.bootstrap.servers", f"{address},{other}")
     with pytest.raises(Exception, match="no broker was found") as failed:
         writer.option("topic", "t").mode("append").save()
     assert address in our_line(str(failed.value))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.ports import free_port
 from tests.spark.sink.sink_stories import values
 from tests.timeouts import PATIENCE_S
 
@@ -78,9 +79,10 @@ def test_a_task_without_rows_opens_nothing() -> None:
 
 
 def test_a_broker_that_restarts_in_the_middle_of_a_task_costs_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    broker = Broker(str(tmp_path)).start()
+    port = free_port()
+    broker = Broker(str(tmp_path), port=port).start()
     broker.create_topic("views", 2)
-    options, port = options_for(broker, "views"), broker.port
+    options = options_for(broker, "views")
     restarted: list[Broker] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic
+from tests.ports import free_port
 from tests.spark.source.source_stories import (
     fill,
     log_of,
@@ -21,6 +21,7 @@ from tests.spark.source.source_stories import (
     remove_before,
     values_of,
 )
+from tests.timeouts import NEVER_MS, PATIENCE_MS
 
 from penstock.client.consumer.errors import RecordUnreadable
 from penstock.log.partition_log import PartitionLog
@@ -201,10 +202,8 @@ def test_a_topic_that_is_gone_is_not_waited_for_as_long_as_a_broker(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "_LOST_AFTER_MS", 200)
-    began = time.monotonic()
     with pytest.raises(DataLost, match="its topic is gone"):
-        values_of(broker.address, f"{topic}-not", 0, 10, poll_timeout_ms=20_000)
-    assert time.monotonic() - began < 10
+        values_of(broker.address, f"{topic}-not", 0, 10, poll_timeout_ms=NEVER_MS)
 
 
 def test_a_topic_that_was_made_again_is_known_by_its_id(broker: Broker, topic: str) -> None:
@@ -239,7 +238,7 @@ def test_damaged_bytes_are_told_with_their_offset(broker: Broker, topic: str) ->
 # ---------------------------------------------------------------------------------------------- brokers that go away
 
 
-def test_no_broker_at_all_is_told_in_one_line_within_the_time_out() -> None:
+def test_no_broker_at_all_is_told_in_one_line() -> None:
     with pytest.raises(
         ReadStalled, match=r"127.0.0.1:1: connection refused.*127.0.0.1:2: connection refused"
     ) as raised:
@@ -248,11 +247,11 @@ def test_no_broker_at_all_is_told_in_one_line_within_the_time_out() -> None:
 
 
 def test_a_broker_that_comes_back_is_waited_for(tmp_path: Path) -> None:
-    with Broker(str(tmp_path)) as first:
+    port = free_port()
+    with Broker(str(tmp_path), port=port) as first:
         first.create_topic("views", 1)
         fill(first, "views", range(100))
-        port = first.port
-        options = ReaderOptions(poll_timeout_ms=60_000, fetch_bytes=500, batch_rows=1)
+        options = ReaderOptions(poll_timeout_ms=PATIENCE_MS, fetch_bytes=500, batch_rows=1)
         reading = read_range(first.address, options, "views", 0, 0, 100)
         got = next(reading).num_rows
     restarted: list[Broker] = []
@@ -270,7 +269,7 @@ def test_a_broker_that_stays_away_is_given_up_in_one_line() -> None:
     with Broker() as broker:
         broker.create_topic("views", 1)
         fill(broker, "views", range(100))
-        options = ReaderOptions(poll_timeout_ms=700, request_timeout_ms=400, fetch_bytes=500, batch_rows=1)
+        options = ReaderOptions(poll_timeout_ms=3_000, request_timeout_ms=2_000, fetch_bytes=500, batch_rows=1)
         reading = read_range(broker.address, options, "views", 0, 0, 100)
         next(reading)
     with pytest.raises(ReadStalled, match=r"views-0 was read up to offset \d+ of 100.*pollTimeoutMs") as raised:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from tests.ports import free_port
 from tests.spark.tables.worlds import FIRST_MS, VIEWS, World, dead, once, places, reasons, rows, view
 from tests.timeouts import PATIENCE_S
 
@@ -432,9 +433,9 @@ def test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_la
     from tests.spark.tables.worlds import world_of
 
     data = tmp_path / "data"
-    with Broker(str(data)) as broker:
+    port = free_port()
+    with Broker(str(data), port=port) as broker:
         broker.create_topic("views", 1)
-        port = broker.port
         with world_of(broker, "views", tmp_path) as world:
             world.views(50)
             opened = world.make(schema=VIEWS, options={"kafkaConsumer.pollTimeoutMs": "1500"})
