@@ -233,6 +233,7 @@ def polled(consumer: Consumer[bytes, bytes], count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.long
 def test_brokers_do_not_wait_for_a_tree_that_is_gone_when_they_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

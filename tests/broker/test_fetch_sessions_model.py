@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.consumer.fetcher import FetchSessionHandler
@@ -363,6 +364,7 @@ STEPS = (
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2), conversations(*STEPS))
 def test_what_kafka_pythons_client_believes_after_a_fetch_that_went_well_is_so(slots: int, steps: list[Any]) -> None:

@@ -223,6 +223,7 @@ def test_power_loss_at_every_write_of_a_clean_stop() -> None:
     run_everywhere(story, scenario)
 
 
+@pytest.mark.long
 def test_power_loss_during_recovery_itself() -> None:
     story = Story(producers=True)
 
