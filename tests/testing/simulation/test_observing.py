@@ -180,7 +180,9 @@ class Quick:
         self._path = paths.partition_state("quick", 0)
         self._stored: dict[str, Any] = {}
         self.nodes: list[Any] = [
-            SimpleNamespace(name=f"broker-{number}", broker_id=number, is_ready=True, files=SimulatedFiles())
+            SimpleNamespace(
+                name=f"broker-{number}", broker_id=number, is_ready=True, is_alive=True, files=SimulatedFiles()
+            )
             for number in range(3)
         ]
         tree = SimpleNamespace(state=SimpleNamespace(node=self._stored.get))
@@ -190,8 +192,8 @@ class Quick:
         ledger.committed_end = 10
         self.change(isr, elr, leader=isr[0])
 
-    def change(self, isr: Sequence[int], elr: Sequence[int] = (), leader: int = NO_LEADER) -> None:
-        state = PartitionState(leader, 0, tuple(isr), 0, elr=tuple(elr))
+    def change(self, isr: Sequence[int], elr: Sequence[int] = (), leader: int = NO_LEADER, epoch: int = 0) -> None:
+        state = PartitionState(leader, epoch, tuple(isr), 0, elr=tuple(elr))
         operation = Set(self._path, encode_partition_state(state), 0)
         self.observer.tree_changes([operation])
         self._stored[self._path] = SimpleNamespace(data=operation.data)
@@ -228,7 +230,7 @@ def test_who_joins_the_isr_again_has_everything_again() -> None:
 def test_who_is_dead_when_it_joins_has_nothing() -> None:
     story = Quick([0, 1])
     story.end(0)
-    story.nodes[0].is_ready = False
+    story.nodes[0].is_ready = story.nodes[0].is_alive = False
     story.change([1], leader=1)
     story.change([1, 0], leader=1)
     story.end(1)
@@ -241,6 +243,26 @@ def test_who_is_eligible_is_known_to_have_everything() -> None:
     assert not story.is_lost
     story.change([0], leader=0)  # and nobody is eligible any more
     assert story.is_lost
+
+
+def test_a_partition_in_which_nothing_was_committed_may_need_a_leader_that_somebody_chooses() -> None:
+    story = Quick([0])
+    story.observer.newest[story.place].committed_end = 0
+    story.end(0)
+    assert story.is_lost
+    assert story.observer.history.losses[story.place].end == 0
+
+
+def test_who_leads_after_a_loss_is_known_to_have_what_it_commits() -> None:
+    story = Quick([0])
+    story.end(0)
+    ledger = story.observer.newest[story.place]
+    story.change([0], leader=0, epoch=1)
+    ledger.committed_end = 5
+    story.change([0], leader=0, epoch=1)
+    assert ledger.committed_end == 5
+    story.end(0)
+    assert ledger.committed_end == 0
 
 
 def test_a_disk_that_is_harmed_holds_nothing_for_sure() -> None:

@@ -23,7 +23,7 @@ from penstock.client.offset_stores.base import NO_MEMBER, OffsetAndMetadata
 from penstock.client.offset_stores.base import Membership as Committer
 from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.cluster import paths
-from penstock.cluster.layout import NO_LEADER, PartitionState, decode_partition_state
+from penstock.cluster.layout import UNKNOWN_EPOCH, PartitionState, decode_partition_state
 from penstock.cluster.tree import Create, Operation, Set
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id
 from penstock.log.partition_log import PartitionLog
@@ -166,15 +166,15 @@ class Observer:
                 continue
             before, after = self._state(place), decode_partition_state(operation.path, operation.data)
             joined = set(after.isr) - set(() if before is None else before.isr)
-            if before is None or before.leader == NO_LEADER:
-                joined.add(after.leader)  # whatever it has is what is committed
-            ready = {node.broker_id: node.name for node in self._cluster.nodes if node.is_ready}
-            ledger.doubted -= {ready[broker] for broker in joined if broker in ready}
+            if before is None or after.leader_epoch > before.leader_epoch:
+                joined.add(after.leader)  # whatever it has is what is committed, unless it lacks something
+            registered = {node.broker_id: node.name for node in self._cluster.nodes if _is_registered(node)}
+            ledger.doubted -= {registered[broker] for broker in joined if broker in registered}
             if ledger.is_lost(self._trusted(after)):
                 self._lost(place, ledger)
 
     def _lost(self, place: Place, ledger: Ledger) -> None:
-        if ledger.committed_end:
+        if ledger.committed_end or place not in self.history.losses:
             self._cluster.trace.note("observer", f"{place} is lost up to {ledger.committed_end}")
             self.history.lost(place, ledger.committed_end)
             ledger.lose()
@@ -325,8 +325,15 @@ class Observer:
 
 def _epoch(broker: Broker) -> int | None:
     """Of this life of a broker of several."""
-    cluster = broker.cluster
+    cluster = getattr(broker, "cluster", None)  # a broker that begins to start has none
     return cluster.broker_epoch if isinstance(cluster, Membership) else None
+
+
+def _is_registered(node: SimulatedNode) -> bool:
+    """Whether the cluster knows of this life of the broker, so that what it is said to have is said of this life."""
+    if node.is_ready or not node.is_alive or node.broker is None:
+        return node.is_ready
+    return _epoch(node.broker) not in (None, UNKNOWN_EPOCH)
 
 
 def _batch(header: BatchHeader) -> Batch:
