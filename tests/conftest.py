@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("penstock")
 
 # Most tests wait for sockets, processes and disks now and then: one worker for each core would leave the cores idle.
 WORKERS_PER_CORE = 2
+MOST_WORKERS = 8  # each may start a Spark session of a gigabyte
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -22,7 +23,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """What `-n auto` is; None leaves it to xdist, which reads that variable."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return WORKERS_PER_CORE * (os.cpu_count() or 1)
+    return min(WORKERS_PER_CORE * (os.cpu_count() or 1), MOST_WORKERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
