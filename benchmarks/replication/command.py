@@ -129,12 +129,13 @@ class Comparison:
     def run(self, parts: Sequence[str]) -> None:
         """NotInTime, NoAnswer, ServerFailed."""
         say: Say = self._say
+        # First of all: the loopback of a new namespace is down until then.
+        network = places.network(with_cuts=places.is_in_a_namespace())
         others = [part for part in parts if part != FAILOVER]
         if others:
             with self._clusters(LOADED, Loopback()) as contenders:
                 Run(self.figures, self.load, contenders, say, others).run()
         if FAILOVER in parts:
-            network = places.network(with_cuts=places.is_in_a_namespace())
             faults = [fault for fault in Fault if fault is not Fault.CUT or network.can_cut]
             for setup in SETUPS:
                 with self._clusters(setup, network) as contenders:
