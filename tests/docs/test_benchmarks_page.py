@@ -208,8 +208,8 @@ def _rows_of_spark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     monkeypatch.setattr(spark, "rounds", lambda *_: {one: [Outcome(1.0, 1.0)] for one in (OURS_SOURCE, STOCK)})
     session = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=SimpleNamespace(pid=1))))
     server = cast(Server, SimpleNamespace(name=ours.NAME, address=""))
-    options = Namespace(records=1_000, rounds=1)
-    return spark.Measurement(server, session, [OURS_SOURCE, STOCK], options, folder).contents([Content(1000)])
+    measurement = spark.Measurement(server, session, [OURS_SOURCE, STOCK], spark.parsed([]), folder)
+    return measurement.contents([Content(1000)])
 
 
 def test_the_readme_shows_chosen_figures_of_the_results_that_there_are() -> None:
