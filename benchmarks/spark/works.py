@@ -136,9 +136,9 @@ class Bench:
         sender = threading.Thread(target=self._trickle, args=(topic, ended), daemon=True)
         sender.start()
         try:
-            _wait_for_batches(query, _WARM_BATCHES)
+            wait_for_batches(query, _WARM_BATCHES)
             cpu_s, warm = _cpu_s(self._jvm), len(_batch_times(query))
-            _wait_for_batches(query, warm + batches)
+            wait_for_batches(query, warm + batches)
             times = _batch_times(query)[warm:]
             cpu_s = (_cpu_s(self._jvm) - cpu_s) / len(times)
         finally:
@@ -154,10 +154,12 @@ class Bench:
                 producer.send(topic.name, bytes(topic.content.size))
 
 
-def _wait_for_batches(query: Any, count: int) -> None:
+def wait_for_batches(query: Any, count: int) -> None:
     """Until so many batches that had something have ended."""
     deadline = time.monotonic() + _PATIENCE_S
     while len(_batch_times(query)) < count:
+        if not query.isActive:
+            raise RuntimeError(f"the query ended by itself: {query.exception()}")
         if time.monotonic() > deadline:
             raise RuntimeError(f"only {len(_batch_times(query))} micro-batches in {_PATIENCE_S} s")
         time.sleep(0.1)

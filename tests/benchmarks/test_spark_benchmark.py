@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.spark import command
+from benchmarks.spark import command, works
 from benchmarks.spark.figures import CPU_GOAL, batch_rows, rate_rows
 from benchmarks.spark.topics import Content, Topic, fill
 from benchmarks.spark.works import CEILING, OURS, STOCK, Bench, Contender, Outcome
@@ -159,3 +159,9 @@ def test_records_are_json_of_the_size_that_was_asked_for() -> None:
     assert sorted(json.loads(record["value"])) == ["id", "text"]
     assert record["headers"] == [{"key": "source", "value": b"web"}]
     assert topic.rows == 40_000
+
+
+def test_a_query_that_fails_ends_the_run_at_once() -> None:
+    query = SimpleNamespace(isActive=False, recentProgress=[], exception=lambda: "no broker")
+    with pytest.raises(RuntimeError, match="the query ended by itself: no broker"):
+        works.wait_for_batches(query, 1)
