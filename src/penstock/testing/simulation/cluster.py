@@ -19,6 +19,8 @@ from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed
 from penstock.testing.simulation.tree_service import TreeService
 
 _START_AGAIN_S: Final = 0.5
+# Many times that of a real clock: a run lasts seconds.
+_DRIFT: Final = 0.02
 
 
 class CannotStart(SimulationFailed):
@@ -43,6 +45,7 @@ class SimulatedCluster:
     ) -> None:
         if folders is None:
             folders = 1 if SeededRandom(f"{seed}/folders").below(3) else 2
+        drift = 0.0 if SeededRandom(f"{seed}/drift").below(3) else _DRIFT
         self.scheduler = scheduler
         self.trace = scheduler.trace
         self.network = SimulatedNetwork(scheduler, seed)
@@ -50,12 +53,12 @@ class SimulatedCluster:
         self.is_alone = brokers == 1
         shared = None if self.is_alone else self.tree
         every = [
-            SimulatedNode(scheduler, self.network, number, seed, settings, shared, folders)
+            SimulatedNode(scheduler, self.network, number, seed, settings, shared, folders, drift)
             for number in range(brokers + spares)
         ]
         self.nodes, self.spares = every[:brokers], every[brokers:]
         self.clients = [
-            SimulatedHost(scheduler, self.network, f"client-{number}", f"10.0.1.{number + 1}", seed)
+            SimulatedHost(scheduler, self.network, f"client-{number}", f"10.0.1.{number + 1}", seed, drift)
             for number in range(clients)
         ]
         self.hosts: dict[str, SimulatedHost] = {host.name: host for host in (*every, *self.clients)}

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FOREVER_S = 1e9
+# So that what is due is due by a clock that is wrong, too, when it happens.
+_ROUNDING_S = 1e-9
 
 
 class Unhandled(SimulationFailed):
@@ -57,8 +59,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        rate: float = 1.0,
     ) -> None:
+        """`rate` is how fast the machine's clocks go: 1.01 is a hundredth too fast."""
         self.scheduler = scheduler
+        self.rate = rate
         self.name = name
         self.host = host
         self.network = network
@@ -138,7 +143,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        when_s = self.scheduler.now_s + delay
+        when_s = self.scheduler.now_s + (delay if self.rate == 1.0 else delay / self.rate + _ROUNDING_S)
         handle = Handle(self, when_s, callback, args, context)
         self._at(when_s, handle)
         return handle
@@ -146,12 +151,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = Handle(self, when, callback, args, context)
-        self._at(when, handle)
+        when_s = when if self.rate == 1.0 else when / self.rate + _ROUNDING_S
+        handle = Handle(self, when_s, callback, args, context)
+        self._at(when_s, handle)
         return handle
 
     def time(self) -> float:
-        return self.scheduler.now_s
+        return self.scheduler.now_s * self.rate
 
     # --- futures and tasks
 

@@ -51,30 +51,39 @@ _EPOCH_MS: Final = 1_700_000_000_000
 
 
 class SimulatedClock:
-    """Virtual time as one machine sees it: its wall clock may be wrong, and jump."""
+    """Virtual time as one machine sees it: its wall clock may be wrong, and jump; all of its clocks go at `rate`."""
 
-    def __init__(self, scheduler: Scheduler, skew_ms: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, skew_ms: int = 0, rate: float = 1.0) -> None:
         self._scheduler = scheduler
         self.skew_ms = skew_ms
+        self._rate = rate
 
     def now_ms(self) -> int:
-        return _EPOCH_MS + self.skew_ms + int(self._scheduler.now_s * 1000)
+        return _EPOCH_MS + self.skew_ms + int(self._scheduler.now_s * self._rate * 1000)
 
     def monotonic_ms(self) -> float:
-        return self._scheduler.now_s * 1000
+        return self._scheduler.now_s * self._rate * 1000
 
 
 class SimulatedHost:
     """A machine with an address. `loop` is that of the process that runs there now, or ran last."""
 
     def __init__(
-        self, scheduler: Scheduler, network: SimulatedNetwork, name: str, address: str, seed: int | str
+        self,
+        scheduler: Scheduler,
+        network: SimulatedNetwork,
+        name: str,
+        address: str,
+        seed: int | str,
+        drift: float = 0.0,
     ) -> None:
+        """Its clocks go too fast or too slow by up to `drift`, a share of their time."""
+        self.rate = 1.0 + SeededRandom(f"{seed}/{name}/drift").uniform(-drift, drift) if drift else 1.0
         self.scheduler = scheduler
         self.network = network
         self.name = name
         self.address = address
-        self.clock = SimulatedClock(scheduler)
+        self.clock = SimulatedClock(scheduler, rate=self.rate)
         self.random = SeededRandom(f"{seed}/{name}")
         self.lives = 0
         self.is_on = True
@@ -87,7 +96,13 @@ class SimulatedHost:
         self.lives += 1
         random = self.random.branch(f"life {self.lives}")
         return process_loop(
-            self.scheduler, self.name, host=self.address, network=self.network, clock=self.clock, random=random
+            self.scheduler,
+            self.name,
+            host=self.address,
+            network=self.network,
+            clock=self.clock,
+            random=random,
+            rate=self.rate,
         )
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -181,11 +196,12 @@ class SimulatedNode(SimulatedHost):
         settings: Mapping[str, str],
         tree: TreeService | None = None,
         folders: int = 1,
+        drift: float = 0.0,
     ) -> None:
         """With a `tree` it is one of several that share it, without one it has its own in its first data folder. Each
         of the `folders` is a disk of its own as far as troubles go; power they lose together.
         """
-        super().__init__(scheduler, network, f"broker-{broker_id}", f"10.0.0.{broker_id + 1}", seed)
+        super().__init__(scheduler, network, f"broker-{broker_id}", f"10.0.0.{broker_id + 1}", seed, drift)
         self.broker_id = broker_id
         self.data_folders = tuple(f"/data-{number}" for number in range(folders))
         self.tree = tree
