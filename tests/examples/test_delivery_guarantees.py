@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 from kafka import KafkaProducer
+from tests.timeouts import PATIENCE_S
 
 from penstock.testing import Broker
 
@@ -27,7 +28,6 @@ AHEAD = 1_500
 KILLS = 6
 FURTHEST = 300
 IDLE_MS = 3_000
-WITHIN_S = 90.0
 LOOK_S = 0.005
 
 Results = Callable[[Path], list[int]]
@@ -112,7 +112,7 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 def run_with_kills(example: str, broker: Broker, numbers: Numbers, results: Path, read: Results) -> Outcome:
     chance = random.Random(example)
-    deadline_s = time.monotonic() + WITHIN_S
+    deadline_s = time.monotonic() + PATIENCE_S
     kills = in_the_middle = 0
     while in_the_middle < KILLS:
         seen = len(read(results))
@@ -130,7 +130,7 @@ def run_with_kills(example: str, broker: Broker, numbers: Numbers, results: Path
         in_the_middle += len(set(read(results))) < numbers.sent - kills
     last = start(example, broker, numbers.topic, results)
     try:
-        assert last.wait(WITHIN_S) == 0
+        assert last.wait(PATIENCE_S) == 0
     finally:
         last.kill()
         last.wait()
