@@ -1,7 +1,7 @@
 """Three brokers of ours under three real ZooKeepers, with clients by other people and ours, are killed and restarted.
 
-A short run of what `make bench ARGS=faults` does at length: every send is acknowledged or fails, nothing acknowledged is
-lost, nothing is there twice or out of order, every group reads everything, no reader starts below a commit that was
+A short run of what `make bench ARGS=faults` does at length: every send is acknowledged or fails, nothing acknowledged
+is lost, nothing is there twice or out of order, every group reads everything, no reader starts below a commit that was
 acknowledged, and every replica has its files, the same in the end.
 """
 
