@@ -319,8 +319,8 @@ def _far_away(drawing: _Drawing) -> None:
     away_s = drawing.between(0.2, 2 * _SESSION_S)
     at_s = drawing.begin(away_s + 3.0)
     one, *others = drawing.cast()
-    drawing.add(at_s, drawing.one_of((CRASH, POWER, STOP, EMPTY)), one, away_s)
-    slow_s, amount = drawing.between(2.0, 12.0), round(drawing.between(20.0, 300.0), 1)
+    drawing.add(at_s, drawing.one_of((CRASH, POWER, STOP, EMPTY, EMPTY, EMPTY)), one, away_s)
+    slow_s, amount = drawing.between(3.0, 12.0), round(drawing.between(50.0, 300.0), 1)
     for other in others:
         drawing.add(at_s + away_s * drawing.between(0.0, 0.9), SLOW_LINK, one, slow_s, peer=other, amount=amount)
     if drawing.random.below(2):
@@ -351,7 +351,7 @@ def _clients_come_and_go(drawing: _Drawing) -> None:
 _STORIES_ALONE: Final = (_bad_disk, _bad_disk, _clients_come_and_go)
 _STORIES_TOGETHER: Final = (
     _cut_off, _cut_off, _one_after_the_other, _one_after_the_other, _one_after_the_other, _rolling, _dark, _far_away,
-    _bad_disk, _clients_come_and_go, _clients_come_and_go,
+    _far_away, _bad_disk, _clients_come_and_go, _clients_come_and_go,
 )  # fmt: skip
 
 

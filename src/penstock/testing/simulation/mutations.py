@@ -460,7 +460,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "recovery-without-checksum": Mutation(
         "recovery believes every batch whose header looks sound",
         ((segment_recovery, "walk", _walk_unverified),),
-        (_UNREAD, _LEADER_LACKS),
+        (_UNREAD, _LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
     "retries-are-appended": Mutation(
@@ -490,7 +490,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "tree-without-sync": Mutation(
         "changes of the metadata are answered before the disk has them",
         ((Journal, "append", _append_without_sync),),
-        (Expected(CannotStart, "does not start: …"),),
+        (Expected(CannotStart, "does not start: …"), _EPOCH_OF_TWO),
         ALONE,
     ),
     "watermark-over-unsynced": Mutation(
