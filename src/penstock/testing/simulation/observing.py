@@ -27,6 +27,7 @@ from penstock.cluster.layout import UNKNOWN_EPOCH, PartitionState, decode_partit
 from penstock.cluster.tree import Create, Operation, Set
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id
 from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.records import BatchHeader, scan
 from penstock.replication.leadership import Leadership
 from penstock.replication.partition import Partition
@@ -69,7 +70,7 @@ class DiskView:
         self._seen: dict[str, DiskView._File] = {}
 
     def look(self, log: PartitionLog) -> None:
-        paths = [log.segment_at(index).path for index in range(log.segment_count)]
+        paths = [path for path, _ in _segments(log)]
         for path in [path for path in self._seen if path not in paths]:
             self._forget(path)
         for path in paths:
@@ -348,12 +349,21 @@ def _file(log: PartitionLog, path: str) -> FileNode | None:
     return cast("SimulatedFiles", log.files).watched_file(path)
 
 
+def _segments(log: PartitionLog) -> list[tuple[str, int]]:
+    """Paths and sizes of a log's segments, none of which is opened for it."""
+    table, active = log.table, log.active
+    sealed = zip(table.bases, table.sizes, strict=True)
+    return [
+        *((f"{log.folder}/{segment_name(base)}{LOG_SUFFIX}", size) for base, size in sealed),
+        (active.path, active.size),
+    ]
+
+
 def _stored(log: PartitionLog, before: int | None) -> Iterator[Batch]:
     """The batches of a log as its files have them, those below `before`."""
-    for index in range(log.segment_count):
-        segment = log.segment_at(index)
-        node = _file(log, segment.path)
-        data = b"" if node is None else node.cached.read(0, segment.size)
+    for path, size in _segments(log):
+        node = _file(log, path)
+        data = b"" if node is None else node.cached.read(0, size)
         for header in scan(data, verify=False).headers:
             if before is None or header.base_offset < before:
                 yield _batch(header)
