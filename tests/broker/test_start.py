@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import select
@@ -236,6 +237,19 @@ def test_a_stop_while_a_topic_is_made_waits_for_it_and_is_clean(tmp_path: Path) 
         assert len(again.cluster.image.topics[TOPIC].partitions) == PARTITIONS
         assert all(again.replicas.get(TOPIC, index) is not None for index in range(PARTITIONS))
         assert await again.stop()
+
+    asyncio.run(live())
+
+
+def test_a_stop_ends_work_that_has_not_begun(tmp_path: Path) -> None:
+    async def live() -> None:
+        broker = broker_in(tmp_path)
+        await broker.start()
+        work = asyncio.Event().wait()
+        broker.spawn(work, lambda _: None)  # type: ignore[arg-type]
+        assert await broker.stop()
+        await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
     asyncio.run(live())
 

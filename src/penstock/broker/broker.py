@@ -441,6 +441,8 @@ class Broker:
         task = self.loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first turn has not begun the work: nobody else would end it.
+        task.add_done_callback(lambda _: work.close())
 
     async def create_automatically(self, names: list[str]) -> None:
         wanted = []

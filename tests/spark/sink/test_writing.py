@@ -83,24 +83,25 @@ def test_a_broker_that_restarts_in_the_middle_of_a_task_costs_nothing_and_double
     broker = Broker(str(tmp_path), port=port).start()
     broker.create_topic("views", 2)
     options = options_for(broker, "views")
-    restarted: list[Broker] = []
+    again = Broker(str(tmp_path), port=port)
+    restart = threading.Timer(0.5, again.start)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(20):
             if number == 7:
                 broker.stop()
-                again = Broker(str(tmp_path), port=port)
-                restarted.append(again)
-                threading.Timer(0.5, again.start).start()
+                restart.start()
             yield batch(*(f"{number}-{row}" for row in range(500)))
 
     try:
         receipt = TaskWriter(options).write(batches())
         assert receipt.records == 10_000
-        found = [value.decode() for value in values(restarted[0], "views") if value is not None]
+        restart.join()
+        found = [value.decode() for value in values(again, "views") if value is not None]
         assert sorted(found) == sorted(f"{number}-{row}" for number in range(20) for row in range(500))
     finally:
-        restarted[0].stop()
+        restart.join()
+        again.stop()
 
 
 def test_a_failure_is_noticed_while_rows_still_come(broker: Broker, topic: str) -> None:
