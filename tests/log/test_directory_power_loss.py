@@ -178,7 +178,7 @@ def check(files: SimulatedFiles, promises: Promises) -> None:
         (checkpoint, False),
         (truncate, False),
         (stop, False),
-        (start_again, False),
+        pytest.param(start_again, False, marks=pytest.mark.long),
         (set_aside, False),
     ],
 )

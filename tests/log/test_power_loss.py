@@ -161,6 +161,7 @@ def test_power_loss_at_every_write_around_rolls() -> None:
     assert run_everywhere(story, scenario) > 200
 
 
+@pytest.mark.long
 def test_power_loss_when_several_segments_were_never_synced() -> None:
     story = Story()
 

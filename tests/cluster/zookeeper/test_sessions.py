@@ -21,6 +21,7 @@ from penstock.cluster.zookeeper_tree import open_zookeeper_tree
 from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_in_time_finds_the_session_and_its_nodes(own_zookeeper: ZooKeeperServer) -> None:
     async def story() -> None:
         tree = await open_zookeeper_tree(own_zookeeper.connect, session_timeout_ms=30_000)
