@@ -627,7 +627,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "doubtful-answers-believed": Mutation(
         "the producer takes it for an acknowledgement that too few replicas have a batch",
         ((settling, "decide", _acknowledge_doubtful),),
-        (_LOST, _REPLACED, _GIVEN_TWICE),
+        (_LOST, _REPLACED, _GIVEN_TWICE, _UNREAD),
     ),
     "commits-what-was-fetched": Mutation(
         "the consumer commits what it has fetched, not what it has handed out",
