@@ -51,6 +51,24 @@ def files_of(files: SimulatedFiles, base_offset: int) -> list[str]:
 # --- truncation
 
 
+def test_a_disk_too_full_for_the_epochs_rejects_the_cut_before_anything_is_cut() -> None:
+    files = SimulatedFiles()
+    files.make_folder(FOLDER)
+    files.sync_folder("/data")
+    files.sync_folder("/")
+    log = seven(files)
+    put(log, 7, leader_epoch=3)
+    log.flush()
+    files.operations.fail("write", errno.ENOSPC, path_ending=f"{LEADER_EPOCH_FILE}.tmp")
+    with pytest.raises(DiskFull):
+        truncate_to(log, 6, NOW_MS)
+    assert (log.failure, log.log_end_offset, log.epochs.latest_epoch) == (None, 16, 3)
+    assert truncate_to(log, 6, NOW_MS)
+    assert (log.log_end_offset, log.epochs.latest_epoch) == (6, 0)
+    files.crash(LOSE_UNSYNCED)
+    assert reopen(files, clean=False).log.epochs.latest_epoch == 0
+
+
 @pytest.mark.parametrize("offset", range(15))
 @pytest.mark.parametrize("settings", [TINY, ROOMY], ids=["tiny", "roomy"])
 def test_everything_from_an_offset_on_is_dropped_and_its_batch_with_it(offset: int, settings: LogSettings) -> None:

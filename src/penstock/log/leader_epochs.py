@@ -175,6 +175,14 @@ class LeaderEpochs:
             del self._epochs[keep:], self._starts[keep:]
             self._dirty = True
 
+    def save_truncated(self, files: Files, path: str, offset: int) -> None:
+        """As truncate_from_end, on disk first: where that raises OSError, list and file are as they were."""
+        keep = bisect_left(self._starts, offset)
+        if keep < len(self._starts) or self._dirty:
+            write_epochs(files, path, self.entries[:keep])
+            del self._epochs[keep:], self._starts[keep:]
+            self._dirty = False
+
     def truncate_from_start(self, offset: int) -> None:
         """The log now begins at `offset`, and so does the epoch that covers it; forget those before.
 

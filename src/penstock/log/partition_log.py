@@ -159,7 +159,7 @@ class PartitionLog:
             note_failed_sync(self.files, self.folder)
         return self._failure
 
-    def _disk_error(self, error: OSError) -> DiskFull | TooManyOpenFiles | LogFailed:
+    def disk_error(self, error: OSError) -> DiskFull | TooManyOpenFiles | LogFailed:
         """A full disk, or too many open files, refuse one operation; any other error takes the log offline."""
         if is_disk_full(error):
             return DiskFull(self.folder)
@@ -326,7 +326,7 @@ class PartitionLog:
                 new.remove()
             except OSError as second:
                 raise self.fail(second) from error
-            raise self._disk_error(error) from error
+            raise self.disk_error(error) from error
         self.table = self.table.with_row(Row(old.base_offset, old.size, old.max_timestamp))
         self._open.add(old)
         self.durability.rolled(old, base_offset)
@@ -410,7 +410,7 @@ class PartitionLog:
             self.note_damage(error)
             raise
         except OSError as error:
-            raise self._disk_error(error) from error
+            raise self.disk_error(error) from error
 
     def _read(self, offset: int, max_bytes: int, upper: int) -> Region | None:
         for index in range(self.find_segment(offset), self.segment_count):
@@ -535,7 +535,7 @@ class PartitionLog:
         try:
             return self.durability.prepare(mark)
         except OSError as error:
-            raise self._disk_error(error) from error
+            raise self.disk_error(error) from error
 
     def complete_flush(self, flush: Flush) -> None:
         """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
@@ -571,7 +571,7 @@ class PartitionLog:
             if self._failure is None:
                 closing.leave_behind(self)
         except OSError as error:
-            raise self._disk_error(error) from error
+            raise self.disk_error(error) from error
         finally:
             self.release()
 

@@ -26,7 +26,7 @@ from penstock.log.sweeping import DELETED, segment_files
 def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
     """Drop everything from `offset` on; whether there was anything. A batch that holds `offset` goes whole.
 
-    Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too.
+    Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too. DiskFull: nothing was cut.
     """
     log.require_online()
     _cut_told(log, now_ms)
@@ -35,6 +35,12 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
     if offset < log.log_start_offset:
         truncate_fully(log, offset, now_ms)
         return True
+    try:
+        # The only thing that needs room is written first: a full disk rejects the cut while nothing is cut yet. If the
+        # power goes in between, recovery finds the epochs of what is left in the batches themselves.
+        log.epochs.save_truncated(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}", offset)
+    except OSError as error:
+        raise log.disk_error(error) from error
     try:
         _drop_segments_from(log, offset)
         active = log.active
