@@ -156,6 +156,7 @@ SMALL: dict[str, tuple[ModuleType, Callable[[Setting], None], set[str]]] = {
     "activity_generate": (activity_generate, _small_generator, {"penstock"}),
 }
 """What can be run within a second or few; the others have their rows tested by themselves."""
+SLOW = {"controller_scale", "wire_codec"}
 ELSEWHERE = {
     "peers": "test_peers_benchmark",
     "growth": "test_growth_benchmark",
@@ -173,7 +174,9 @@ def test_every_benchmark_is_run_or_has_its_rows_tested() -> None:
     assert {*SMALL, *ELSEWHERE} == set(BENCHMARKS)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in SMALL]
+)
 def test_a_small_run_keeps_all_that_it_measured(
     name: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
     return image.with_topics(draw(st.lists(topics(), max_size=4)))
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(images(), images())
 def test_a_delta_through_bytes_makes_the_new_image_of_the_old_one(old: ClusterImage, new: ClusterImage) -> None:

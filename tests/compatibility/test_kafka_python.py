@@ -221,6 +221,7 @@ def test_commits_keep_their_metadata(address: str, topic: str, group: str) -> No
         assert admin.list_group_offsets({group: [where]})[group][where].offset == 3
 
 
+@pytest.mark.long
 def test_members_share_partitions_as_they_join_and_leave(address: str, topic: str, group: str) -> None:
     send_all(address, topic, numbered(1))
     with member(address, topic, group) as first:
@@ -256,6 +257,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_the_partitions_of_a_member_that_dies_go_to_the_others(address: str, topic: str, group: str) -> None:
     send_all(address, topic, numbered(1))
     with DoomedProcess(DYING, address, topic, group) as doomed:

@@ -28,7 +28,7 @@ _PLAN = Plan(
 
 def test_a_leader_is_cut_off_under_load_others_go_on_and_nothing_is_lost(tmp_path: Path) -> None:
     if not places.is_in_a_namespace():
-        _run_again_in_a_namespace()
+        _run_again_in_a_namespace(tmp_path)
         return
     with PenstockCluster(places.network(with_cuts=True), tmp_path) as cluster:
         outcome = run(cluster, _PLAN, tmp_path, lambda _: None)
@@ -44,11 +44,11 @@ def test_a_leader_is_cut_off_under_load_others_go_on_and_nothing_is_lost(tmp_pat
         assert outcome.clients[client].unresolved == 0
 
 
-def _run_again_in_a_namespace() -> None:
+def _run_again_in_a_namespace(folder: Path) -> None:
     try:
-        command = places.in_a_namespace(
-            [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", __file__]
-        )
+        # In a folder of its own: pytest would tidy up those of the runs around it.
+        options = ["-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder / 'inside'}"]
+        command = places.in_a_namespace([sys.executable, "-m", "pytest", *options, __file__])
     except NoNamespaces as error:
         pytest.skip(f"no network can be cut here: {error}")
     done = subprocess.run(command, env=places.inside(), cwd=_ROOT, capture_output=True, text=True)

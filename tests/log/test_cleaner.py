@@ -439,6 +439,7 @@ def test_what_a_hard_stop_left_half_done_is_swept_at_the_next_start() -> None:
     assert again.cleaned_to("views") == 24
 
 
+@pytest.mark.long
 def test_whenever_the_power_goes_the_log_is_whole_and_the_checkpoint_true() -> None:
     start = SimulatedFiles()
     broker_of(start).filled("views")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.log.compaction_stories import (
@@ -188,6 +189,7 @@ def producers_of(log: PartitionLog) -> dict[int, tuple[int, int, int, int]]:
     }
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, min_size=20, max_size=80))
 def test_whatever_was_written_the_newest_of_every_key_survives_every_round(steps: list[Step]) -> None:

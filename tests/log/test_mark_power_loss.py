@@ -228,18 +228,22 @@ def a_stop_and_a_start(run: Run, files: SimulatedFiles) -> None:
 
 SCENARIOS: list[tuple[Scenario, LogSettings]] = [
     (marks_and_flushes, ONE_SEGMENT),
-    (marks_and_flushes, SMALL),
     (producers_sync_everything, ONE_SEGMENT),
+    (truncations, ONE_SEGMENT),
+    (a_stop_and_a_start, ONE_SEGMENT),
+]
+LONG_SCENARIOS: list[tuple[Scenario, LogSettings]] = [
+    (marks_and_flushes, SMALL),
     (aborts, ONE_SEGMENT),
     (aborts, SMALL),
     (rolls, SMALL),
-    (truncations, ONE_SEGMENT),
     (truncations, SMALL),
-    (a_stop_and_a_start, ONE_SEGMENT),
 ]
 
 
-@pytest.mark.parametrize(("scenario", "settings"), SCENARIOS)
+@pytest.mark.parametrize(
+    ("scenario", "settings"), [*SCENARIOS, *(pytest.param(*each, marks=pytest.mark.long) for each in LONG_SCENARIOS)]
+)
 def test_a_recovery_from_a_mark_finds_what_a_walk_from_the_start_finds(
     scenario: Scenario, settings: LogSettings
 ) -> None:

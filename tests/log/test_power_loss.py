@@ -193,6 +193,7 @@ def test_power_loss_at_every_write_of_a_truncation_and_what_follows(cut: int) ->
     run_everywhere(story, scenario)
 
 
+@pytest.mark.long
 def test_power_loss_at_every_write_of_a_retention_run() -> None:
     story = Story()
 

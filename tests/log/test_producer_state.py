@@ -479,6 +479,7 @@ def verdict_of(states: ProducerStates, batch: Batch) -> str | tuple[int, int]:
 BASE = LAST - 4  # near the wrap
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_history_agrees_with_the_naive_model(data: st.DataObject) -> None:

@@ -7,6 +7,7 @@ takes nothing that was committed. When it is quiet, all copies are the leader's.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -219,4 +220,4 @@ class Failovers(RuleBasedStateMachine):
 
 
 Failovers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_followers_through_failovers = Failovers.TestCase
+test_followers_through_failovers = pytest.mark.long(Failovers.TestCase)

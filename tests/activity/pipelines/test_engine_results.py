@@ -124,6 +124,7 @@ def test_definitions_that_make_no_table_are_refused(tmp_path: Path) -> None:
         table.merge(null_key)
 
 
+@pytest.mark.long
 def test_the_hundreds_of_batches_of_a_long_run_leave_few_files_and_cost_the_same(tmp_path: Path) -> None:
     """200 batches of 400 rows: windows that are updated twice, then done."""
     table = opened(tmp_path)
@@ -161,6 +162,7 @@ def test_many_files_of_a_day_are_joined_and_old_ones_removed(tmp_path: Path, mon
     assert len(content(tmp_path)) == 120
 
 
+@pytest.mark.long
 def test_what_is_kept_in_memory_does_not_grow_with_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a stream does: each batch brings a minute, and what follows looks back at three."""
     monkeypatch.setattr(changes, "FILE_ROWS", 4)

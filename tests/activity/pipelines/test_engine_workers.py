@@ -78,6 +78,7 @@ def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
     assert is_told or not told
 
 
+@pytest.mark.long
 def test_a_session_of_a_run_has_these_workers() -> None:
     """In a process of its own: there is one session in each."""
     asks = (

@@ -11,6 +11,7 @@ from tests.client.consumer.consumer_stories import fill, filled_topic, new_group
 from tests.client.core.scripted import run
 from tests.timeouts import NEVER_MS, PATIENCE_MS, until_async
 
+from penstock.client.consumer import async_consumer
 from penstock.client.consumer.async_consumer import AsyncConsumer
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
@@ -136,7 +137,9 @@ def test_functions_for_partitions_that_go_are_awaited_before_they_go(broker: Emb
     run(story())
 
 
-def test_reading_leaves_the_loop_room_for_others(broker: EmbeddedBroker) -> None:
+def test_reading_leaves_the_loop_room_for_others(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All of it is read in less time than the loop is kept for: here a turn is due after every batch.
+    monkeypatch.setattr(async_consumer, "_BREATH_S", 0.0)
     topic = filled_topic(broker, 6_000, a_batch=500)
 
     async def story() -> None:

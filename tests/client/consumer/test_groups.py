@@ -162,6 +162,7 @@ def test_who_does_not_poll_for_too_long_loses_its_partitions_and_gets_them_back(
             assert len(lost[0]) == 2
 
 
+@pytest.mark.long
 def test_a_consumer_that_waits_for_records_counts_as_polling(broker: EmbeddedBroker) -> None:
     topic, group = make_topic(broker.broker), new_group()
     with reader(

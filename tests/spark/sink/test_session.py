@@ -65,6 +65,7 @@ def test_what_is_delivered_is_added_to_what_is_there(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_two_who_make_the_same_archive_at_the_same_time_do_not_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

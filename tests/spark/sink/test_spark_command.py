@@ -77,6 +77,7 @@ def job(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.long
 def test_a_program_runs_where_no_java_is_installed(
     broker: Broker, topic: str, job: str, path_without_java: str, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_task_without_rows_opens_nothing() -> None:
     assert not writing._producers
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_in_the_middle_of_a_task_costs_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     port = free_port()
     broker = Broker(str(tmp_path), port=port).start()

@@ -104,6 +104,7 @@ def test_a_compacted_topic_is_read_by_batch_and_stream(compacted: World, spark: 
     assert numbers(spark.read.parquet(folder)) == sorted([*kept, *later])
 
 
+@pytest.mark.long
 def test_a_compacted_topic_is_loaded_gap_by_gap_and_the_audit_understands(compacted: World) -> None:
     written = Written(compacted)
     written.send(200)

@@ -127,6 +127,7 @@ SCHEMA = (
 )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefghi"), JSON_VALUES, max_size=4), min_size=1, max_size=4))
 def test_a_record_has_the_same_fate_in_a_crowd_as_by_itself(documents: list[dict[str, Any]]) -> None:

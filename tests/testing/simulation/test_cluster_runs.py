@@ -192,6 +192,7 @@ def test_a_seed_of_a_cluster_is_the_same_run_every_time() -> None:
     assert simulate(4, CLUSTER) == simulate(4, CLUSTER)
 
 
+@pytest.mark.long
 def test_every_kind_of_fault_by_itself_is_survived_by_a_cluster() -> None:
     parts = []
     for number, kind in enumerate(KINDS):

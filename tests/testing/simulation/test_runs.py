@@ -262,6 +262,7 @@ def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(
     assert "2 brokers cannot hold them" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_campaign_that_is_stopped_tells_what_it_has_found_so_far() -> None:
     command_line = [sys.executable, "-m", "penstock.testing.simulation", "--seeds", "5000", "--jobs", "2"]
     with subprocess.Popen(
