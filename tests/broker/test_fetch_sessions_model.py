@@ -289,6 +289,7 @@ def conversations(*steps: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]
     return st.integers(0, 80).flatmap(lambda size: st.lists(st.one_of(*steps), min_size=size, max_size=size))
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(conversations(FETCHES, FETCHES, FETCHES, OPENINGS, CHANGES, CHANGES, TIMES))
 def test_sessions_do_as_the_plain_model_does(steps: list[Fetch | tuple[Key, str] | int]) -> None:

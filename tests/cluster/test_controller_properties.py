@@ -188,6 +188,7 @@ def step(world: World, kind: str, broker: int, number: int) -> None:
         world.change_least(number)
 
 
+@pytest.mark.long
 def test_a_controller_that_lives_through_anything_loses_nothing() -> None:
     """Many short lives, each from its number: long ones end with all disks emptied, and nothing to lose."""
     for life in range(LIVES):

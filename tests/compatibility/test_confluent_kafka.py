@@ -163,6 +163,7 @@ def test_records_of_every_codec_and_acks_come_back(address: str, topic: str, cod
     assert [record.value() for record in read_partition(address, topic, 100)] == values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_what_the_broker_compressed_anew_comes_back_as_it_was_sent(address: str, topic: str, stored: str) -> None:
     admin = administering(address)

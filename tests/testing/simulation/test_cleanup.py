@@ -79,6 +79,7 @@ def test_what_may_not_go_and_does_is_found(
     pytest.fail(f"not found: {problems}")
 
 
+@pytest.mark.long
 def test_records_deleted_by_request_that_a_replica_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader answers at once, and followers do not hear of the new start; nor does retention do it for them."""
     monkeypatch.setattr(cleanup, "_WINDOW_BYTES", -1)

@@ -62,6 +62,7 @@ def test_seeds_draw_how_much_may_be_lost_as_often_as_is_said() -> None:
     assert counts[Durability.ANY_FORGET] == pytest.approx(1_000, rel=0.1)
 
 
+@pytest.mark.long
 def test_what_a_topic_that_does_not_sync_had_acknowledged_is_excused_when_all_lose_power_and_what_follows_is_not() -> (
     None
 ):
@@ -211,6 +212,7 @@ def test_all_brokers_lose_power_at_once_again_and_again() -> None:
     assert report.faults["blackout"] == 3
 
 
+@pytest.mark.long
 def test_a_rolling_restart_fails_no_send() -> None:
     report = simulate(3, scheduled("4 stop broker-0 for 2 | 9 stop broker-1 for 2 | 14 stop broker-2 for 2"))
     require_sound(report)
