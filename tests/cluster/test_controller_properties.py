@@ -7,6 +7,7 @@ change. Everything that is decided is written to a tree of nodes with versions, 
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster.control_stories import cluster, only, registered, state
 
 from penstock.cluster.broker_changes import brokers_changed, rules_changed
