@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import hypothesis
@@ -12,6 +14,10 @@ import pytest
 # A first example imports what it needs, on a machine that may be busy.
 hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Most tests wait for sockets, processes and disks now and then: one worker for each core would leave the cores idle.
 WORKERS_PER_CORE = 2

@@ -77,6 +77,16 @@ class Stream:
         self.until(lambda: self.run.status()[0].queries[0].input_rows_total >= records)
 
 
+def test_a_stream_finds_what_plain_python_finds(spark: SparkSession, broker: Broker, warehouse: str) -> None:
+    events = traffic(20)
+    send(broker.address, events)
+    with Stream(spark, broker.address, warehouse) as stream:
+        stream.until_read(len(events))
+    assert status.read_all(warehouse)[0].state == status.STOPPED
+    assert kept_windows(results.read(warehouse, "server_windows")) == plain_windows(broker.address)
+
+
+@pytest.mark.long
 def test_stream_and_batch_and_plain_python_agree_and_what_is_malformed_is_counted(
     spark: SparkSession, broker: Broker, warehouse: str, tmp_path: Path
 ) -> None:
