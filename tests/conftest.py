@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -30,6 +32,19 @@ def pytest_xdist_auto_num_workers() -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return min(WORKERS_PER_CORE * (os.cpu_count() or 1), MOST_WORKERS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """In a new clone compile the tests once, on every core: each worker would compile all of them for itself."""
+    modules = sorted(Path(__file__).parent.rglob("test_*.py"))
+    new = [str(each) for each in modules if not [*each.parent.glob(f"__pycache__/{each.stem}.*-pytest-*.pyc")]]
+    if len(new) < len(modules) // 2 or sys.dont_write_bytecode:
+        return
+    shares = [new[first :: os.cpu_count() or 1] for first in range(os.cpu_count() or 1)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider"]
+    for each in [subprocess.Popen([*command, *share], stdout=subprocess.DEVNULL) for share in shares if share]:
+        each.wait()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
