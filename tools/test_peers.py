@@ -21,7 +21,7 @@ FAILED = int(pytest.ExitCode.TESTS_FAILED)
 WRONG_USAGE = int(pytest.ExitCode.USAGE_ERROR)
 NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 # One worker unless -n says otherwise: on 2 cores four of them, each with JVMs of its own, took longer and timed out.
-WORKERS = ("--dist", "loadgroup")
+WORKERS = ("-n", "0", "--dist", "loadgroup")
 # Who demands peers would rather wait for their installation, once, than fail.
 DEMANDED_BUDGET_S = 1200.0
 
