@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist wor
 help:
 	@echo "make setup       .venv with the pinned set and the compiled kernel"
 	@echo "make run         the main job: a site's activity through the log into Spark"
-	@echo "make test        the tests, in five minutes (PyPI only)"
+	@echo "make test        the tests, in about five minutes (PyPI only)"
 	@echo "make test-long   the tests that take long: more of Spark, of kills and of faults (PyPI only)"
 	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
 	@echo "make check       ruff, mypy, import-linter"
