@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 from importlib import metadata
 from typing import Final
 
@@ -20,10 +21,11 @@ from penstock.cli.doctor_findings import NOTE, OK, Finding
 _JAVA_NEEDED: Final = 17
 _OPEN_FILES: Final = 1024
 _JAVA_TIMEOUT_S: Final = 20
+_PYTHON_TIMEOUT_S: Final = 20
 
 
 def examine_machine() -> list[Finding]:
-    return [_kernel(), _java(), _spark(), *_limits()]
+    return [_kernel(), _java(), *_spark(), *_limits()]
 
 
 def _kernel() -> Finding:
@@ -63,15 +65,49 @@ def _java() -> Finding:
     return Finding(OK, "java", "Java", f"version {version}, {path}")
 
 
-def _spark() -> Finding:
+def _spark() -> list[Finding]:
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return Finding(
-            NOTE, "spark", "Spark", "PySpark is not installed",
-            "Only the pipelines need it: pip install 'penstock[spark]'",
-        )  # fmt: skip
-    return Finding(OK, "spark", "Spark", f"PySpark {version}")
+        return [
+            Finding(
+                NOTE, "spark", "Spark", "PySpark is not installed",
+                "Only the pipelines need it: pip install 'penstock[spark]'",
+            )
+        ]  # fmt: skip
+    return [Finding(OK, "spark", "Spark", f"PySpark {version}"), _spark_python(dict(os.environ))]
+
+
+def _spark_python(environment: dict[str, str]) -> Finding:
+    """Whether a plain SparkSession finds the data source: Spark looks for it in the Python that it starts.
+
+    The environment is as it was before anything of penstock.spark was imported, which changes it.
+    """
+    from penstock.spark.interpreter import is_ours, started_python
+
+    command = started_python(environment)
+    found = shutil.which(command, path=environment.get("PATH"))
+    subject = "Python of Spark"
+    if found is not None and (is_ours(command, environment) or _has_source(found, environment)):
+        return Finding(OK, "spark-python", subject, f'{found} finds format("penstock")')
+    text = "which does not have penstock" if found is not None else "which is not there"
+    return Finding(
+        NOTE, "spark-python", subject,
+        f'a plain SparkSession starts {found or command}, {text}: format("penstock") is not found',
+        "Import penstock.spark before the session starts, activate this environment, or set PYSPARK_PYTHON to "
+        f"{sys.executable}.",
+    )  # fmt: skip
+
+
+def _has_source(python: str, environment: dict[str, str]) -> bool:
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pyspark_penstock') is None)"
+    try:
+        done = subprocess.run(
+            [python, "-c", look], env=environment, capture_output=True, timeout=_PYTHON_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _limits() -> list[Finding]:

@@ -1,11 +1,16 @@
 """Spark: topics as DataFrames, DataFrames as topics, topics as tables.
 
-Rule: nothing here imports pyspark before it is used, but for the modules that Spark itself loads.
+Importing this package names the Python of the program as the one that Spark starts (see `interpreter`), so that a plain
+SparkSession finds `format("penstock")`. Nothing here imports pyspark before it is used, but for the modules that Spark
+itself loads.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+from penstock.spark import interpreter
 
 if TYPE_CHECKING:
     from penstock.spark.decoding import decode
@@ -19,3 +24,7 @@ def __getattr__(name: str) -> Any:
     from penstock.spark.decoding import decode
 
     return decode
+
+
+interpreter.choose(os.environ)
+interpreter.cure_active_session()

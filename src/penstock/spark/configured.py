@@ -58,6 +58,11 @@ def told_by_environment(environment: Mapping[str, str], home: Path) -> dict[str,
     return {**named, **told_by_file(text), **told_by_arguments(arguments)}
 
 
+def is_local(master: str | None) -> bool:
+    """Whether executors run where the driver does, with its packages."""
+    return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
+
+
 def told_by_file(text: str) -> dict[str, str]:
     """spark-defaults.conf: a name, then spaces, `=` or `:`, then its value, on each line."""
     found: dict[str, str] = {}

@@ -32,11 +32,6 @@ class NotDelivered(PenstockError):
     """The archive could not be made."""
 
 
-def is_local(master: str | None) -> bool:
-    """Whether executors run where the driver does, with its packages."""
-    return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
-
-
 def delivery_settings(archive: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Settings by which executors get the archive, added to what is set already."""
     archives = [part for part in (given.get("spark.archives"), f"{archive}#{FOLDER}") if part]

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import ConfigError, MissingDependency
-from penstock.spark.configured import told_by_environment
-from penstock.spark.delivery import delivery_settings, is_local, make_archive
+from penstock.spark.configured import is_local, told_by_environment
+from penstock.spark.delivery import delivery_settings, make_archive
+from penstock.spark.interpreter import DRIVER_VARIABLE, VARIABLE, cure
 from penstock.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -127,10 +128,12 @@ def _variables_there(spark: SparkSession) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:
-        variables = spark.sparkContext.environment
+        context = spark.sparkContext
     except PySparkException:  # Spark Connect: the server has them
         yield
         return
+    cure(context)
+    variables = context.environment
     added = [name for name in _SET_BY_SPARK if name not in variables]
     variables.update(dict.fromkeys(added, ""))
     try:
@@ -170,8 +173,8 @@ def prepare(environment: dict[str, str] | os._Environ[str]) -> Java:
     java = find_java(environment)
     if java.home is not None:
         environment["JAVA_HOME"] = java.home
-    environment.setdefault("PYSPARK_PYTHON", sys.executable)
-    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    environment.setdefault(VARIABLE, sys.executable)
+    environment.setdefault(DRIVER_VARIABLE, sys.executable)
     return java
 
 

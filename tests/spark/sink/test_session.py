@@ -16,7 +16,8 @@ from tests.spark.sink.sink_stories import values
 
 from penstock.client.errors import MissingDependency
 from penstock.records import kernel
-from penstock.spark.delivery import FOLDER, delivery_settings, is_local, make_archive
+from penstock.spark.configured import is_local
+from penstock.spark.delivery import FOLDER, delivery_settings, make_archive
 from penstock.spark.session import arguments, prepare, session, settings, spark_home, submit_variable
 from penstock.testing import Broker
 
