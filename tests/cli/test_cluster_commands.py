@@ -40,7 +40,8 @@ def test_disks_show_what_lies_on_them(shell: Shell, single: str, broker: Embedde
 def test_a_broker_that_is_not_there_is_told(shell: Shell) -> None:
     result = shell("brokers", "disks", "77", "--request-timeout-ms", "2000")
     assert result.exit_code == 1
-    assert "broker 77" in result.stderr
+    assert "Broker 77" in result.stderr
+    assert "penstock doctor" not in result.stderr
 
 
 def test_versions_are_those_that_both_know(shell: Shell) -> None:

@@ -107,7 +107,8 @@ def test_a_dry_run_says_so_and_what_is_out_of_range(shell: Shell, filled: str, g
         (["--topic", "x", "--all-topics", "--to-earliest"], "--all-topics"),
         (["--topic", "x"], "--to-earliest, --to-latest"),
         (["--topic", "x", "--to-earliest", "--to-latest"], "Give one of"),
-        (["--topic", "x", "--to-time", "yesterday"], "1h ago"),
+        (["--topic", "x", "--to-time", "long ago"], "1h30m"),
+        (["--topic", "x", "--to-time", "someday"], "'1 hour ago'"),
         (["--topic", "x", "--by-duration", "long"], "1h30m"),
     ],
 )

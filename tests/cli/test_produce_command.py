@@ -83,7 +83,7 @@ def test_a_key_and_headers_for_all(shell: Shell, single: str) -> None:
 def test_a_line_that_is_no_record_ends_it_but_not_what_came_before(shell: Shell, single: str) -> None:
     result = shell("produce", single, "-K", ":", stdin="a:1\nb:2\nbad\nc:3\n")
     assert result.exit_code == 1
-    assert "line 3 is no record: there is no ':'" in result.stderr
+    assert "line 3 is not a record: there is no ':'" in result.stderr
     assert values(shell, single) == [b"1", b"2"]
 
 
@@ -126,7 +126,7 @@ def test_json_lines_are_records(shell: Shell, topic: str) -> None:
 def test_json_that_is_no_record_is_refused(shell: Shell, single: str, line: str) -> None:
     result = shell("produce", single, "--format", "json", stdin=line)
     assert result.exit_code == 1
-    assert "line 1 is no record" in result.stderr
+    assert "line 1 is not a record" in result.stderr
     assert values(shell, single) == []
 
 

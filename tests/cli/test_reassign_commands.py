@@ -274,7 +274,7 @@ def test_a_throttle_stays_while_something_moves(shell: Shell, moving: ScriptedCl
 def test_a_plan_is_compared_with_what_is_there(shell: Shell, moving: ScriptedCluster, tmp_path: Path) -> None:
     assert shell("reassign", "status", written(tmp_path, entry(0, [1]))).exit_code == 0
     there = shell("reassign", "status", written(tmp_path, entry(1, [0])))
-    assert (there.exit_code, "The plan has come true" in there.stdout) == (0, True)
+    assert (there.exit_code, "Reassignment complete" in there.stdout) == (0, True)
     result = shell("reassign", "status", written(tmp_path, entry(1, [2])))
     assert result.exit_code == 1
     assert "views-1 is on 0, not on 2, and is not being moved." in result.stdout

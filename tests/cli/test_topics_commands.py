@@ -10,7 +10,8 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 
 def test_a_topic_from_its_making_to_its_end(shell: Shell) -> None:
     assert (
-        shell.done("topics", "create", "life", "-p", 3, "-c", "retention.ms=60000") == "Made life with 3 partitions.\n"
+        shell.done("topics", "create", "life", "-p", 3, "-c", "retention.ms=60000")
+        == "Created life with 3 partitions.\n"
     )
     assert "life" in shell.lines("topics", "list")
     (described,) = shell.json("topics", "describe", "life")["topics"]
@@ -44,13 +45,13 @@ def test_a_topic_that_is_there_can_be_accepted(shell: Shell, topic: str) -> None
     refused = shell("topics", "create", topic)
     assert refused.exit_code == 4
     assert "--if-not-exists" in refused.stderr
-    assert shell.done("topics", "create", topic, "--if-not-exists") == f"{topic} is there already.\n"
+    assert shell.done("topics", "create", topic, "--if-not-exists") == f"{topic} already exists.\n"
 
 
 def test_some_topics_are_made_though_others_are_not(shell: Shell, topic: str) -> None:
     result = shell("topics", "create", topic, f"{topic}-too")
     assert result.exit_code == 4
-    assert result.stdout == f"Made {topic}-too with 1 partition.\n"
+    assert result.stdout == f"Created {topic}-too with 1 partition.\n"
 
 
 def test_a_dry_run_makes_nothing(shell: Shell) -> None:

@@ -44,7 +44,7 @@ def test_durations(text: str, expected_ms: int) -> None:
     assert parse_duration_ms(text) == expected_ms
 
 
-@pytest.mark.parametrize("text", ["", "h", "1", "1y", "-1h", "1h 30m", "P", "PT", "1h30", "P1H"])
+@pytest.mark.parametrize("text", ["", "h", "1", "1y", "-1h", "1 hour 30", "3 stunden", "an", "P", "PT", "1h30", "P1H"])
 def test_what_is_no_duration_is_shown_one(text: str) -> None:
     with pytest.raises(ValueError, match="1h30m"):
         parse_duration_ms(text)
@@ -71,7 +71,7 @@ def test_a_time_without_a_zone_is_local() -> None:
     assert parse_time_ms("2024-05-06T07:08", NOW_MS) == int(local.timestamp() * 1000)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-", "12:30", "99999999999999999999", "2023-13-01", "-1y"])
+@pytest.mark.parametrize("text", ["", "someday", "-", "12:30", "99999999999999999999", "2023-13-01", "-1y"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"for example|from 1970"):
         parse_time_ms(text, NOW_MS)

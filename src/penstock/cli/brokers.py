@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster import Cluster, Refused, cluster_command
+from penstock.cli.cluster import Cluster, Refused, cluster_command, failure, show_failures
 from penstock.cli.completing import broker_ids
+from penstock.cli.options import watch_option
 from penstock.cli.output import JSON, Output, format_option, human_bytes
 from penstock.cli.tables import show_table
 
@@ -35,6 +36,7 @@ def brokers() -> None:
 
 
 @brokers.command("list", short_help="Show who is in the cluster.")
+@watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, output_format: str) -> None:
@@ -55,6 +57,7 @@ def list_(cluster: Cluster, output_format: str) -> None:
 
 @brokers.command(short_help="Show all that is known of brokers.")
 @click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
+@watch_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> None:
@@ -91,6 +94,7 @@ def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> N
 @brokers.command(short_help="Show data folders, their sizes and what is free.")
 @click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @click.option("--topics", "by_topic", is_flag=True, help="Show the size of each topic in each folder.")
+@watch_option
 @format_option
 @cluster_command
 def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_format: str) -> None:
@@ -114,7 +118,7 @@ def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_form
     if output_format == JSON:
         document = {
             "folders": [_folder(broker, folder) for broker, folder in found],
-            "failed": {str(broker): str(error) for broker, error in failed.items()},
+            "failed": {str(broker): failure(error) for broker, error in failed.items()},
         }
         output.json(document, indent=2)
     else:
@@ -132,8 +136,7 @@ def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_form
                      for topic, size in sorted(_by_topic(folder).items()))  # fmt: skip
             show_table(output, ("BROKER", "FOLDER", "TOPIC", "DATA"), list(sizes))
     output.flush()
-    for broker, error in failed.items():
-        click.echo(f"Error: broker {broker}: {error}", err=True)
+    show_failures(failed.values(), output_format)
     if failed or any(folder.error for _, folder in found):
         click.get_current_context().exit(_EXIT_PARTLY)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from penstock.cli.completing import DEFAULT_SERVER, SERVER_VARIABLE
-from penstock.cli.output import CommandError
+from penstock.cli.output import JSON, CommandError, sentence, show_error
 from penstock.cli.values import Assignment
 
 if TYPE_CHECKING:
@@ -177,12 +177,14 @@ class Unreachable(CommandError):
     """No broker could be reached, or none answered in time."""
 
     exit_code = EXIT_UNREACHABLE
+    code = "UNREACHABLE"
 
 
 class Refused(CommandError):
     """A broker answered, and does not do what was asked for."""
 
     exit_code = EXIT_REFUSED
+    code = "REJECTED"
 
 
 @contextmanager
@@ -204,11 +206,34 @@ def told(error: PenstockError) -> CommandError:
     if isinstance(error, BootstrapError):
         return _unreachable(error)
     kind: type[CommandError] = Refused
-    if isinstance(error, ConfigError | MissingDependency):
-        kind = CommandError
-    elif isinstance(error, TimedOut | Lost) and not isinstance(error, BrokerError):
+    code = error.code.name if error.code is not None else None
+    if isinstance(error, ConfigError):
+        return CommandError(sentence(_in_properties(error.message)), sentence(advice_for(error)))
+    if isinstance(error, MissingDependency):
+        return CommandError(sentence(error.message), error.hint, code="MISSING_PACKAGE")
+    if isinstance(error, TimedOut | Lost) and not isinstance(error, BrokerError):
         kind = Unreachable
-    return kind(sentence(error.message), sentence(advice_for(error)))
+    return kind(sentence(_message_of(error)), sentence(advice_for(error)), code=code)
+
+
+def failure(error: PenstockError) -> dict[str, object]:
+    """An error as it stands in a JSON document: code, message and hint."""
+    return told(error).document()
+
+
+def show_failures(errors: Iterable[PenstockError | CommandError], output_format: str) -> None:
+    """What could not be done of several things, on standard error."""
+    for error in errors:
+        show_error(error if isinstance(error, CommandError) else told(error), as_json=output_format == JSON)
+
+
+def _message_of(error: PenstockError) -> str:
+    """What happened; of a topic that does not exist just that, whatever the broker calls it."""
+    from penstock.client.errors import UnknownTopic
+
+    if isinstance(error, UnknownTopic) and error.where.startswith("topic ") and " " not in error.where[6:]:
+        return f"there is no topic {error.where[6:]!r} ({error.code.name})"
+    return error.message
 
 
 def _unreachable(error: BootstrapError) -> Unreachable:
@@ -219,16 +244,29 @@ def _unreachable(error: BootstrapError) -> Unreachable:
 
 
 def advice_for(error: PenstockError) -> str:
-    """What to do about it, in options instead of arguments."""
+    """What to do about it, in options instead of arguments; nothing where nothing is known to help."""
+    from penstock.client.errors import UnknownBroker
+
     if error.code is not None and error.code.name in _BY_CODE:
         return _BY_CODE[error.code.name]
-    return error.hint or "Run `penstock doctor` to see whether the cluster is well"
+    if error.hint:
+        return _in_properties(error.hint)
+    if isinstance(error, UnknownBroker):
+        return "`penstock brokers` shows the brokers"
+    helps = error.retriable or (error.code is not None and error.code.name in _DOCTOR_FINDS)
+    return "Run `penstock doctor` to see whether the cluster is well" if helps else ""
 
 
-def sentence(text: str) -> str:
-    text = text.strip()
-    text = text[:1].upper() + text[1:]
-    return text if not text or text.endswith((".", "?", "!")) else text + "."
+def _in_properties(text: str) -> str:
+    """Arguments of the Python clients by the names that properties have: linger_ms is linger.ms."""
+    import re
+
+    from penstock.cli.properties import consumer_options, producer_options
+
+    known = producer_options() | consumer_options() | {"bootstrap_servers", "request_timeout_ms", "connect_timeout_ms"}
+    return re.sub(
+        r"\b[a-z]+(?:_[a-z]+)+\b", lambda word: word[0].replace("_", ".") if word[0] in known else word[0], text
+    )
 
 
 BY_CAUSE: Final = {
@@ -241,13 +279,22 @@ BY_CAUSE: Final = {
     "that the certificate has",
 }
 _BY_CODE: Final = {
-    "TOPIC_ALREADY_EXISTS": "--if-not-exists accepts a topic that is there already",
-    "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics there are",
-    "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups there are",
+    "TOPIC_ALREADY_EXISTS": "--if-not-exists accepts a topic that exists",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics",
+    "UNKNOWN_TOPIC_ID": "`penstock topics list` shows the topics",
+    "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups",
     "UNSUPPORTED_VERSION": "`penstock brokers versions` shows what the brokers serve; this needs a newer one",
     "REQUEST_TIMED_OUT": "The broker may be overloaded or hung; --request-timeout-ms gives it more time",
     "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows which offsets there are",
     "INVALID_CONFIG": "`penstock configs describe --all` shows the settings and their values",
     "MESSAGE_TOO_LARGE": "Send less at once, compress, or raise max.message.bytes: "
     "penstock configs alter --topic TOPIC --set max.message.bytes=N",
+    "NOT_ENOUGH_REPLICAS": "`penstock topics describe --under-min-isr` shows which brokers are missing; "
+    "penstock configs alter --topic TOPIC --set min.insync.replicas=N asks for fewer",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "`penstock topics describe --under-min-isr` shows which brokers are missing",
+    "UNSUPPORTED_COMPRESSION_TYPE": "The broker is too old for this codec: choose another --compression",
+    "FENCED_INSTANCE_ID": "Give every running member a group.instance.id of its own",
 }
+_DOCTOR_FINDS: Final = frozenset(
+    {"KAFKA_STORAGE_ERROR", "UNKNOWN_SERVER_ERROR", "BROKER_NOT_AVAILABLE", "CLUSTER_AUTHORIZATION_FAILED"}
+)

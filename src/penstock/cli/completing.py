@@ -39,15 +39,39 @@ def broker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def setting_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Settings of the topic or broker that the command line names so far."""
+    """Settings of the topic or broker that the command line names so far; of any topic, if it names none."""
+    return [name for name in _settings(ctx) if name.startswith(incomplete)]
+
+
+def setting_assignments(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Settings, ready for their value."""
+    return [] if "=" in incomplete else [f"{name}=" for name in setting_names(ctx, parameter, incomplete)]
+
+
+def _settings(ctx: click.Context) -> list[str]:
     from penstock.client.admin import ConfigResource
 
     topic, broker = ctx.params.get("topic"), ctx.params.get("broker")
-    if topic is None and broker is None:
-        return []
-    resource = ConfigResource.topic(topic) if topic is not None else ConfigResource.broker(broker)
-    names = _ask(ctx, lambda admin: list(admin.describe_config(resource)))
-    return [name for name in names if name.startswith(incomplete)]
+    if broker is not None:
+        return _ask(ctx, lambda admin: sorted(admin.describe_config(ConfigResource.broker(broker))))
+    if ctx.params.get("all_brokers") or ctx.command_path.endswith("server start"):
+        return _broker_settings()
+    named = topic or next(iter(ctx.params.get("names") or ()), None)
+    found = _ask(ctx, lambda admin: sorted(admin.describe_config(ConfigResource.topic(named)))) if named else []
+    return found or _topic_settings()
+
+
+def _topic_settings() -> list[str]:
+    """Those that a topic of Penstock has: for one that is to be made there is nobody to ask."""
+    from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS
+
+    return sorted(TOPIC_DEFINITIONS)
+
+
+def _broker_settings() -> list[str]:
+    from penstock.broker.settings.catalogue import BROKER_DEFINITIONS
+
+    return sorted(BROKER_DEFINITIONS)
 
 
 def _ask(ctx: click.Context, question: Callable[[Admin], list[str]]) -> list[str]:

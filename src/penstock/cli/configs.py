@@ -1,6 +1,6 @@
 """`penstock configs`: settings of topics and brokers, where their values come from, and changes to them.
 
-Rule: a name that the broker does not know is refused with the nearest one that it does, before anything is changed.
+A name that the broker does not know is rejected with the nearest one that it does, before anything is changed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.cluster import Cluster, Refused, cluster_command, sentence
+from penstock.cli.cluster import Cluster, Refused, cluster_command
 from penstock.cli.completing import broker_ids, setting_names, topic_names
-from penstock.cli.output import JSON, CommandError, Output, format_option, printable
+from penstock.cli.options import change_options, set_option, unset_option, watch_option
+from penstock.cli.output import JSON, CommandError, Output, format_option, printable, sentence
 from penstock.cli.tables import show_table
-from penstock.cli.values import Assignment
 
 if TYPE_CHECKING:
     from penstock.client.admin import ConfigEntry, ConfigResource
+
+# As a default it is how Kafka writes "not set": flush.messages, flush.ms, max.compaction.lag.ms.
+_LONG_MAX = str(2**63 - 1)
 
 LAYERS = {
     "topic": "topic",
@@ -38,7 +41,7 @@ def _whose(command: Any) -> Any:
     for option in (
         click.option("--all-brokers", is_flag=True, help="What was altered for all brokers together."),
         click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Whose settings."),
-        click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Whose settings."),
+        click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Whose settings."),
     ):
         command = option(command)
     return command
@@ -57,6 +60,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> Confi
 @_whose
 @click.option("--all", "everything", is_flag=True, help="Those that have their default value, too.")
 @click.option("--docs", is_flag=True, help="Say what each is for.")
+@watch_option
 @format_option
 @cluster_command
 def describe(
@@ -70,6 +74,8 @@ def describe(
     output_format: str,
 ) -> None:
     """Show the settings of a topic or a broker, and the layer that each value comes from.
+
+    "(not set)" stands for the largest number, by which Kafka says that there is no limit.
 
     Without NAME, those that do not have their default value; with --all, all of them.
     """
@@ -100,9 +106,9 @@ def describe(
 
 @configs.command(short_help="Change settings.")
 @_whose
-@click.option("--set", "assignments", type=Assignment(), multiple=True, help="A setting and its new value.")
-@click.option("--unset", multiple=True, metavar="NAME", help="A setting to give back to its default.")
-@click.option("--dry-run", is_flag=True, help="Only ask whether it would be allowed.")
+@set_option
+@unset_option
+@change_options
 @format_option
 @cluster_command
 def alter(
@@ -113,6 +119,7 @@ def alter(
     assignments: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
     dry_run: bool,
+    execute: bool,
     output_format: str,
 ) -> None:
     """Change settings of a topic or of brokers while they run; shows each before and after.
@@ -159,7 +166,9 @@ def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose
 def _value(entry: ConfigEntry | None) -> str | None:
     if entry is None:
         return None
-    return "(hidden)" if entry.is_sensitive and entry.value is None else entry.value
+    if entry.is_sensitive and entry.value is None:
+        return "(hidden)"
+    return "(not set)" if entry.value == _LONG_MAX else entry.value
 
 
 def _document(entry: ConfigEntry) -> dict[str, object]:

@@ -14,9 +14,9 @@ from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from typing import Final
 
-from penstock.cli.cluster import Cluster, sentence, told
+from penstock.cli.cluster import Cluster, told
 from penstock.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
-from penstock.cli.output import counted, human_bytes
+from penstock.cli.output import counted, human_bytes, sentence
 from penstock.cli.topics_report import is_troubled
 from penstock.cli.values import duration_text
 from penstock.client.admin import AsyncAdmin, LogDirectory, OffsetResult, TopicDescription, TopicSpec
@@ -84,8 +84,8 @@ def _attempt(address: str, detail: str, cause: str, hint: str) -> Finding:
 
 
 def _failed(check: str, subject: str, error: PenstockError) -> Finding:
-    advice = told(error).message.partition("\n")[2]
-    return Finding(PROBLEM, check, subject, error.message, "" if "penstock doctor" in advice else advice)
+    hint = told(error).hint
+    return Finding(PROBLEM, check, subject, error.message, "" if "penstock doctor" in hint else hint)
 
 
 # --- brokers

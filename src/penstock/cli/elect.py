@@ -6,18 +6,17 @@ acknowledged records: it is only for partitions that are named, or for all in so
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from penstock.cli.cluster import Cluster, Refused, cluster_command
-from penstock.cli.completing import topic_names
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option
+from penstock.cli.cluster import Cluster, Refused, cluster_command, failure
+from penstock.cli.options import asking_options, change_options, topics_named
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option
 from penstock.cli.tables import show_table
-from penstock.cli.values import NameAndPartitions, TopicPartitions
+from penstock.cli.values import NameAndPartitions
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, PartitionDescription
@@ -40,40 +39,71 @@ def elect() -> None:
 
 
 @elect.command(short_help="Give leadership back to the first replicas.")
-@click.argument(
-    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
-)
+@topics_named(required=False, partitions=True)
+@change_options
 @format_option
 @cluster_command
-def preferred(cluster: Cluster, partitions: tuple[NameAndPartitions, ...], output_format: str) -> None:
+def preferred(
+    cluster: Cluster, names: tuple[NameAndPartitions, ...], dry_run: bool, execute: bool, output_format: str
+) -> None:
     """Give leadership back to the preferred leaders, the first replicas of partitions: of these, or of all.
 
     After a broker was away others lead what it has led; this evens it out again. Nothing is copied and nothing lost.
     """
-    _elect(cluster, "preferred", partitions, output_format)
+    if dry_run:
+        _show_candidates(cluster, names, output_format, lambda part: _leader(part) != part.replicas[0])
+        return
+    _elect(cluster, "preferred", names, output_format)
 
 
 @elect.command(short_help="Have somebody lead, at the price of records.")
-@click.argument(
-    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
-)
+@topics_named(required=False, partitions=True)
 @click.option("--all", "everything", is_flag=True, help="All partitions that nobody leads.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked anyway.")
+@asking_options
 @format_option
 @cluster_command
 def unclean(
-    cluster: Cluster, partitions: tuple[NameAndPartitions, ...], everything: bool, yes: bool, output_format: str
+    cluster: Cluster,
+    names: tuple[NameAndPartitions, ...],
+    everything: bool,
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
 ) -> None:
     """Have a replica lead that is alive, though it may lack records that were acknowledged: they are lost then.
 
     Only for partitions that nobody leads, when those that have all records will not come back:
     `penstock topics describe --unavailable` shows them, and who is missing.
     """
-    if bool(partitions) == everything:
+    if bool(names) == everything:
         raise CommandError("Which partitions are meant?", "Name them, as TOPIC or TOPIC:0,2, or give --all.")
-    if not yes and sys.stdin.isatty():
-        click.confirm("Acknowledged records may be lost for ever. Elect?", abort=True, err=True)
-    _elect(cluster, "unclean", partitions, output_format)
+    if dry_run:
+        _show_candidates(cluster, names, output_format, lambda part: part.leader is None)
+        return
+    confirm("Acknowledged records may be lost for ever. Elect?", yes=execute)
+    _elect(cluster, "unclean", names, output_format)
+
+
+def _show_candidates(
+    cluster: Cluster,
+    names: Iterable[NameAndPartitions],
+    output_format: str,
+    is_meant: Callable[[PartitionDescription], bool],
+) -> None:
+    """What an election would be about."""
+    from penstock.cli.partitions import all_partitions, named_partitions
+
+    with cluster.admin() as admin:
+        described = named_partitions(admin, names) if names else all_partitions(admin)
+    rows = [(*key, _leader(part), part.replicas, part.isr) for key, part in described.items() if is_meant(part)]
+    output = Output()
+    if output_format == JSON:
+        titles = ("topic", "partition", "leader", "replicas", "isr")
+        output.json({"dryRun": True, "partitions": [dict(zip(titles, row, strict=True)) for row in rows]}, indent=2)
+        return
+    show_table(output, ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"), rows)
+    output.line("Dry run: nothing was changed." if rows else "Nothing to elect.")
+    output.flush()
 
 
 def _elect(
@@ -141,7 +171,7 @@ def _show(
             "elected": [dict(zip(names, row, strict=True)) for row in rows],
             "notNeeded": not_needed,
             "failed": [
-                {"topic": key.topic, "partition": key.partition, "error": error.message}
+                {"topic": key.topic, "partition": key.partition, "error": failure(error)}
                 for key, error in failed.items()
             ],
         }

@@ -27,7 +27,7 @@ from penstock import __version__
 from penstock.broker.broker import METADATA_FOLDER, Broker
 from penstock.broker.http_server import HttpServerError
 from penstock.broker.settings import BrokerSettings, InvalidSettings, Listener, unreachable_hosts
-from penstock.cli.output import CommandError, counted, printable
+from penstock.cli.output import CommandError, counted, printable, sentence
 from penstock.cluster.errors import ClusterError, TreeFailed, TreeInUse
 from penstock.log.errors import FolderInUse, LogError
 from penstock.log.folders.errors import NoDirectoryOnline
@@ -214,7 +214,7 @@ def _explain(error: Exception, advise_on_port: Callable[[int], str]) -> NoReturn
         port = int(error.address.rpartition(":")[2])
         raise BrokerError(f"{error.address} is in use: another process listens there.", advise_on_port(port))
     if isinstance(error, CannotListen):
-        raise BrokerError(_sentence(str(error)), _advice_on_listening(error))
+        raise BrokerError(sentence(str(error)), _advice_on_listening(error))
     if isinstance(error, (FolderInUse, TreeInUse)):
         folder = error.path.removesuffix(f"/{METADATA_FOLDER}")
         raise BrokerError(
@@ -223,14 +223,14 @@ def _explain(error: Exception, advise_on_port: Callable[[int], str]) -> NoReturn
         )
     if isinstance(error, TreeFailed | NoDirectoryOnline):
         raise BrokerError(
-            _sentence(str(error)), "Make the folder one that this user can write to, or choose another with --data-dir."
+            sentence(str(error)), "Make the folder one that this user can write to, or choose another with --data-dir."
         )
     if isinstance(error, ClusterError | LogError | HttpServerError):
         # Their texts end with what to do.
         problem, _, advice = str(error).rpartition("; ")
         if not problem:
             problem, advice = advice, "Its data is as it was; --log-level debug tells more."
-        raise BrokerError(_sentence(problem), _sentence(advice))
+        raise BrokerError(sentence(problem), sentence(advice))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         raise BrokerError(f"{where}{error.strerror or error}.", "Its data is as it was; --log-level debug tells more.")
@@ -242,9 +242,3 @@ def _advice_on_listening(error: CannotListen) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.EACCES:
         return "Ports below 1024 are for root: choose a higher one."
     return "Give an address of this machine; 0.0.0.0 is all of them."
-
-
-def _sentence(text: str) -> str:
-    # A sentence may begin with a path, which is written as it is.
-    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
-    return f"{begin}{text[1:].rstrip('.')}."

@@ -1,24 +1,28 @@
 """`penstock groups`: consumer groups, how far they are behind, and moving them.
 
-Rule: lag is shown in records and in time: the age of the first record that was not read. Nothing moves a group unless
---execute is given; without it the plan is shown.
+Lag is shown in records and in time: the age of the first record that was not read. A group is moved after its plan was
+shown: when you say yes at a terminal, or with --execute.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.cluster import Cluster, cluster_command
-from penstock.cli.completing import group_names, topic_names
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option, printable
+from penstock.cli.cluster import Cluster, cluster_command, show_failures, told
+from penstock.cli.completing import topic_names
+from penstock.cli.options import asking_options, confirmed_plan, groups_named, watch_option
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable
+from penstock.cli.partitions import no_such_group
 from penstock.cli.tables import show_table
 from penstock.cli.values import Duration, Moment, NameAndPartitions, TopicPartitions, duration_text
 
 if TYPE_CHECKING:
-    from penstock.client.admin import GroupDescription
+    from penstock.client.admin import Admin, GroupDescription
+    from penstock.client.errors import PenstockError
 
 _EXIT_PARTLY = 1
 
@@ -30,6 +34,7 @@ def groups() -> None:
 
 @groups.command("list", short_help="List groups and their states.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only those: Stable, Empty ...")
+@watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, states: tuple[str, ...], output_format: str) -> None:
@@ -54,10 +59,13 @@ def list_(cluster: Cluster, states: tuple[str, ...], output_format: str) -> None
         return
     rows = [(group.group_id, group.state, group.type or group.protocol_type, group.coordinator.id) for group in found]
     show_table(output, ("GROUP", "STATE", "TYPE", "COORDINATOR"), rows)
+    if not rows:
+        output.nothing(f"No group is in state {' or '.join(states)}." if states else "There are no groups.")
 
 
 @groups.command(short_help="Show members, what they read, and how far they are behind.")
-@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=group_names)
+@groups_named(required=False)
+@watch_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> None:
@@ -66,30 +74,45 @@ def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> No
     Without GROUP, all groups.
 
     \b
-    Exit code: 1  one of several groups could not be described; it is told
+    Exit code: 1  one of several groups could not be described; it is reported
                4  there is no such group
     """
     from penstock.client.errors import PenstockError
 
     with cluster.admin() as admin:
         answers = admin.describe_groups(names or [group.group_id for group in admin.list_groups()])
-    found = [group for group in answers.values() if not isinstance(group, PenstockError)]
-    failed = [error for error in answers.values() if isinstance(error, PenstockError)]
+        found = [group for group in answers.values() if not isinstance(group, PenstockError)]
+        errors = {name: error for name, error in answers.items() if isinstance(error, PenstockError)}
+        failed = explained_groups(admin, errors)
     output = Output()
     if output_format == JSON:
-        output.json({"groups": [_document(group) for group in found]}, indent=2)
+        documents = {name: error.document() for name, error in failed.items()}
+        output.json({"groups": [_document(group) for group in found], "failed": documents}, indent=2)
     else:
         for number, group in enumerate(found):
             if number:
                 output.line()
             _show(output, group)
+        if not found and not names:
+            output.nothing("There are no groups.")
     output.flush()
     if failed and not found:
-        raise failed[0]
-    for error in failed:
-        click.echo(f"Error: {error.message}.", err=True)
+        raise next(iter(failed.values()))
+    show_failures(failed.values(), output_format)
     if failed:
         click.get_current_context().exit(_EXIT_PARTLY)
+
+
+def explained_groups(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:
+    """The errors of groups by name; one that does not exist with the one that was perhaps meant."""
+    from penstock.client.errors import UnknownGroup
+
+    is_unknown = any(isinstance(error, UnknownGroup) for error in errors.values())
+    there = [group.group_id for group in admin.list_groups()] if is_unknown else []
+    return {
+        name: no_such_group(name, there) if isinstance(error, UnknownGroup) else told(error)
+        for name, error in errors.items()
+    }
 
 
 def _show(output: Output, group: GroupDescription) -> None:
@@ -157,10 +180,10 @@ def _document(group: GroupDescription) -> dict[str, object]:
     }
 
 
-@groups.command(short_help="Move a group to other offsets; a dry run unless --execute is given.")
-@click.argument("group", metavar="GROUP", shell_complete=group_names)
+@groups.command(short_help="Move a group to other offsets.")
+@groups_named(required=True)
 @click.option(
-    "--topic", "topics", type=TopicPartitions(), multiple=True, metavar="TOPIC[:P,...]", shell_complete=topic_names,
+    "-t", "--topic", "topics", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
     help="Which partitions to move.",
 )  # fmt: skip
 @click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed something.")
@@ -171,85 +194,141 @@ def _document(group: GroupDescription) -> dict[str, object]:
 @click.option("--by-duration", type=Duration(), help="To the first record of this long ago: 1h30m, PT90M.")
 @click.option("--shift-by", type=int, metavar="N", help="By N records forward, or back if negative.")
 @click.option("--to-current", is_flag=True, help="To what is committed already: commits it again.")
-@click.option("--execute", is_flag=True, help="Do it. The group must have no members then.")
+@click.option("--create", is_flag=True, help="Create the group if it does not exist.")
+@asking_options
 @format_option
 @cluster_command
 def seek(
     cluster: Cluster,
-    group: str,
+    names: tuple[str, ...],
     topics: tuple[NameAndPartitions, ...],
     all_topics: bool,
+    create: bool,
+    dry_run: bool,
     execute: bool,
     output_format: str,
     **targets: Any,
 ) -> None:
-    """Move a group: where it will go on reading.
+    """Move a group: where it will go on reading. It must have no members.
 
-    Shows the plan and does nothing, unless --execute is given. An offset that a partition does not have becomes the
-    nearest that it has.
+    Shows the plan, and asks at a terminal; without one it moves the group only if --execute is given. An offset that a
+    partition does not have becomes the nearest that it has.
 
     \b
     Exit code: 0  planned, or done
-               1  some partitions could not be moved; they are told
-               4  refused: the group has members, or there is no such topic
+               1  some partitions could not be moved; they are reported. Or you said no
+               4  rejected: the group has members, or there is no such group or topic
     """
-    from penstock.cli.groups_seek import Target, execute_plan, make_plan, show_plan
+    from penstock.cli.groups_seek import NEW, Target, check_idle, execute_plan, make_plan, show_outcome, show_plan
+
+    if len(names) > 1:
+        raise CommandError("Only one group can be moved at a time.", "Give one GROUP.")
+    group = names[0]
 
     if bool(topics) == all_topics:
         raise CommandError("Which partitions are meant?", "Give --topic TOPIC[:P,...], or --all-topics.")
     chosen = {name: value for name, value in targets.items() if value is not None and value is not False}
     if len(chosen) != 1:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
-        raise CommandError("Where the group shall go must be said once.", f"Give one of {names}.")
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
+        raise CommandError("Where should the group go?", f"Give one of {options}.")
     ((kind, value),) = chosen.items()
     if kind in ("to_time", "by_duration"):
         cluster.check_times()
+    output = Output()
     with cluster.admin() as admin:
         plan = make_plan(admin, group, topics, Target(kind, int(value)))
-        failures = execute_plan(admin, group, plan) if execute else {}
-    show_plan(Output(), output_format, plan, failures, executed=execute)
+        if plan.state == NEW and not create and not dry_run and sys.stdin.isatty():
+            there = [each.group_id for each in admin.list_groups()]
+            missing = no_such_group(group, there)
+            raise CommandError(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+        if output_format != JSON:
+            show_plan(output, plan)
+        if execute:
+            check_idle(plan)
+        question = f"Move {group} in {counted(len(plan.moves), 'partition')}?"
+        done = not (plan.members and not execute) and confirmed_plan(question, dry_run=dry_run, execute=execute)
+        failures = execute_plan(admin, plan) if done else {}
+    if done and plan.state == NEW:
+        click.echo(f"Group {printable(group)!r} did not exist; it was created.", err=True)
+    show_outcome(output, output_format, plan, failures, executed=done)
+    if output_format != JSON:
+        show_failures(failures.values(), output_format)
     if failures:
         click.get_current_context().exit(_EXIT_PARTLY)
 
 
 @groups.command(short_help="Delete groups without members, or their offsets of a topic.")
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
+@groups_named(required=True)
 @click.option(
-    "--topic", "topics", type=TopicPartitions(), multiple=True, metavar="TOPIC[:P,...]", shell_complete=topic_names,
+    "-t", "--topic", "topics", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
     help="Delete only what is committed for these.",
 )  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked anyway.")
+@asking_options
 @format_option
 @cluster_command
 def delete(
-    cluster: Cluster, names: tuple[str, ...], topics: tuple[NameAndPartitions, ...], yes: bool, output_format: str
+    cluster: Cluster,
+    names: tuple[str, ...],
+    topics: tuple[NameAndPartitions, ...],
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
 ) -> None:
-    """Delete groups without members, with all that they have committed; or, with --topic, only that of topics."""
-    from penstock.cli.offsets import partitions_meant
+    """Delete groups without members, with all that they have committed; or, with --topic, only that of topics.
+
+    At a terminal it asks first.
+    """
 
     what = "what is committed by" if topics else "the groups"
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {what} {', '.join(names)}?", abort=True, err=True)
     with cluster.admin() as admin:
-        if topics:
-            partitions = partitions_meant(admin, topics)
-            answers: dict[str, Any] = {}
-            for name in names:
-                each = admin.delete_group_offsets(name, partitions)
-                answers[name] = next((error for error in each.values() if error is not None), None)
-        else:
-            answers = dict(admin.delete_groups(names))
+        if not dry_run:
+            confirm(f"Delete {what} {', '.join(names)}?", yes=execute)
+        answers = _would_delete(admin, names) if dry_run else _deleted(admin, names, topics)
+        failed = explained_groups(admin, {name: error for name, error in answers.items() if error is not None})
     output = Output()
     deleted = [name for name, error in answers.items() if error is None]
-    failed = [error for error in answers.values() if error is not None]
     if output_format == JSON:
-        named = {name: str(error) for name, error in answers.items() if error is not None}
-        output.json({"deleted": deleted, "failed": named}, indent=2)
+        documents = {name: error.document() for name, error in failed.items()}
+        output.json({"dryRun": dry_run, "deleted": deleted, "failed": documents}, indent=2)
     else:
+        offsets = "offsets of " if topics else ""
         for name in deleted:
-            output.line(f"Deleted {'offsets of ' if topics else ''}{printable(name)}.")
+            shown = printable(name)
+            output.line(
+                f"{offsets}{shown} would be deleted (dry run)." if dry_run else f"Deleted {offsets}{shown}."
+            )  # fmt: skip
     output.flush()
-    for error in failed[1:]:
-        click.echo(f"Error: {error.message}.", err=True)
-    if failed:
-        raise failed[0]
+    first, *others = failed.values() or [None]
+    show_failures([error for error in others if error is not None], output_format)
+    if first is not None:
+        raise first
+
+
+def _deleted(
+    admin: Admin, names: Iterable[str], topics: tuple[NameAndPartitions, ...]
+) -> dict[str, PenstockError | None]:
+    from penstock.cli.offsets import partitions_meant
+
+    if not topics:
+        return dict(admin.delete_groups(names))
+    partitions = partitions_meant(admin, topics)
+    answers: dict[str, PenstockError | None] = {}
+    for name in names:
+        each = admin.delete_group_offsets(name, partitions)
+        answers[name] = next((error for error in each.values() if error is not None), None)
+    return answers
+
+
+def _would_delete(admin: Admin, names: Iterable[str]) -> dict[str, PenstockError | None]:
+    """What a broker would say: a group must exist and have no members."""
+    from penstock.client.errors import PenstockError, error_for
+    from penstock.wire.error_codes import ErrorCode
+
+    answers: dict[str, PenstockError | None] = {}
+    for name, group in admin.describe_groups(list(names), with_lag=False).items():
+        if isinstance(group, PenstockError):
+            answers[name] = group
+        else:
+            is_used = bool(group.members)
+            answers[name] = error_for(ErrorCode.NON_EMPTY_GROUP, where=f"group {name}") if is_used else None
+    return answers

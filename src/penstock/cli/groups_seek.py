@@ -1,24 +1,25 @@
 """Moving a group: the plan, partition by partition, and carrying it out.
 
-Rule: a plan never leaves a partition's range: what lies before it becomes its beginning, what lies behind it its end,
-and the plan says so. A time after the last record means the end. A group with members is not moved: they would commit
-over it.
+A plan never leaves a partition's range: what lies before it becomes its beginning, what lies behind it its end, and the
+plan says so. A time after the last record means the end. A group with members is not moved: they would commit over it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from penstock.cli.cluster import Refused
-from penstock.cli.offsets import partitions_meant
-from penstock.cli.output import JSON, Output, counted
+from penstock.cli.cluster import Refused, failure
+from penstock.cli.offsets import offsets_at, partitions_meant
+from penstock.cli.output import JSON, Output, counted, printable
 from penstock.cli.tables import show_table
-from penstock.cli.values import NameAndPartitions
-from penstock.client.admin import Admin, OffsetResult
+from penstock.cli.values import NameAndPartitions, now_ms
+from penstock.client.admin import Admin
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError, UnknownGroup
+
+NEW = "new"
+"""The state of a group that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,14 @@ def make_plan(admin: Admin, group: str, topics: Sequence[NameAndPartitions], tar
         state, members = described.state, len(described.members)
     except UnknownGroup:
         # To commit for a group that has never been is how one is prepared.
-        state, members = "new", 0
-    committed = {key: stored.offset for key, stored in admin.group_offsets(group).items()} if state != "new" else {}
+        state, members = NEW, 0
+    committed = {key: stored.offset for key, stored in admin.group_offsets(group).items()} if state != NEW else {}
     partitions = partitions_meant(admin, topics) if topics else sorted(committed)
     if not partitions:
         raise Refused(f"Group {group!r} has committed nothing.", "Name topics with --topic, instead of --all-topics.")
-    begins = _asked(admin, partitions, "earliest")
-    ends = _asked(admin, partitions, "latest")
-    at = _asked(admin, partitions, _time_ms(target)) if target.kind in _BY_TIME else {}
+    begins = offsets_at(admin, partitions, "earliest")
+    ends = offsets_at(admin, partitions, "latest")
+    at = offsets_at(admin, partitions, _time_ms(target)) if target.kind in _BY_TIME else {}
     moves = []
     for partition in partitions:
         wanted, note = _wanted(target, committed.get(partition), begins[partition], ends[partition], at.get(partition))
@@ -76,18 +77,7 @@ _BY_TIME = ("to_time", "by_duration")
 
 
 def _time_ms(target: Target) -> int:
-    import time
-
-    return target.number if target.kind == "to_time" else max(0, time.time_ns() // 1_000_000 - target.number)
-
-
-def _asked(admin: Admin, partitions: Sequence[TopicPartition], end: Any) -> dict[TopicPartition, int]:
-    found = {}
-    for partition, answer in admin.list_offsets(dict.fromkeys(partitions, end)).items():
-        if not isinstance(answer, OffsetResult):
-            raise answer
-        found[partition] = answer.offset
-    return found
+    return target.number if target.kind == "to_time" else max(0, now_ms() - target.number)
 
 
 def _wanted(target: Target, committed: int | None, begin: int, end: int, at: int | None) -> tuple[int, str]:
@@ -105,18 +95,33 @@ def _wanted(target: Target, committed: int | None, begin: int, end: int, at: int
     return committed + (target.number if target.kind == "shift_by" else 0), ""
 
 
-def execute_plan(admin: Admin, group: str, plan: Plan) -> dict[TopicPartition, PenstockError]:
-    """Commit it; those that failed."""
+def check_idle(plan: Plan) -> None:
+    """Raise Refused if the group has members."""
     if plan.members:
         raise Refused(
-            f"Group {group!r} is {plan.state.lower()} and has {counted(plan.members, 'member')}.",
+            f"Group {plan.group!r} is {plan.state.lower()} and has {counted(plan.members, 'member')}.",
             "Stop its consumers first: they would commit their own offsets over these.",
+            code="NON_EMPTY_GROUP",
         )
-    answers = admin.set_group_offsets(group, {move.partition: move.offset for move in plan.moves})
+
+
+def execute_plan(admin: Admin, plan: Plan) -> dict[TopicPartition, PenstockError]:
+    """Commit it; those that failed."""
+    check_idle(plan)
+    answers = admin.set_group_offsets(plan.group, {move.partition: move.offset for move in plan.moves})
     return {partition: error for partition, error in answers.items() if error is not None}
 
 
-def show_plan(
+def show_plan(output: Output, plan: Plan) -> None:
+    rows = []
+    for move in plan.moves:
+        change = None if move.committed is None else f"{move.offset - move.committed:+d}"
+        rows.append((*move.partition, move.committed, move.offset, change, move.note))
+    show_table(output, ("TOPIC", "PARTITION", "COMMITTED", "NEW", "CHANGE", "NOTE"), rows)
+    output.flush()
+
+
+def show_outcome(
     output: Output, output_format: str, plan: Plan, failures: Mapping[TopicPartition, PenstockError], *, executed: bool
 ) -> None:
     if output_format == JSON:
@@ -127,27 +132,18 @@ def show_plan(
                 "committed": move.committed,
                 "offset": move.offset,
                 "note": move.note or None,
-                "error": str(failures[move.partition]) if move.partition in failures else None,
+                "error": failure(failures[move.partition]) if move.partition in failures else None,
             }
             for move in plan.moves
         ]
-        output.json(
-            {"group": plan.group, "state": plan.state, "members": plan.members, "executed": executed, "moves": moves},
-            indent=2,
-        )
-        output.flush()
-        return
-    rows = []
-    for move in plan.moves:
-        change = None if move.committed is None else f"{move.offset - move.committed:+d}"
-        note = str(failures[move.partition].message) if move.partition in failures else move.note
-        rows.append((move.partition.topic, move.partition.partition, move.committed, move.offset, change, note))
-    show_table(output, ("TOPIC", "PARTITION", "COMMITTED", "NEW", "CHANGE", "NOTE"), rows)
-    if executed:
-        moved = len(plan.moves) - len(failures)
-        output.line(f"Moved {plan.group} in {counted(moved, 'partition')}.")
+        facts = {"group": plan.group, "state": plan.state, "members": plan.members, "executed": executed}
+        output.json({**facts, "moves": moves}, indent=2)
+    elif executed:
+        output.line(f"Moved {printable(plan.group)} in {counted(len(plan.moves) - len(failures), 'partition')}.")
     else:
         output.line(output.style("Dry run: nothing was changed. Add --execute to do it.", "yellow"))
         if plan.members:
             output.line(f"The group has {counted(plan.members, 'member')}: stop them first.")
+        if plan.state == NEW:
+            output.line(f"There is no group {printable(plan.group)!r}; --execute would create it.")
     output.flush()

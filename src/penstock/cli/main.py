@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 
 from penstock import __version__
+from penstock.cli.output import CommandError, json_errors_wanted, show_error
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -121,14 +122,16 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 done and something is wrong, 2 and more not done (docs/cli.md)."""
+    words = list(sys.argv[1:] if args is None else args)
+    as_json = json_errors_wanted(words)
     try:
-        code = cli.main(list(sys.argv[1:] if args is None else args), prog_name="penstock", standalone_mode=False)
+        code = cli.main(words, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        show_error(error, as_json=as_json)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        show_error(_Ended("Interrupted.", code="INTERRUPTED"), as_json=as_json)
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         _forget_output()
@@ -136,17 +139,39 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if _wants_traceback():
             raise
-        click.echo(f"Error: {error.filename or 'I/O'}: {error.strerror or error}.", err=True)
+        show_error(CommandError(f"{error.filename or 'I/O'}: {error.strerror or error}.", code="IO"), as_json=as_json)
         code = EXIT_USAGE
     except Exception as error:
         if _wants_traceback():
             raise
         from penstock.cli.log_lines import told
 
-        click.echo(f"Error: This should not have happened: {told(error)}.", err=True)
-        click.echo(f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.", err=True)
+        show_error(_mistake(told(error)), as_json=as_json)
         code = EXIT_MISTAKE
     sys.exit(code)
+
+
+class _Ended(CommandError):
+    """By Ctrl-C."""
+
+    exit_code = EXIT_INTERRUPTED
+
+    def show(self, file: object = None) -> None:
+        click.echo(self.problem, err=True)
+
+
+def _mistake(what: str) -> CommandError:
+    return _Mistake(
+        f"This should not have happened: {what}.",
+        f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.",
+    )
+
+
+class _Mistake(CommandError):
+    """In the program itself."""
+
+    exit_code = EXIT_MISTAKE
+    code = "INTERNAL"
 
 
 def _wants_traceback() -> bool:

@@ -4,7 +4,8 @@ Noun: the two formats of standard output: text for people, JSON for programs.
 
 Rule: the same facts in both. Text has colour on a terminal only (and not with NO_COLOR), is not wrapped where it is
 piped, and never passes control characters of the data on to the terminal. Lines leave as they are made: the reader may
-be `head`, and the data larger than memory. Errors say what to do next, on standard error.
+be `head`, and the data larger than memory. Errors say what to do next, on standard error; with `--format json` an
+error is one line of JSON there, with `code`, `message`, `hint` and `exitCode`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -24,6 +26,8 @@ EXIT_DAMAGE: Final = 1
 
 TEXT: Final = "text"
 JSON: Final = "json"
+WATCH: Final = "penstock.watch"
+"""In a context's meta: a function to be called before the first line of a picture that is shown again and again."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -55,12 +59,66 @@ def format_option(command: _Command) -> _Command:
 
 
 class CommandError(click.ClickException):
-    """A command that cannot do what it was asked for: why, and what to do instead."""
+    """A command that cannot do what it was asked for: why, and what to do instead, where there is something to do.
+
+    `code` is for programs: the broker's error code where a broker answered, else the kind of error.
+    """
 
     exit_code = 2
+    code: str = "USAGE"
 
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{printable(problem)}\n{printable(advice)}")
+    def __init__(self, problem: str, hint: str = "", *, code: str | None = None) -> None:
+        self.problem = printable(problem)
+        self.hint = printable(hint)
+        if code is not None:
+            self.code = code
+        super().__init__("\n".join(filter(None, (self.problem, self.hint))))
+
+    def document(self) -> dict[str, object]:
+        """The error for programs."""
+        return {"code": self.code, "message": self.problem, "hint": self.hint or None}
+
+
+class Declined(CommandError):
+    """You were asked, and the answer was no."""
+
+    exit_code = 1
+    code = "DECLINED"
+
+    def __init__(self) -> None:
+        super().__init__("Nothing was changed.")
+
+    def show(self, file: Any = None) -> None:
+        # Whoever has just said no knows why.
+        click.echo(self.problem, err=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask at a terminal, unless `yes`. Raises Declined; Ctrl-C is an interrupt as everywhere."""
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Declined
+
+
+def json_errors_wanted(args: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON. It is read before it is parsed, since parsing may be what fails."""
+    if args[:1] == ["produce"]:
+        return False  # its --format is that of its input
+    said = any(word in ("--format", "-f") and value == JSON for word, value in pairwise(args))
+    return said or not {"--format=json", "-fjson", "--json"}.isdisjoint(args)
+
+
+def show_error(error: click.ClickException, *, as_json: bool) -> None:
+    """An error on standard error, for people or for programs."""
+    if not as_json:
+        error.show()
+        return
+    if isinstance(error, CommandError):
+        document = error.document()
+    else:
+        path = getattr(getattr(error, "ctx", None), "command_path", "")
+        hint = f"`{path} --help` shows the options" if path else None
+        document = {"code": CommandError.code, "message": error.format_message(), "hint": hint}
+    click.echo(json.dumps({**document, "exitCode": error.exit_code}, ensure_ascii=False), err=True)
 
 
 class Output:
@@ -72,8 +130,15 @@ class Output:
         dumb = os.environ.get("TERM") == "dumb"
         self.has_colour = self.is_terminal and not dumb and "NO_COLOR" not in os.environ
         self._width = min(shutil.get_terminal_size().columns, 120) if self.is_terminal else None
+        context = click.get_current_context(silent=True)
+        self._begin: Callable[[], None] | None = None if context is None else context.meta.get(WATCH)
+        self._is_watched = self._begin is not None
 
     def line(self, text: str = "") -> None:
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin()
+            sys.stdout.flush()
         # A path need not be UTF-8; what cannot be encoded is shown escaped.
         self._stream.write(text.encode("utf-8", "backslashreplace") + b"\n")
         if self.is_terminal:
@@ -82,9 +147,19 @@ class Output:
     def flush(self) -> None:
         self._stream.flush()
 
+    def nothing(self, text: str) -> None:
+        """Say that a list is empty: on standard error, since for a script no line is no finding."""
+        if self._is_watched:
+            self.line(text)
+            return
+        self.flush()
+        click.echo(text, err=True)
+
     def json(self, value: Mapping[str, object] | Sequence[object], *, indent: int | None = None) -> None:
-        """One JSON value; without `indent` on one line."""
-        self.line(json.dumps(value, ensure_ascii=False, indent=indent))
+        """One JSON value; without `indent`, and where it is shown again and again, on one line."""
+        self.line(json.dumps(value, ensure_ascii=False, indent=None if self._is_watched else indent))
+        if self._is_watched:
+            self._stream.flush()
 
     def paragraph(self, text: str, indent: str = "", first: str | None = None) -> None:
         """Text that is wrapped on a terminal, behind `first` on its first line and `indent` on the others."""
@@ -112,6 +187,25 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def sentence(text: str) -> str:
+    """With a full stop, and with a capital where the first word is one of ours: names keep their case."""
+    text = text.strip()
+    if text.partition(" ")[0] in _OPENING_WORDS:
+        text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "?", "!")) else text + "."
+
+
+_OPENING_WORDS: Final = frozenset(
+    {
+        "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "either", "give", "group",
+        "groups", "install", "it", "its", "leave", "lower", "make", "name", "no", "none", "not", "nothing", "one",
+        "only", "partition", "partitions", "put", "raise", "record", "records", "run", "see", "set", "several", "some",
+        "start", "stop", "that", "the", "their", "there", "these", "this", "those", "topic", "topics", "use", "wait",
+        "write",
+    }
+)  # fmt: skip
 
 
 def human_bytes(count: int) -> str:

@@ -6,15 +6,17 @@ partitions, `TOPIC:0,2` these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.cluster import Refused
+from penstock.cli.cluster import Refused, told
 
 if TYPE_CHECKING:
+    from penstock.cli.output import CommandError
     from penstock.cli.values import NameAndPartitions
     from penstock.client.admin import Admin, PartitionDescription
     from penstock.client.consumer.types import TopicPartition
+    from penstock.client.errors import PenstockError
 
 
 PATIENCE_MS: Final = 5_000
@@ -47,17 +49,40 @@ def named_partitions(admin: Admin, wanted: Iterable[NameAndPartitions]) -> dict[
         chosen = of_topic if indexes is None else [TopicPartition(topic, index) for index in indexes]
         for key in chosen:
             if key not in of_topic:
-                raise Refused(
-                    f"Topic {topic} has no partition {key.partition}.",
-                    f"It has {len(of_topic)}, numbered from 0; `penstock topics describe {topic}` shows them.",
-                )
+                raise no_such_partition(topic, key.partition, len(of_topic))
             found[key] = of_topic[key]
     return found
 
 
 def no_such_topic(topic: str, there: Iterable[str]) -> Refused:
+    """With the topic that was perhaps meant."""
+    return no_such("topic", topic, there, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+def no_such_group(group: str, there: Iterable[str]) -> Refused:
+    return no_such("group", group, there, "GROUP_ID_NOT_FOUND")
+
+
+def no_such(noun: str, name: str, there: Iterable[str], code: str) -> Refused:
     from difflib import get_close_matches
 
-    near = get_close_matches(topic, list(there), n=1)
-    advice = f"Did you mean {near[0]}?" if near else "`penstock topics list` shows the topics there are."
-    return Refused(f"There is no topic {topic!r}.", advice)
+    near = get_close_matches(name, list(there), n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"`penstock {noun}s list` shows the {noun}s."
+    return Refused(f"There is no {noun} {name!r}.", hint, code=code)
+
+
+def no_such_partition(topic: str, index: int, count: int) -> Refused:
+    has = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+    return Refused(f"Topic {topic!r} has no partition {index}.", f"It has {has}.", code="UNKNOWN_TOPIC_OR_PARTITION")
+
+
+def explained_topics(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:
+    """The errors of topics by name; one that does not exist with the one that was perhaps meant."""
+    from penstock.client.errors import UnknownTopic
+
+    is_unknown = any(isinstance(error, UnknownTopic) for error in errors.values())
+    there = admin.list_topics(include_internal=True) if is_unknown else []
+    return {
+        name: no_such_topic(name, there) if isinstance(error, UnknownTopic) and name not in there else told(error)
+        for name, error in errors.items()
+    }

@@ -62,7 +62,7 @@ def measure_producing(cluster: Cluster, topic: str, options: dict[str, Any], out
     if failures:
         # All of a batch share its fate, so the share of the samples is that of the records.
         failed = max(len(failures), round(count * len(failures) / len(last)))
-        print_error(failures[0])
+        print_error(failures[0], output_format)
     else:
         failed = 0
     stored = count - failed
@@ -77,10 +77,12 @@ def _timed(producer: Producer[Any, bytes], topic: str, value: bytes, latencies: 
     return delivery
 
 
-def print_error(error: BaseException) -> None:
-    import click
+def print_error(error: BaseException, output_format: str) -> None:
+    from penstock.cli.cluster import show_failures
+    from penstock.cli.output import CommandError
+    from penstock.client.errors import PenstockError
 
-    click.echo(f"Error: {error}", err=True)
+    show_failures([error if isinstance(error, PenstockError) else CommandError(f"{error}.")], output_format)
 
 
 def measure_consuming(cluster: Cluster, topic: str, options: dict[str, Any], output_format: str) -> int:

@@ -1,6 +1,6 @@
 """`penstock produce`: lines and files as records.
 
-Rule: a record that was not acknowledged is told, and the exit code is 1 then. Options here are today's names; those of
+A record that was not acknowledged is reported, and the exit code is 1 then. Options have today's names; those of
 Kafka's console producer, back to the first, are understood as well.
 """
 
@@ -13,7 +13,7 @@ import click
 
 from penstock.cli.cluster import Cluster, cluster_command
 from penstock.cli.completing import topic_names
-from penstock.cli.output import CommandError
+from penstock.cli.output import CommandError, printable
 from penstock.cli.values import Assignment
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -50,7 +50,7 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
 )  # fmt: skip
 @click.option(
     "--linger-ms", "--timeout", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS",
-    help="How long a batch may wait for more.",
+    help="How long a batch waits for more records.",
 )  # fmt: skip
 @click.option(
     "--retries", "--message-send-max-retries", type=click.IntRange(min=0), metavar="N", help="[default: no limit]"
@@ -64,7 +64,7 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
     help="text, json (checked), hex, base64, int, long, double ..., avro:SCHEMA.avsc (from JSON).",
 )  # fmt: skip
 @click.option("--key-encoder", "--key-serializer", default="text", show_default=True, help="The same for keys.")
-@click.option("--reader", "--line-reader", metavar="MODULE:NAME", help="Read records by a function of Python of yours.")
+@click.option("--reader", "--line-reader", metavar="MODULE:NAME", help="Read records with your own Python function.")
 @click.option(
     "--property", "--reader-property", "properties", type=Assignment(), multiple=True,
     help="For the reader: parse.key, key.separator, parse.headers, null.marker, ignore.error ...",
@@ -72,12 +72,17 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
 @click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer: linger.ms ...")
 @click.option("--socket-buffer-size", hidden=True, type=int, help="Has no effect.")
 @click.option(
-    "--skip-bad", "--skip-message-on-error", is_flag=True, help="Tell of a line that is no record, and go on."
+    "--skip-bad", "--skip-message-on-error", is_flag=True, help="Skip lines that are not records and print a warning."
 )
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when all is well.")
 @cluster_command
-def produce(cluster: Cluster, names: tuple[str, ...], topic: str | None, quiet: bool, **options: Any) -> None:
+def produce(
+    cluster: Cluster, names: tuple[str, ...], topic: str | None, create: bool, quiet: bool, **options: Any
+) -> None:
     """Send the lines of standard input, or of files, as records to a topic.
+
+    A topic that does not exist is created by most brokers, which is reported; at a terminal that needs --create.
 
     \b
     echo hello | penstock produce views
@@ -87,7 +92,7 @@ def produce(cluster: Cluster, names: tuple[str, ...], topic: str | None, quiet: 
 
     \b
     Exit code: 0  every record is acknowledged
-               1  some are not, or lines were no records; they are told
+               1  some are not, or lines were not records; they are reported
                3  no broker could be reached
                4  the broker refused
     """
@@ -109,8 +114,33 @@ def produce(cluster: Cluster, names: tuple[str, ...], topic: str | None, quiet: 
         skips_bad=options["skip_bad"] or ignores,
         quiet=quiet,
     )
+    is_new = _is_new(cluster, topic, create)
     code = sending.run(cluster.servers, client_options, read, files, sys.stdin.buffer)
+    if is_new and sending.stored and not quiet:
+        click.echo(f"Topic {printable(topic)!r} did not exist; it was created.", err=True)
     click.get_current_context().exit(code)
+
+
+def _is_new(cluster: Cluster, topic: str, create: bool) -> bool:
+    """Whether the topic does not exist yet. Refused if somebody types and has not said that it may be created."""
+    from penstock.cli.cluster import Refused
+    from penstock.cli.partitions import no_such_topic
+    from penstock.client.admin import TopicSpec
+    from penstock.client.errors import PenstockError, UnknownTopic
+
+    with cluster.admin() as admin:
+        try:
+            found = admin.describe_topics([topic]).get(topic)
+        except PenstockError:
+            return False  # whoever may not describe a topic may still write to it
+        if not isinstance(found, UnknownTopic):
+            return False
+        if create:
+            admin.create_topic(TopicSpec(topic), exist_ok=True)
+        elif sys.stdin.isatty():
+            missing = no_such_topic(topic, admin.list_topics())
+            raise Refused(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+    return True
 
 
 def _reader(options: dict[str, Any]) -> tuple[Any, bool]:

@@ -1,11 +1,13 @@
-"""Sending what a reader reads, and telling what became of it.
+"""Sending what a reader reads, and reporting what became of it.
 
-Rule: deliveries are looked at as they end, oldest first, so that memory does not grow with the input, and the first
-failures are told while the rest goes on. Ctrl-C sends what was read, and says how much that was.
+Deliveries are looked at as they end, oldest first, so that memory does not grow with the input, and the first failures
+are reported while the rest goes on. What is tried again is reported with its reason, soon and then from time to time.
+Ctrl-C sends what was read, and says how much that was.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import deque
@@ -15,13 +17,17 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from penstock.cli.cluster import sentence
-from penstock.cli.output import CommandError, counted, human_bytes, printable
+from penstock.cli.cluster import told
+from penstock.cli.output import CommandError, counted, human_bytes, printable, sentence
 from penstock.client.errors import PenstockError, TimedOut
 from penstock.client.producer import BulkDelivery, Producer, ProducerRecord
 
 _TOLD: Final = 5
 _CLOSE_S: Final = 10.0
+# A leader that has moved is found again within this; what takes longer is worth a line.
+_RETRY_PATIENCE_S: Final = 2.0
+_RETRY_AGAIN_S: Final = 15.0
+_RETRY_LOGGERS: Final = ("penstock.producer", "penstock.client.metadata")
 
 Read = Callable[[BinaryIO, Callable[[int, BaseException], None]], Iterable[Sequence[Any]]]
 
@@ -32,7 +38,56 @@ class NoRecord(CommandError):
     exit_code = 1
 
     def __init__(self, problem: str) -> None:
-        super().__init__(problem, "What came before it was sent. --skip-bad tells of such lines and goes on.")
+        super().__init__(problem, "What came before it was sent. --skip-bad skips such lines with a warning.")
+
+
+class RetryNotice(logging.Handler):
+    """Says on standard error why the client is still trying.
+
+    The client logs each failed attempt with its error, at debug level; nothing else is taken from its log.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(logging.DEBUG)
+        self._now_s = now_s
+        self._since_s: float | None = None
+        self._next_s = 0.0
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        args = record.args if isinstance(record.args, tuple) else ()
+        error = next((each for each in args if isinstance(each, PenstockError)), None)
+        if error is None or not error.retriable:
+            return
+        now_s = self._now_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s < _RETRY_PATIENCE_S or now_s < self._next_s:
+            return
+        self._next_s = now_s + _RETRY_AGAIN_S
+        shown = told(error)
+        text = f"Still trying after {now_s - self._since_s:.0f} s: {shown.problem}"
+        click.echo(text if shown.problem == self._last or not shown.hint else f"{text} {shown.hint}", err=True)
+        self._last = shown.problem
+
+    def progressed(self) -> None:
+        """Something was acknowledged: trouble from now on is new trouble."""
+        self._since_s = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what the client logs, at debug level and above."""
+        loggers = [logging.getLogger(name) for name in _RETRY_LOGGERS]
+        levels = [each.level for each in loggers]
+        for each in loggers:
+            each.addHandler(self)
+            each.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, levels, strict=True):
+                each.removeHandler(self)
+                each.setLevel(level)
 
 
 class Sending:
@@ -52,6 +107,7 @@ class Sending:
         self._failed = 0
         self._bad = 0
         self._where = ""
+        self._notice = RetryNotice()
         self._on_progress: Callable[[int], None] = lambda _: None
 
     def run(self, servers: str, options: dict[str, Any], read: Read, files: Sequence[str], stdin: BinaryIO) -> int:
@@ -60,6 +116,7 @@ class Sending:
         if not files and stdin.isatty() and not self._quiet:
             click.echo("Every line is a record; Ctrl-D ends.", err=True)
         with ExitStack() as stack:
+            stack.enter_context(self._notice.listening())
             streams = [(name, stdin if name == "-" else _opened(stack, name)) for name in files or ["-"]]
             producer = Producer[Any, Any](servers, **options)
             try:
@@ -106,7 +163,7 @@ class Sending:
     def _on_bad(self, number: int, error: BaseException) -> None:
         self._bad += 1
         if not self._skips_bad:
-            raise NoRecord(f"{self._where}line {number} is no record: {error}.")
+            raise NoRecord(f"{self._where}line {number} is not a record: {error}.")
         if self._bad <= _TOLD:
             click.echo(f"Skipped {printable(self._where)}line {number}: {printable(str(error))}.", err=True)
 
@@ -115,15 +172,15 @@ class Sending:
             delivery = self._open.popleft()
             error = delivery.exception()
             if error is None:
+                self._notice.progressed()
                 continue
             failures = delivery.failures()
             self._failed += len(failures)
             if not self._skips_bad and self._one_by_one:
                 raise error
             if self._failed - len(failures) == 0:
-                hint = f" {error.hint}." if isinstance(error, PenstockError) and error.hint else ""
-                text = error.message if isinstance(error, PenstockError) else str(error)
-                click.echo(f"Not stored: {printable(text)}.{printable(hint)}", err=True)
+                shown = told(error) if isinstance(error, PenstockError) else CommandError(sentence(str(error)))
+                click.echo(f"Not stored: {shown.problem} {shown.hint}".rstrip(), err=True)
 
     def _finish(self, producer: Producer[Any, Any]) -> None:
         # An interrupt gives what was read some time to arrive, a second one none.
@@ -140,8 +197,13 @@ class Sending:
         finally:
             self._skips_bad = skips
 
+    @property
+    def stored(self) -> int:
+        """Records that were acknowledged."""
+        return self._sent - self._failed
+
     def _tell(self, begun: float) -> None:
-        stored = self._sent - self._failed
+        stored = self.stored
         if self._failed or self._bad:
             total = self._sent + self._bad
             click.echo(f"{counted(stored, 'record')} of {total:,} sent to {printable(self._topic)}.", err=True)

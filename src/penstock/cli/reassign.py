@@ -6,17 +6,17 @@ nothing off a broker that is only away for the moment, unless that is said.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.cluster import Cluster, Refused, cluster_command
-from penstock.cli.completing import broker_ids, topic_names
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option
+from penstock.cli.completing import broker_ids
+from penstock.cli.options import asking_options, topics_named
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option
 from penstock.cli.reassign_moves import EXIT_WRONG, cancel, failures, joined, refused, status, wait_options
-from penstock.cli.values import BrokerIds, ByteCount, NameAndPartitions, TopicPartitions
+from penstock.cli.values import BrokerIds, ByteCount, NameAndPartitions
 
 if TYPE_CHECKING:
     from penstock.cli.reassign_plans import Move
@@ -43,9 +43,7 @@ reassign.add_command(cancel)
 
 
 @reassign.command(short_help="Work out which partitions should move.")
-@click.argument(
-    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
-)
+@topics_named(required=False, partitions=True)
 @click.option(
     "--brokers", type=BrokerIds(), shell_complete=broker_ids,
     help="The brokers that shall have the replicas.  [default: all there are]",
@@ -58,7 +56,7 @@ reassign.add_command(cancel)
 @cluster_command
 def plan(
     cluster: Cluster,
-    partitions: tuple[NameAndPartitions, ...],
+    names: tuple[NameAndPartitions, ...],
     brokers: tuple[int, ...] | None,
     without: tuple[int, ...] | None,
     replication_factor: int | None,
@@ -75,7 +73,7 @@ def plan(
     from penstock.cli.reassign_progress import largest_sizes, replica_sizes
 
     with cluster.admin() as admin:
-        described = named_partitions(admin, partitions) if partitions else all_partitions(admin)
+        described = named_partitions(admin, names) if names else all_partitions(admin)
         nodes = admin.describe_cluster().nodes
         moving = admin.list_partition_reassignments()
         sizes = largest_sizes(replica_sizes(admin))
@@ -180,7 +178,7 @@ def _plan_document(moves: list[Move]) -> dict[str, object]:
     help="Bytes a second that each broker sends, and takes, for this: 50MB. Removed by --wait, or by `status`.",
 )  # fmt: skip
 @click.option("--rollback", metavar="FILE", help="Write a plan here that leads back.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked anyway.")
+@asking_options
 @wait_options
 @format_option
 @cluster_command
@@ -189,7 +187,8 @@ def start(
     file: str,
     throttle: int | None,
     rollback: str | None,
-    yes: bool,
+    dry_run: bool,
+    execute: bool,
     wait: bool,
     timeout_ms: int | None,
     output_format: str,
@@ -202,8 +201,8 @@ def start(
 
     \b
     Exit code: 0  begun; with --wait, done
-               1  --wait waited in vain
-               4  refused, or a partition was; the others are moved
+               1  --wait timed out, or you said no
+               4  rejected, or a partition was; the others are moved
     """
     from penstock.cli import reassign_plans as plans
     from penstock.cli import reassign_throttles as throttles
@@ -214,8 +213,11 @@ def start(
         moves = _to_move(admin, wanted)
         if output_format != JSON:
             _show_what_is_to_be(output, moves, len(wanted))
-        if moves and not yes and file != "-" and sys.stdin.isatty():
-            click.confirm(f"Change {counted(len(moves), 'partition')}?", abort=True, err=True)
+        if dry_run:
+            _show_dry_run(output, output_format, moves)
+            return
+        if moves and file != "-":
+            confirm(f"Change {counted(len(moves), 'partition')}?", yes=execute)
         if rollback is not None:
             plans.write_plan(rollback, {move.key: move.before for move in moves})
         changes = throttles.throttle_changes(moves, throttle) if throttle is not None else {}
@@ -233,6 +235,14 @@ def start(
         raise refused(failed)
     if wait and left:
         click.get_current_context().exit(EXIT_WRONG)
+
+
+def _show_dry_run(output: Output, output_format: str, moves: list[Move]) -> None:
+    if output_format == JSON:
+        output.json({"dryRun": True, **_plan_document(moves)}, indent=2)
+    else:
+        output.line("Dry run: nothing was changed.")
+    output.flush()
 
 
 def _to_move(admin: Admin, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> list[Move]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from penstock.cli.cluster import Cluster, Refused, cluster_command
-from penstock.cli.completing import topic_names
+from penstock.cli.cluster import Cluster, Refused, cluster_command, failure
+from penstock.cli.options import change_options, topics_named, watch_option
 from penstock.cli.output import JSON, CommandError, Output, counted, format_option
-from penstock.cli.values import Duration, NameAndPartitions, TopicPartitions
+from penstock.cli.values import Duration, NameAndPartitions
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Admin, ConfigResource
+    from penstock.client.admin import Admin, ConfigResource, PartitionReassignment
     from penstock.client.consumer.types import TopicPartition
     from penstock.client.errors import PenstockError
 
@@ -42,6 +42,7 @@ def wait_options(command: click.decorators.FC) -> click.decorators.FC:
 @click.argument("file", required=False, metavar="[FILE]", type=click.Path(allow_dash=True))
 @click.option("--remove-throttle", is_flag=True, help="Remove what slows moves down, once there is none.")
 @wait_options
+@watch_option
 @format_option
 @cluster_command
 def status(
@@ -52,11 +53,11 @@ def status(
     timeout_ms: int | None,
     output_format: str,
 ) -> None:
-    """Show the moves that are under way; with the FILE of a plan, also whether all of it has come true.
+    """Show the moves that are under way; with the FILE of a plan, also whether it is complete.
 
     \b
     Exit code: 0  all is well
-               1  a partition of the plan is not as it wants it, and not on the way; or --wait waited in vain
+               1  a partition of the plan is not as it wants it, and not on the way; or --wait timed out
     """
     from penstock.cli import reassign_progress as progress
     from penstock.cli.reassign_plans import read_plan
@@ -117,7 +118,7 @@ def _tell_plan(
     moving: Container[TopicPartition],
 ) -> None:
     if not different and not any(key in moving for key in wanted):
-        output.line(f"The plan has come true: {counted(len(wanted), 'partition')}.")
+        output.line(f"Reassignment complete: {counted(len(wanted), 'partition')}.")
     for key, replicas in different.items():
         output.line(f"{key} is on {joined(replicas)}, not on {joined(wanted[key])}, and is not being moved.")
 
@@ -155,20 +156,21 @@ def _tell_throttles(
 
 
 @click.command(short_help="Take moves back that are under way.")
-@click.argument(
-    "partitions", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names
-)
+@topics_named(required=False, partitions=True)
 @click.option("--plan", "file", metavar="FILE", help="Those of this plan.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--remove-throttle", is_flag=True, help="Remove what slows moves down, if none is left.")
+@change_options
 @format_option
 @cluster_command
 def cancel(
     cluster: Cluster,
-    partitions: tuple[NameAndPartitions, ...],
+    names: tuple[NameAndPartitions, ...],
     file: str | None,
     everything: bool,
     remove_throttle: bool,
+    dry_run: bool,
+    execute: bool,
     output_format: str,
 ) -> None:
     """Take moves back: the partitions have their earlier replicas again, and what was copied is removed.
@@ -178,33 +180,51 @@ def cancel(
     from penstock.cli.partitions import named_partitions
     from penstock.cli.reassign_plans import read_plan
 
-    if bool(partitions) + (file is not None) + everything != 1:
+    if bool(names) + (file is not None) + everything != 1:
         raise CommandError(
             "Which moves are meant?", "Name topics, as TOPIC or TOPIC:0,2, or give --plan FILE or --all."
         )
     planned = read_plan(file) if file is not None else {}
     with cluster.admin() as admin:
         moving = admin.list_partition_reassignments()
-        chosen: Iterable[TopicPartition] = moving if everything else planned or named_partitions(admin, partitions)
+        chosen: Iterable[TopicPartition] = moving if everything else planned or named_partitions(admin, names)
         keys = [key for key in chosen if key in moving]
+        if dry_run:
+            _show_cancelled(Output(), output_format, keys, moving, {}, dry_run=True)
+            return
         outcomes = admin.alter_partition_reassignments(dict.fromkeys(keys))
         failed = {key: error for key, error in outcomes.items() if error is not None}
         left = admin.list_partition_reassignments() if keys else moving
         throttled = _throttled(admin, remove=remove_throttle and not left)
     output = Output()
-    cancelled = [key for key in keys if key not in failed]
-    if output_format == JSON:
-        rows = [{"topic": key.topic, "partition": key.partition} for key in cancelled]
-        output.json({"cancelled": rows, "failed": failures(failed)}, indent=2)
-    else:
-        for key in cancelled:
-            output.line(f"{key} stays on {joined(moving[key].original)}.")
-        if not keys:
-            output.line("Nothing to take back: none of these is being moved.")
+    _show_cancelled(output, output_format, keys, moving, failed, dry_run=False)
+    if output_format != JSON:
         _tell_throttles(output, throttled, bool(left), remove_throttle)
     output.flush()
     if failed:
         raise refused(failed)
+
+
+def _show_cancelled(
+    output: Output,
+    output_format: str,
+    keys: Iterable[TopicPartition],
+    moving: Mapping[TopicPartition, PartitionReassignment],
+    failed: Mapping[TopicPartition, PenstockError],
+    *,
+    dry_run: bool,
+) -> None:
+    cancelled = [key for key in keys if key not in failed]
+    if output_format == JSON:
+        rows = [{"topic": key.topic, "partition": key.partition} for key in cancelled]
+        output.json({"dryRun": dry_run, "cancelled": rows, "failed": failures(failed)}, indent=2)
+        return
+    for key in cancelled:
+        output.line(f"{key} {'would stay' if dry_run else 'stays'} on {joined(moving[key].original)}.")
+    if not cancelled and not failed:
+        output.line("Nothing to take back: none of these is being moved.")
+    elif dry_run:
+        output.line("Dry run: nothing was changed.")
 
 
 # --- shared
@@ -215,7 +235,7 @@ def joined(numbers: Iterable[int]) -> str:
 
 
 def failures(failed: Mapping[TopicPartition, PenstockError]) -> list[dict[str, object]]:
-    return [{"topic": key.topic, "partition": key.partition, "error": error.message} for key, error in failed.items()]
+    return [{"topic": key.topic, "partition": key.partition, "error": failure(error)} for key, error in failed.items()]
 
 
 def refused(failed: Mapping[TopicPartition, PenstockError]) -> Refused:

@@ -1,20 +1,28 @@
-"""`penstock topics`: make, list, describe, alter and delete topics.
+"""`penstock topics`: create, list, describe, alter, trim and delete topics.
 
-Rule: commands about several topics do all that can be done, tell for each what could not, and end with the code of the
-first failure. Internal topics are shown to whoever asks for them.
+A command about several topics does all that can be done, reports for each what could not, and ends with the exit code
+of the first failure. Internal topics are shown to whoever asks for them.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster import Cluster, Refused, cluster_command
-from penstock.cli.completing import topic_names
-from penstock.cli.output import JSON, CommandError, Output, format_option
-from penstock.cli.values import Assignment
+from penstock.cli.cluster import Cluster, cluster_command, show_failures, told
+from penstock.cli.options import (
+    asking_options,
+    change_options,
+    set_option,
+    topics_named,
+    unset_option,
+    watch_option,
+)
+from penstock.cli.output import JSON, CommandError, Output, confirm, format_option, printable
+from penstock.cli.partitions import explained_topics
+from penstock.cli.topics_trim import trim
 
 if TYPE_CHECKING:
     import re
@@ -31,11 +39,14 @@ _EXIT_CODES = """\b
 
 @click.group(epilog=_EXIT_CODES)
 def topics() -> None:
-    """Make, list, describe, alter and delete topics."""
+    """Create, list, describe, alter, trim and delete topics."""
 
 
-@topics.command(short_help="Make topics.")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+topics.add_command(trim)
+
+
+@topics.command(short_help="Create topics.")
+@topics_named(required=True)
 @click.option(
     "-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="[default: the broker's num.partitions]"
 )
@@ -43,9 +54,9 @@ def topics() -> None:
     "-r", "--replication-factor", type=click.IntRange(min=1), metavar="N",
     help="[default: the broker's default.replication.factor]",
 )  # fmt: skip
-@click.option("-c", "--config", "configs", type=Assignment(), multiple=True, help="A setting of the topic.")
-@click.option("--if-not-exists", is_flag=True, help="Be content with a topic that is there already.")
-@click.option("--dry-run", is_flag=True, help="Only ask whether it would be allowed.")
+@set_option
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
+@change_options
 @format_option
 @cluster_command
 def create(
@@ -53,36 +64,37 @@ def create(
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
-    configs: tuple[tuple[str, str], ...],
+    assignments: tuple[tuple[str, str], ...],
     if_not_exists: bool,
     dry_run: bool,
+    execute: bool,
     output_format: str,
 ) -> None:
-    """Make topics.
+    """Create topics.
 
-    For example: penstock topics create views --partitions 6 --config retention.ms=86400000
+    For example: penstock topics create views --partitions 6 --set retention.ms=86400000
     """
     from penstock.cli.topics_report import show_created, unknown_settings
     from penstock.client.admin import TopicSpec
     from penstock.client.errors import InvalidSetting, PenstockError
 
-    specs = [
-        TopicSpec(name, partitions or -1, replication_factor or -1, dict(configs)) for name in dict.fromkeys(names)
-    ]
+    configs = dict(assignments)
+    specs = [TopicSpec(name, partitions or -1, replication_factor or -1, configs) for name in names]
     with cluster.admin() as admin:
         answers = admin.create_topics(specs, exist_ok=if_not_exists, validate_only=dry_run)
         refused = [error for error in answers.values() if isinstance(error, PenstockError)]
         # Which of the settings it was that the broker did not know is worth a question.
-        better = unknown_settings(admin, dict(configs)) if any(isinstance(e, InvalidSetting) for e in refused) else None
+        better = unknown_settings(admin, configs) if any(isinstance(e, InvalidSetting) for e in refused) else None
     show_created(Output(), output_format, answers, dry_run=dry_run)
     if better is not None:
         raise better
-    _raise_first(refused)
+    _raise_first([told(error) for error in refused], output_format)
 
 
 @topics.command("list", short_help="List topics.")
 @click.option("--internal", "--all", is_flag=True, help="Show internal topics too.")
 @click.option("--match", metavar="REGEX", help="Only topics whose whole name matches.")
+@watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, internal: bool, match: str | None, output_format: str) -> None:
@@ -105,11 +117,14 @@ def list_(cluster: Cluster, internal: bool, match: str | None, output_format: st
         output.json({"topics": [topic_summary(topic) for topic in found]}, indent=2)
         return
     for topic in found:
-        output.line(topic.name)
+        output.line(printable(topic.name))
+    if not found:
+        hidden = "" if internal or not described else " (--internal shows internal ones)"
+        output.nothing(f"No topic matches {match!r}." if match and described else f"There are no topics{hidden}.")
 
 
 @topics.command(short_help="Show partitions, leaders, replicas, settings and sizes.")
-@click.argument("names", nargs=-1, metavar="[TOPIC]...", shell_complete=topic_names)
+@topics_named(required=False)
 @click.option("--internal", "--all", is_flag=True, help="Show internal topics too, if no topic is named.")
 @click.option("--troubled", is_flag=True, help="Only partitions without a leader or with replicas out of sync.")
 @click.option(
@@ -119,8 +134,9 @@ def list_(cluster: Cluster, internal: bool, match: str | None, output_format: st
 @click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions that nobody leads.")
 @click.option(
     "--under-min-isr", "--under-min-isr-partitions", is_flag=True,
-    help="Only partitions that refuse acks=all: fewer are in sync than min.insync.replicas.",
+    help="Only partitions that reject acks=all: fewer replicas are in sync than min.insync.replicas.",
 )  # fmt: skip
+@watch_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_format: str, **filters: bool) -> None:
@@ -142,91 +158,124 @@ def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_fo
             if isinstance(topic, TopicDescription) and (internal or not is_internal(topic))
         ]
         pictures = collect(admin, found)
-        missing = [error for error in answers.values() if isinstance(error, PenstockError)]
-        better = _nearest_topic(admin, names) if missing else None
-    show_described(Output(), output_format, pictures, filter_of(filters))
-    if better is not None:
-        raise better
-    _raise_first(missing)
+        missing = explained_topics(
+            admin, {name: error for name, error in answers.items() if isinstance(error, PenstockError)}
+        )
+    output = Output()
+    show_described(output, output_format, pictures, filter_of(filters))
+    if not pictures and not names and output_format != JSON:
+        output.nothing("There are no topics.")
+    _raise_first(list(missing.values()), output_format)
 
 
 @topics.command(short_help="Add partitions, change settings.")
-@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
-@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many there shall be; only more.")
-@click.option("-c", "--config", "configs", type=Assignment(), multiple=True, help="A setting to change.")
-@click.option(
-    "--delete-config", "deleted", multiple=True, metavar="NAME", help="A setting to give back to its default."
-)
-@click.option("--dry-run", is_flag=True, help="Only ask whether it would be allowed.")
+@topics_named(required=True)
+@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="New partition count; only more.")
+@set_option
+@unset_option
+@change_options
 @format_option
 @cluster_command
 def alter(
     cluster: Cluster,
-    name: str,
+    names: tuple[str, ...],
     partitions: int | None,
-    configs: tuple[tuple[str, str], ...],
-    deleted: tuple[str, ...],
+    assignments: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
     dry_run: bool,
+    execute: bool,
     output_format: str,
 ) -> None:
-    """Add partitions to a topic, or change its settings.
+    """Add partitions to topics, or change their settings.
 
     Records of a key go to another partition once there are more of them; what is stored stays where it is.
     """
+    changes: dict[str, str | None] = {**dict(assignments), **dict.fromkeys(unset)}
+    if partitions is None and not changes:
+        raise CommandError("Nothing to alter was given.", "Give --partitions, --set or --unset.")
+    output = Output()
+    altered: list[dict[str, object]] = []
+    failed: dict[str, PenstockError] = {}
+    with cluster.admin() as admin:
+        for name in names:
+            error = _alter(admin, name, partitions, changes, dry_run=dry_run)
+            if error is not None:
+                failed[name] = error
+                continue
+            altered.append({"topic": name, "dryRun": dry_run, "partitions": partitions, "config": changes})
+        errors = explained_topics(admin, failed)
+    if output_format == JSON:
+        document = {"altered": altered, "failed": {name: error.document() for name, error in errors.items()}}
+        output.json(document, indent=2)
+    else:
+        done = ([f"{partitions} partitions"] if partitions is not None else []) + [
+            f"{key} {'reset to its default' if value is None else f'= {value}'}" for key, value in changes.items()
+        ]
+        for each in altered:
+            text = f"{each['topic']}: {', '.join(done)}{' would be accepted (dry run)' if dry_run else ''}."
+            output.line(printable(text))
+    output.flush()
+    _raise_first(list(errors.values()), output_format)
+
+
+def _alter(
+    admin: Admin, name: str, partitions: int | None, changes: Mapping[str, str | None], *, dry_run: bool
+) -> PenstockError | None:
+    """Change one topic. Raises Refused for a setting that does not exist."""
     from penstock.cli.configs import check_names
     from penstock.client.admin import ConfigResource
+    from penstock.client.errors import PenstockError
 
-    changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(deleted)}
-    if partitions is None and not changes:
-        raise CommandError("Nothing to alter was given.", "Give --partitions, --config or --delete-config.")
     resource = ConfigResource.topic(name)
-    done: list[str] = []
-    with cluster.admin() as admin:
+    try:
         if changes:
             check_names(admin.describe_config(resource), changes, resource)
         if partitions is not None:
             admin.create_partitions(name, partitions, validate_only=dry_run)
-            done.append(f"{partitions} partitions")
         if changes:
             admin.alter_config(resource, changes, validate_only=dry_run)
-            done += [
-                f"{key} {'back to its default' if value is None else f'= {value}'}" for key, value in changes.items()
-            ]
-    output = Output()
-    if output_format == JSON:
-        output.json({"topic": name, "dryRun": dry_run, "partitions": partitions, "config": changes}, indent=2)
-    else:
-        output.line(f"{name}: {', '.join(done)}{' would be accepted (dry run)' if dry_run else ''}.")
+    except PenstockError as error:
+        return error
+    return None
 
 
 @topics.command(short_help="Delete topics and their records.")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
-@click.option("--if-exists", is_flag=True, help="Be content if there is no such topic.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked anyway.")
+@topics_named(required=True)
+@click.option("--if-exists", is_flag=True, help="Do not fail if there is no such topic.")
+@asking_options
 @format_option
 @cluster_command
-def delete(cluster: Cluster, names: tuple[str, ...], if_exists: bool, yes: bool, output_format: str) -> None:
-    """Delete topics, with all their records. It cannot be undone."""
-    from penstock.client.errors import UnknownTopic
+def delete(
+    cluster: Cluster, names: tuple[str, ...], if_exists: bool, dry_run: bool, execute: bool, output_format: str
+) -> None:
+    """Delete topics, with all their records. It cannot be undone.
 
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True, err=True)
+    At a terminal it asks first.
+    """
+    from penstock.client.errors import PenstockError, UnknownTopic
+
     with cluster.admin() as admin:
-        answers = admin.delete_topics(names)
-        missing = {name for name, error in answers.items() if isinstance(error, UnknownTopic)}
-        better = _nearest_topic(admin, names) if missing and not if_exists else None
+        answers: dict[str, PenstockError | None]
+        if dry_run:
+            found = admin.describe_topics(names)
+            answers = {name: topic if isinstance(topic, PenstockError) else None for name, topic in found.items()}
+        else:
+            confirm(f"Delete {', '.join(names)} with all records?", yes=execute)
+            answers = dict(admin.delete_topics(names))
+        failed = {name: error for name, error in answers.items() if error is not None}
+        if if_exists:
+            failed = {name: error for name, error in failed.items() if not isinstance(error, UnknownTopic)}
+        errors = explained_topics(admin, failed)
     output = Output()
     deleted = [name for name, error in answers.items() if error is None]
     if output_format == JSON:
-        failed = {name: str(error) for name, error in answers.items() if error is not None}
-        output.json({"deleted": deleted, "failed": failed}, indent=2)
+        documents = {name: error.document() for name, error in errors.items()}
+        output.json({"dryRun": dry_run, "deleted": deleted, "failed": documents}, indent=2)
     else:
         for name in deleted:
-            output.line(f"Deleted {name}.")
+            output.line(printable(f"{name} would be deleted (dry run)." if dry_run else f"Deleted {name}."))
     output.flush()
-    if better is not None:
-        raise better
-    _raise_first([error for name, error in answers.items() if error and not (if_exists and name in missing)])
+    _raise_first(list(errors.values()), output_format)
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -237,23 +286,12 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text)
     except re.error as error:
-        raise CommandError(f"{text!r} is no regular expression: {error}.", "For example: --match 'views.*'") from None
+        raise CommandError(
+            f"{text!r} is not a regular expression: {error}.", "For example: --match 'views.*'"
+        ) from None
 
 
-def _nearest_topic(admin: Admin, names: tuple[str, ...]) -> Refused | None:
-    """A topic that does not exist, and the one that was perhaps meant."""
-    from difflib import get_close_matches
-
-    there = admin.list_topics(include_internal=True)
-    for name in names:
-        near = get_close_matches(name, there, n=1) if name not in there else []
-        if near:
-            return Refused(f"There is no topic {name!r}.", f"Did you mean {near[0]}?")
-    return None
-
-
-def _raise_first(errors: list[PenstockError]) -> None:
+def _raise_first(errors: list[CommandError], output_format: str) -> None:
     if errors:
-        for further in errors[1:]:
-            click.echo(f"Error: {further.message}.", err=True)
+        show_failures(errors[1:], output_format)
         raise errors[0]

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import click
-
-from penstock.cli.cluster import Refused
+from penstock.cli.cluster import Refused, failure
 from penstock.cli.output import JSON, Output, counted, human_bytes, printable
 from penstock.cli.partitions import PATIENCE_MS
 from penstock.cli.tables import show_table
@@ -149,18 +147,18 @@ def show_created(
                 }
                 for topic in made
             ],
-            "failed": {name: str(error) for name, error in answers.items() if isinstance(error, PenstockError)},
+            "failed": {name: failure(error) for name, error in answers.items() if isinstance(error, PenstockError)},
         }
         output.json(document, indent=2)
     else:
         for topic in made:
             numbers = f" with {counted(topic.partitions, 'partition')}" if topic.partitions > 0 else ""
             if topic.existed:
-                output.line(f"{topic.name} is there already.")
+                output.line(f"{topic.name} already exists.")
             elif dry_run:
-                output.line(f"{topic.name} could be made{numbers} (dry run).")
+                output.line(f"{topic.name} would be created{numbers} (dry run).")
             else:
-                output.line(f"Made {topic.name}{numbers}.")
+                output.line(f"Created {topic.name}{numbers}.")
     output.flush()
 
 
@@ -194,9 +192,8 @@ def show_described(output: Output, output_format: str, pictures: Sequence[Pictur
             output.line()
         _show(output, picture, _chosen(picture, wanted))
     if not shown and wanted is not None:
-        # Not as output: for a script, no line is no finding.
         looked_at = counted(sum(len(each.topic.partitions) for each in pictures), "partition")
-        click.echo(f"None of {looked_at} is so.", err=True)
+        output.nothing(f"None of {looked_at} is so.")
     output.flush()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.local_cluster import HOST, LocalCluster, is_free, locked, open_cluster, save_state
-from penstock.cli.output import CommandError, Output, counted, printable
+from penstock.cli.output import CommandError, Output, counted, printable, sentence
 from penstock.cli.supervising import PrefixedLines, Program, Supervisor
 from penstock.cli.tables import show_table
 
@@ -107,11 +107,9 @@ def _check_machine(folder: str) -> None:
 
 
 def _without_zookeeper(error: ZooKeeperNotStarted) -> CannotStart:
-    problem = error.problem[:1].upper() + error.problem[1:].rstrip(".")
-    advice = error.advice[:1].upper() + error.advice[1:].rstrip(".")
     return CannotStart(
-        f"A cluster needs ZooKeeper, which cannot run here: {problem}.",
-        f"{advice}. Without it, `penstock up` runs one broker that needs none.",
+        sentence(f"A cluster needs ZooKeeper, which cannot run here: {error.problem}"),
+        f"{sentence(error.advice)} Without it, `penstock up` runs one broker that needs none.",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -21,6 +21,15 @@ else:
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_NAMED_UNITS_MS: Final = {
+    "millisecond": 1, "second": 1_000, "sec": 1_000, "minute": 60_000, "min": 60_000, "hour": 3_600_000,
+    "day": 86_400_000, "week": 604_800_000, **_UNITS_MS,
+}  # fmt: skip
+# "1 hour", "2 days 3 hours", "an hour and 30 minutes"
+_WORD_OF_TIME = re.compile(
+    rf"(?:(\d+(?:\.\d+)?)\s*|an?\s+)({'|'.join(sorted(_NAMED_UNITS_MS, key=len, reverse=True))})s?\b", re.IGNORECASE
+)
+_WORDS_OF_TIME = re.compile(rf"(?:{_WORD_OF_TIME.pattern}(?:\s*(?:,|and)?\s*|$))+", re.IGNORECASE)
 _ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 _ISO_UNITS_MS: Final = (604_800_000, 86_400_000, 3_600_000, 60_000, 1_000)
 # Eleven digits of seconds are the year 5138; of milliseconds, 1973.
@@ -32,15 +41,23 @@ _BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*(B|KB|MB|GB|TB)?", re.IGNORECAS
 _UNITS_BYTES: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 def parse_duration_ms(text: str) -> int:
     """Raises ValueError."""
     plain = text.strip()
     if _DURATION.fullmatch(plain):
         return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _PART.findall(plain)))
+    if _WORDS_OF_TIME.fullmatch(plain):
+        parts = _WORD_OF_TIME.findall(plain)
+        return round(sum(float(count or 1) * _NAMED_UNITS_MS[unit.lower()] for count, unit in parts))
     iso = _ISO.fullmatch(plain)
     if iso and any(iso.groups()):
         return round(sum(float(count) * unit for count, unit in zip(iso.groups(), _ISO_UNITS_MS, strict=True) if count))
-    raise ValueError(f"{text!r} is no duration: write for example 90s, 15m, 1h30m, 7d or PT1H30M.")
+    raise ValueError(f"{text!r} is not a duration: write for example 90s, 15m, 1h30m, '2 days' or PT1H30M.")
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -48,6 +65,9 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     plain = text.strip()
     if plain == "now":
         return now_ms
+    if plain in ("today", "yesterday"):
+        midnight = datetime.fromtimestamp(now_ms / 1000).replace(hour=0, minute=0, second=0, microsecond=0)
+        return round((midnight - timedelta(days=plain == "yesterday")).timestamp() * 1000)
     ago = plain[1:] if plain.startswith("-") else plain[:-4] if plain.endswith(" ago") else ""
     if ago:
         return now_ms - parse_duration_ms(ago)
@@ -59,8 +79,8 @@ def parse_time_ms(text: str, now_ms: int) -> int:
             time_ms = round(datetime.fromisoformat(plain).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise ValueError(
-                f"{text!r} is no time: write for example 2026-11-15T10:30, 2026-11-15T10:30:00Z, 1h ago (or -1h), "
-                "or milliseconds since 1970."
+                f"{text!r} is not a time: write for example 2026-11-15T10:30, 2026-11-15T10:30:00Z, '1 hour ago', -1h, "
+                "yesterday, or milliseconds since 1970."
             ) from None
     if not 0 <= time_ms <= _MOST_MS:
         raise ValueError(f"{text!r} is out of range: a time is from 1970 to 9999.")
@@ -76,7 +96,7 @@ class Moment(_ParamType):
         if isinstance(value, int):
             return value
         try:
-            return parse_time_ms(value, time.time_ns() // 1_000_000)
+            return parse_time_ms(value, now_ms())
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -120,7 +140,9 @@ class OffsetPlace(_ParamType):
             return _WORDS[text]
         sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-            self.fail(f"{value!r} is no offset: it is earliest, latest, a number, or -N for the last N.", param, ctx)
+            self.fail(
+                f"{value!r} is not an offset: it is earliest, latest, a number, or -N for the last N.", param, ctx
+            )
         return Place("from end", int(digits)) if sign else Place("offset", int(digits))
 
 
@@ -181,7 +203,9 @@ class ByteCount(_ParamType):
         found = _BYTES.fullmatch(value.strip())
         count = round(float(found[1]) * _UNITS_BYTES[(found[2] or "B").upper()]) if found else 0
         if not 0 < count < 1 << 62:
-            self.fail(f"{value!r} is no number of bytes above 0: write for example 50MB, 512KB or 1048576.", param, ctx)
+            self.fail(
+                f"{value!r} is not a number of bytes above 0: write for example 50MB, 512KB or 1048576.", param, ctx
+            )
         return count
 
 

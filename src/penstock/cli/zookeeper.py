@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.log_lines import LEVELS, log_to_stderr
-from penstock.cli.output import CommandError
+from penstock.cli.output import CommandError, sentence
 from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def start(
         )
         check_settings(settings)
     except ZooKeeperNotStarted as error:
-        raise CommandError(_sentence(error.problem), _sentence(error.advice)) from None
+        raise CommandError(sentence(error.problem), sentence(error.advice)) from None
     try:
         _run(ZooKeeperProcess(settings))
     except ZooKeeperNotStarted as error:
-        raise ServerError(_sentence(error.problem), _sentence(error.advice)) from None
+        raise ServerError(sentence(error.problem), sentence(error.advice)) from None
 
 
 class _Stop:
@@ -159,9 +159,3 @@ def _tell_when_serving(process: ZooKeeperProcess, stop: _Stop, settings: ServerS
         settings.data_dir,
         process.address,
     )
-
-
-def _sentence(text: str) -> str:
-    # A sentence may begin with a path or an option, which is written as it is.
-    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
-    return f"{begin}{text[1:].rstrip('.')}."

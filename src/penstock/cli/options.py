@@ -1,0 +1,177 @@
+"""Options that read alike in all commands.
+
+    TOPIC... or -t/--topic        GROUP... or -g/--group
+    -c/--set NAME=VALUE           --unset NAME
+    --dry-run                     show what would be done, change nothing
+    --execute                     do it without asking; -y/--yes is the same
+    --watch, --interval           show a list again and again
+
+A command that destroys something or moves a group asks at a terminal. Where it makes a plan first (`groups seek`,
+`topics trim`), it only shows the plan if there is no terminal to ask at and --execute is not given.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+
+from penstock.cli.completing import group_names, setting_assignments, setting_names, topic_names
+from penstock.cli.output import JSON, WATCH, CommandError, Declined, show_error
+from penstock.cli.values import Assignment, Duration, TopicPartitions
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_INTERVAL_MS: Final = 2_000
+_CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
+
+
+# --- what a command is about
+
+
+def topics_named(*, required: bool, partitions: bool = False) -> Callable[[_Command], _Command]:
+    """TOPIC... as arguments or with --topic, under the name `names`; with `partitions`, each as TOPIC[:P,...]."""
+    kind = TopicPartitions() if partitions else None
+    word = "TOPIC[:P,...]" if partitions else "TOPIC"
+    metavar = f"{word}..." if required else f"[{word}]..."
+    return _named(metavar, ("-t", "--topic"), word, kind, topic_names, required=required)
+
+
+def groups_named(*, required: bool) -> Callable[[_Command], _Command]:
+    """GROUP... as arguments or with --group, under the name `names`."""
+    metavar = "GROUP..." if required else "[GROUP]..."
+    return _named(metavar, ("-g", "--group"), "GROUP", None, group_names, required=required)
+
+
+def _named(
+    metavar: str, spellings: tuple[str, ...], word: str, kind: Any, complete: Any, *, required: bool
+) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def run(*args: Any, names: tuple[Any, ...], names_by_option: tuple[Any, ...], **params: Any) -> Any:
+            found = tuple(dict.fromkeys((*names, *names_by_option)))
+            if required and not found:
+                raise click.MissingParameter(param_type="argument", param_hint=f"'{metavar}'")
+            return command(*args, names=found, **params)
+
+        option = click.option(
+            *spellings, "names_by_option", type=kind, multiple=True, metavar=word, shell_complete=complete,
+            help=f"The same as {word}.",
+        )  # fmt: skip
+        argument = click.argument("names", nargs=-1, type=kind, metavar=metavar, shell_complete=complete)
+        return argument(option(run))  # type: ignore[return-value]
+
+    return decorate
+
+
+# --- settings
+
+
+def set_option(command: _Command) -> _Command:
+    """--set NAME=VALUE, under the name `assignments`; --config is what Kafka's tool calls it."""
+    return click.option(
+        "-c", "--set", "--config", "assignments", type=Assignment(), multiple=True, shell_complete=setting_assignments,
+        help="A setting and its value.",
+    )(command)  # fmt: skip
+
+
+def unset_option(command: _Command) -> _Command:
+    """--unset NAME, under the name `unset`."""
+    return click.option(
+        "--unset", "--delete-config", "unset", multiple=True, metavar="NAME", shell_complete=setting_names,
+        help="A setting to reset to its default.",
+    )(command)  # fmt: skip
+
+
+# --- doing it or not
+
+
+def change_options(command: _Command) -> _Command:
+    """--dry-run, for a command that changes something and asks nothing; --execute is understood too."""
+    return _dry_run(command, click.option("--execute", "--yes", "-y", "execute", is_flag=True, hidden=True))
+
+
+def asking_options(command: _Command) -> _Command:
+    """--dry-run, and --execute or -y/--yes for a command that asks at a terminal."""
+    return _dry_run(
+        command, click.option("-y", "--yes", "--execute", "execute", is_flag=True, help="Do it without asking.")
+    )
+
+
+def _dry_run(command: _Command, execute_option: Any) -> _Command:
+    @functools.wraps(command)
+    def run(*args: Any, dry_run: bool, execute: bool, **params: Any) -> Any:
+        if dry_run and execute:
+            raise CommandError("--dry-run and --execute contradict each other.", "Give one of them.")
+        return command(*args, dry_run=dry_run, execute=execute, **params)
+
+    option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+    return option(execute_option(run))  # type: ignore[no-any-return]
+
+
+def confirmed_plan(question: str, *, dry_run: bool, execute: bool) -> bool:
+    """Whether a plan that was shown is to be carried out. Raises Declined."""
+    if dry_run or execute or not sys.stdin.isatty():
+        return execute
+    if not click.confirm(question, err=True):
+        raise Declined
+    return True
+
+
+# --- again and again
+
+
+def watch_option(command: _Command) -> _Command:
+    """--watch: the command again and again, until Ctrl-C; what fails meanwhile is shown, and it goes on."""
+
+    @functools.wraps(command)
+    def run(*args: Any, watch: bool, interval_ms: int, **params: Any) -> Any:
+        if not watch:
+            return command(*args, **params)
+        as_json = params.get("output_format") == JSON
+        context = click.get_current_context()
+        is_first = True
+        try:
+            while True:
+                context.meta[WATCH] = functools.partial(_begin_picture, as_json, is_first)
+                try:
+                    command(*args, **params)
+                except click.exceptions.Exit:
+                    pass  # its exit code is that of one look
+                except click.ClickException as error:
+                    if is_first:
+                        raise
+                    show_error(error, as_json=as_json)
+                sys.stdout.flush()
+                is_first = False
+                time.sleep(interval_ms / 1000)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            context.meta.pop(WATCH, None)
+
+    for option in (
+        click.option(
+            "--interval", "interval_ms", type=Duration(), default=f"{_INTERVAL_MS}ms", metavar="DURATION",
+            help="How long --watch waits between two looks.  [default: 2s]",
+        ),
+        click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
+    ):  # fmt: skip
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def _begin_picture(as_json: bool, is_first: bool) -> None:
+    """What stands before a picture: at a terminal it replaces the last one."""
+    if as_json:
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if sys.stdout.isatty():
+        click.echo(f"{_CLEAR}{now}   Ctrl-C ends\n")
+    else:
+        click.echo(("" if is_first else "\n") + now)
