@@ -112,7 +112,7 @@ class Controller(ControllerCore):
             topic_id = self._random.uuid_bytes()
             return create_topic(image, topic, topic_id, placing.on(image), self._rules, self._defaults)
 
-        results = await self._change_each(wanted, decide, validate_only)
+        results = await self._change_each(wanted, decide, validate_only, on_draft=True)
         return [topic_outcome(topic.name, result) for topic, result in zip(wanted, results, strict=True)]
 
     async def create_partitions(
@@ -126,7 +126,7 @@ class Controller(ControllerCore):
             refuse_repeated(item.topic, twice)
             return add_partitions(image, item.topic, item.total, placing.on(image), item.assignments)
 
-        results = await self._change_each(wanted, decide, validate_only)
+        results = await self._change_each(wanted, decide, validate_only, on_draft=True)
         return [topic_outcome(item.topic, result) for item, result in zip(wanted, results, strict=True)]
 
     async def delete_topics(self, names: Sequence[str | bytes]) -> list[TopicOutcome]:
@@ -141,7 +141,7 @@ class Controller(ControllerCore):
                 raise UnknownTopicId(f"there is no topic with the id {wanted.hex()}")
             return delete(image, topic.name)
 
-        results = await self._change_each(names, decide)
+        results = await self._change_each(names, decide, on_draft=True)
         return [deletion_outcome(wanted, result) for wanted, result in zip(names, results, strict=True)]
 
     async def alter_configs(

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.cluster import paths
+from penstock.cluster import parts, paths
 from penstock.cluster.controller_claim import ControllerClaim
 from penstock.cluster.controller_duties import Duties
 from penstock.cluster.controller_store import ControllerStore
-from penstock.cluster.decision import Decision
+from penstock.cluster.decision import Decision, TopicPartition
 from penstock.cluster.errors import (
     BadVersion,
     ConnectionLost,
@@ -30,18 +30,27 @@ from penstock.cluster.errors import (
     Refusal,
     TreeError,
 )
-from penstock.cluster.image import ClusterImage
+from penstock.cluster.image import ClusterImage, ImageDraft
 from penstock.cluster.image_holder import Listener, Preparation
 from penstock.cluster.outcomes import Images, Result
 from penstock.cluster.partition_rules import RulesIn
-from penstock.cluster.tree import SessionEvent, Tree, find
+from penstock.cluster.tree import Operation, SessionEvent, Tree, find
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_FIRST_MS: Final = 50
 _RETRY_MAX_MS: Final = 1000
+# Enough for one sync to serve many, and few enough for others to be served in between.
+_TOGETHER: Final = parts.TOGETHER
 _PASSING: Final = (ConnectionLost, BadVersion, NodeExists, NoNode)
+
+
+class _Group(NamedTuple):
+    """What came of items that were changed together, and the image then."""
+
+    results: list[Result]
+    image: ClusterImage | None
 
 
 class ControllerCore:
@@ -128,30 +137,84 @@ class ControllerCore:
     # The way of a change.
 
     async def _change_each(
-        self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], validate_only: bool = False
+        self,
+        items: Sequence[T],
+        decide: Callable[[ClusterImage, T], Decision],
+        validate_only: bool = False,
+        *,
+        on_draft: bool = False,
     ) -> list[Result]:
-        """Decide and store one after another; what brokers do meanwhile comes first."""
+        """Decide one after another and store them in groups; what brokers do meanwhile comes before the next group.
+
+        A group that cannot be stored is tried again item by item, so that one of them does not spoil it for the others.
+        With `on_draft`, `decide` is given an ImageDraft: it changes only topics and their settings.
+        """
         self._require_started()
 
         async def change_all() -> list[Result]:
-            supposed: ClusterImage | None = None
             results: list[Result] = []
-            for item in items:
-                try:
-                    await self._duties.settle()
-                    before = self._store.image if supposed is None else supposed
-                    decision = decide(before, item)
-                    if validate_only:
-                        supposed = decision.image
-                    else:
-                        await self._store.store(decision)
-                except Refusal as refusal:
-                    results.append(refusal)
-                else:
-                    results.append(Images(before, decision.image))
+            supposed: ClusterImage | None = None
+            while len(results) < len(items):
+                group = items[len(results) :]
+                decided = await self._change_group(group, decide, _TOGETHER, on_draft, supposed, validate_only)
+                results += decided.results
+                supposed = decided.image if validate_only else None
             return results
 
         return await asyncio.shield(self._spawn(self._alone(change_all)))
+
+    async def _change_group(
+        self,
+        items: Sequence[T],
+        decide: Callable[[ClusterImage, T], Decision],
+        max_operations: int,
+        on_draft: bool,
+        supposed: ClusterImage | None,
+        validate_only: bool,
+    ) -> _Group:
+        """Of as many items, from the first, as make that many operations; at least one."""
+        try:
+            await self._duties.settle()
+        except Refusal as refusal:
+            return _Group([refusal], supposed)
+        before = self._store.image if supposed is None else supposed
+        image: ClusterImage = ImageDraft(before) if on_draft else before
+        refusals: list[Refusal | None] = []
+        operations: list[Operation] = []
+        unclean: list[TopicPartition] = []
+        for item in items:
+            try:
+                decision = decide(image, item)
+            except Refusal as refusal:
+                refusals.append(refusal)
+            else:
+                image = decision.image
+                operations += decision.operations
+                unclean += decision.unclean
+                refusals.append(None)
+            if len(operations) >= max_operations or len(refusals) >= _TOGETHER:
+                break
+        if isinstance(image, ImageDraft):
+            image = image.finish()
+        if validate_only:
+            await asyncio.sleep(0)  # others are served between the groups
+        else:
+            try:
+                await self._store.store(Decision(tuple(operations), image, tuple(unclean)))
+            except Refusal as refusal:
+                if len(refusals) > 1 and self._store.lost is None:
+                    return await self._change_singly(items[: len(refusals)], decide, on_draft)
+                refusals = [each or refusal for each in refusals]
+        images = Images(before, image)
+        return _Group([images if each is None else each for each in refusals], image)
+
+    async def _change_singly(
+        self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], on_draft: bool
+    ) -> _Group:
+        results: list[Result] = []
+        for item in items:
+            results += (await self._change_group([item], decide, 1, on_draft, None, validate_only=False)).results
+        return _Group(results, None)
 
     async def _change(self, work: Callable[[], Awaitable[T]]) -> T:
         """A task of its own, which whoever waits for it does not take along."""

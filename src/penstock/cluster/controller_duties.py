@@ -9,19 +9,22 @@ Rule: a duty is done whole or stays due. Whoever calls has the store for itself,
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Sequence
 
-from penstock.cluster import paths
+from penstock.cluster import parts, paths
 from penstock.cluster.broker_news import BrokerNews, decide_all, decide_news, news_of_brokers
 from penstock.cluster.controller_store import ControllerStore
 from penstock.cluster.decision import Decision, TopicPartition
 from penstock.cluster.errors import LayoutError
+from penstock.cluster.image import ImageDraft
 from penstock.cluster.layout import BrokerRegistration
 from penstock.cluster.loading import load_brokers, marked_for_deletion
 from penstock.cluster.partition_rules import RulesIn, RulesOf, rules_in
 from penstock.cluster.reassignment import complete_reassignments
 from penstock.cluster.remains import has_stateless, missing_nodes, remains_of_deletions
 from penstock.cluster.topics import delete_topic
-from penstock.cluster.tree import Delete, ensure_path
+from penstock.cluster.tree import Delete, Operation, ensure_path
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +96,27 @@ class Duties:
             for name in sorted(store.image.deleting):
                 gone = delete_topic(store.image, name)
                 await store.store(Decision((*gone.operations, Delete(paths.deletion(name))), gone.image))
-        for name in store.deletions.finished():
-            end = store.deletions.finish(store.image, name)
+        finished: Sequence[str] = store.deletions.finished()
+        while finished:
+            finished = await self._finish_deletions(finished)
+
+    async def _finish_deletions(self, finished: Sequence[str]) -> Sequence[str]:
+        """The end of some of these topics, stored together; the others."""
+        store = self._store
+        draft = ImageDraft(store.image)
+        operations: list[Operation] = []
+        ended: list[str] = []
+        left = deque(finished)
+        while left and len(operations) < parts.TOGETHER:
+            name = left.popleft()
+            end = store.deletions.finish(draft, name)
             if end is not None:
-                await store.store(end)
-                logger.info("the topic %s is deleted: nothing of it is left anywhere", name)
+                operations += end.operations
+                ended.append(name)
+        await store.store(Decision(tuple(operations), draft.finish()))
+        for name in ended:
+            logger.info("the topic %s is deleted: nothing of it is left anywhere", name)
+        return left
 
     def isrs_changed(self, partitions: list[TopicPartition]) -> None:
         """Moves of these may have come to their end."""

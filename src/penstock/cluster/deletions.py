@@ -39,7 +39,7 @@ def delete_at_once(image: ClusterImage, name: str) -> Decision:
     left of it in between must not be taken for a topic.
     """
     decision = delete_topic(image, name)
-    if len(decision.operations) <= parts.MAX_OPERATIONS:
+    if len(decision.operations) <= parts.MAX_OPERATIONS - parts.TOGETHER:
         return decision
     mark = paths.deletion(name)
     return decision._replace(operations=(Create(mark), *decision.operations, Delete(mark)))

@@ -10,8 +10,8 @@ identity tells what is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeVar, cast
 
 from penstock.cluster.layout import NO_LEADER, BrokerRegistration, Endpoint, Replicas
 
@@ -207,6 +207,77 @@ class ClusterImage:
 
     def with_controller(self, controller_id: int, epoch: int) -> ClusterImage:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)
+
+
+class ImageDraft(ClusterImage):
+    """An image under construction: changes of topics and of their settings are made in place.
+
+    A change of many topics costs what it changes, and not a copy of the cluster for each topic. `finish` gives the
+    image; the draft is not used any more then, and nobody keeps an image that a draft gave in between.
+    """
+
+    __slots__ = ("_base",)
+    _base: ClusterImage
+
+    def __init__(self, base: ClusterImage) -> None:
+        for each in fields(ClusterImage):
+            object.__setattr__(self, each.name, getattr(base, each.name))
+        object.__setattr__(self, "_base", base)
+
+    def finish(self) -> ClusterImage:
+        """The same image as before if nothing was changed; what was not changed is shared with it."""
+        values = {each.name: getattr(self, each.name) for each in fields(ClusterImage)}
+        if all(value is getattr(self._base, name) for name, value in values.items()):
+            return self._base
+        return ClusterImage(**values)
+
+    def with_topics(self, topics: Iterable[TopicImage]) -> ImageDraft:
+        all_topics = self._own("topics")
+        for topic in topics:
+            before = all_topics.get(topic.name)
+            all_topics[topic.name] = topic
+            if before is not None and before.topic_id == topic.topic_id:
+                continue
+            by_id = self._own("names_by_id")
+            if before is not None:
+                by_id.pop(before.topic_id, None)
+            if topic.topic_id != NO_ID:
+                by_id[topic.topic_id] = topic.name
+            self._own("names_by_metric")[metric_name(topic.name)] = topic.name
+        return self
+
+    def without_topics(self, names: Collection[str]) -> ImageDraft:
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is None:
+                continue
+            del self._own("topics")[name]
+            if topic.topic_id in self.names_by_id:
+                del self._own("names_by_id")[topic.topic_id]
+            if self.names_by_metric.get(metric_name(name)) == name:
+                del self._own("names_by_metric")[metric_name(name)]
+            if name in self.topic_configs:
+                del self._own("topic_configs")[name]
+            if name in self.deleting:
+                object.__setattr__(self, "deleting", self.deleting - {name})
+        return self
+
+    def with_deleting(self, names: Iterable[str]) -> ImageDraft:
+        marked = self.deleting.union(name for name in names if name in self.topics)
+        object.__setattr__(self, "deleting", marked)
+        return self
+
+    def with_topic_config(self, name: str, settings: Settings) -> ImageDraft:
+        self._own("topic_configs")[name] = dict(settings)
+        return self
+
+    def _own(self, field_name: str) -> dict[Any, Any]:
+        """A mapping of the draft's own, copied from the image before the first change."""
+        mapping = getattr(self, field_name)
+        if mapping is getattr(self._base, field_name):
+            mapping = dict(mapping)
+            object.__setattr__(self, field_name, mapping)
+        return cast(dict[Any, Any], mapping)
 
 
 @dataclass(frozen=True, slots=True)

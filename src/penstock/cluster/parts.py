@@ -19,6 +19,8 @@ from penstock.cluster.tree import Check, Create, Delete, Operation, Set
 
 MAX_OPERATIONS: Final = 1000
 MAX_BYTES: Final = 512 * 1024
+TOGETHER: Final = 250
+"""Small decisions are stored together until they have so many operations."""
 
 _OPERATION_BYTES: Final = 64
 

@@ -221,8 +221,8 @@ class Replicas:
 
     def update_settings(self, topic: str, settings: ReplicaSettings) -> None:
         """New settings take effect at once."""
-        self.logs.update_settings(topic, settings.log)
         for partition in self._partitions.get(topic, {}).values():
+            partition.log.settings = settings.log
             partition.demand_insync(settings.min_insync_replicas)
 
     # --- waiting

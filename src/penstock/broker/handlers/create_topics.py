@@ -33,6 +33,9 @@ _SHOWS_TOPIC: Final = 5
 # Descriptions cost a fraction of a millisecond each, and others wait meanwhile.
 _AT_ONCE: Final = 20
 
+Own = frozenset[tuple[str, str | None]]
+"""What a topic sets for itself."""
+
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: CreateTopicsRequest = request.message
@@ -40,7 +43,8 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     response = CreateTopicsResponse(topics=list(results.values()))
 
     async def create() -> None:
-        new = _judge(broker, message.topics, results)
+        new = await _judge(broker, message.topics, results)
+        described: dict[Own, list[CreatableTopicConfigs]] = {}
         outcomes = await broker.cluster.create_topics(list(new.values()), validate_only=message.validate_only)
         for number, outcome in enumerate(outcomes):
             result = results[outcome.name]
@@ -50,7 +54,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             if not message.validate_only:
                 result.topic_id = outcome.topic.topic_id
             if request.version >= _SHOWS_TOPIC:
-                _show(broker.settings, outcome.topic, new[outcome.name], result)
+                _show(broker.settings, outcome.topic, new[outcome.name], result, described)
                 if number % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)
         answer(response)
@@ -75,24 +79,28 @@ def with_preset(settings: BrokerSettings, topic: NewTopic) -> NewTopic:
     return replace(topic, partitions=partitions, configs={**preset.settings, **topic.configs})
 
 
-def _judge(
+async def _judge(
     broker: Broker, topics: list[CreatableTopic], results: dict[str, CreatableTopicResult]
 ) -> dict[str, NewTopic]:
     """The topics that make sense by themselves; the results of the others say why not."""
     twice = repeated(topic.name for topic in topics)
     new: dict[str, NewTopic] = {}
-    for topic in topics:
+    sound: set[Own] = set()
+    for number, topic in enumerate(topics):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
         if topic.name in twice:
             _refuse(results[topic.name], NAMED_TWICE)
             continue
         try:
-            new[topic.name] = _new_topic(broker, topic)
+            new[topic.name] = _new_topic(broker, topic, sound)
         except Refusal as refusal:
             _refuse(results[topic.name], explain(refusal))
     return new
 
 
-def _new_topic(broker: Broker, wanted: CreatableTopic) -> NewTopic:
+def _new_topic(broker: Broker, wanted: CreatableTopic, sound: set[Own]) -> NewTopic:
+    """Refusal. `sound` are the settings of other topics of the request, which need not be judged again."""
     if repeated(config.name for config in wanted.configs):
         raise InvalidRequest("a setting is given twice")
     if repeated(assignment.partition_index for assignment in wanted.assignments):
@@ -108,9 +116,12 @@ def _new_topic(broker: Broker, wanted: CreatableTopic) -> NewTopic:
     if check_topic_name(topic.name) is not None or topic.name in broker.cluster.image.topics:
         return topic
     topic = with_preset(broker.settings, topic)
-    reasons = check_topic_settings(broker.settings, topic.configs)
-    if reasons:
-        raise InvalidConfig("\n".join(reasons))
+    own = frozenset(topic.configs.items())
+    if own not in sound:
+        reasons = check_topic_settings(broker.settings, topic.configs)
+        if reasons:
+            raise InvalidConfig("\n".join(reasons))
+        sound.add(own)
     return topic
 
 
@@ -120,17 +131,26 @@ def _refuse(result: CreatableTopicResult, reason: Explanation) -> None:
     result.configs = []
 
 
-def _show(settings: BrokerSettings, topic: TopicImage, wanted: NewTopic, result: CreatableTopicResult) -> None:
+def _show(
+    settings: BrokerSettings,
+    topic: TopicImage,
+    wanted: NewTopic,
+    result: CreatableTopicResult,
+    described: dict[Own, list[CreatableTopicConfigs]],
+) -> None:
     result.num_partitions = len(topic.partitions)
     result.replication_factor = topic.replication_factor
-    own = {name: value for name, value in wanted.configs.items() if value is not None}
-    result.configs = [
-        CreatableTopicConfigs(
-            name=row.name,
-            value=row.value,
-            read_only=row.read_only,
-            config_source=row.source,
-            is_sensitive=row.is_sensitive,
-        )
-        for row in describe_topic(settings, own)
-    ]
+    own = frozenset(wanted.configs.items())
+    configs = described.get(own)
+    if configs is None:
+        configs = described[own] = [
+            CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.source,
+                is_sensitive=row.is_sensitive,
+            )
+            for row in describe_topic(settings, {name: value for name, value in own if value is not None})
+        ]
+    result.configs = configs

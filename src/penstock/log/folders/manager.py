@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 OnOffline = Callable[[str, LogFailed], None]
 
-_MADE_AT_ONCE: Final = 32
+_MADE_AT_ONCE: Final = 64
 _NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
 
 
@@ -70,8 +70,10 @@ class LogManager:
         workers: Workers,
         commits: GroupCommit | None = None,
         on_offline: OnOffline | None = None,
+        making_threads: int = 1,
     ) -> None:
         self._files = files
+        self._making_threads = making_threads
         self._workers = workers
         self._commits = GroupCommit(workers) if commits is None else commits
         self._on_offline = on_offline
@@ -93,12 +95,15 @@ class LogManager:
         workers: Workers,
         commits: GroupCommit | None = None,
         on_offline: OnOffline | None = None,
+        making_threads: int = 1,
     ) -> LogManager:
         """Claim all folders that can be. NoDirectoryOnline if none can; `on_offline` hears of every other that cannot.
 
+        New partitions that are made together are made on `making_threads` threads.
+
         FolderInUse, WrongOwner, MetadataFileError, PartitionInTwoFolders: the operator must decide.
         """
-        manager = cls(files, workers, commits, on_offline)
+        manager = cls(files, workers, commits, on_offline, making_threads)
         try:
             for path in paths:
                 manager._open_one(path, node_id, cluster_id, random)
@@ -315,7 +320,7 @@ class LogManager:
         self._make_next(deque(wanted), now_ms, done)
 
     def _make_next(self, wanted: deque[NewLog], now_ms: int, done: Callable[[], None]) -> None:
-        # A few at a time, in one thread: the others are for those who wait for a sync.
+        # A few at a time: the disk is also for those who wait for a sync.
         places = self._place([wanted.popleft() for _ in range(min(len(wanted), _MADE_AT_ONCE))])
         if not places:
             if wanted:
@@ -325,8 +330,10 @@ class LogManager:
             return
 
         def work() -> list[tuple[LogDirectory, Outcome[list[Made]]]]:
+            threads = self._making_threads
             return [
-                (each, outcome_of(partial(make_all, self._files, each.path, places[each], now_ms))) for each in places
+                (each, outcome_of(partial(make_all, self._files, each.path, places[each], now_ms, threads)))
+                for each in places
             ]
 
         def made(outcome: Outcome[list[tuple[LogDirectory, Outcome[list[Made]]]]]) -> None:

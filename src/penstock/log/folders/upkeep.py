@@ -111,6 +111,8 @@ def flush_in_background(directory: LogDirectory, workers: Workers, now_ms: int) 
         return False
     for hosted in directory.hosted.values():
         log = hosted.log
+        if not log.active.size and not len(log.table):
+            continue  # it never held a record: the cheapest answer, where there are thousands
         if log.flush_wanted(now_ms, UNFLUSHED_BYTES, UNFLUSHED_MS):
             try:
                 if _flush_one(directory, log, workers, now_ms):
