@@ -324,10 +324,18 @@ def test_records_bear_the_moment_of_their_lane_unless_they_bring_a_time(loops: M
 def test_a_lane_refuses_wrong_types_even_when_shut(loops: ModuleType) -> None:
     lane, lanes = loops.Lane(loops.Ticket), loops.TopicLanes(loops.Ticket, 3)
     for way in (lane, lanes):
-        with pytest.raises(TypeError, match="a record's value must be bytes or None, not str"):
-            way.append("text")
-        with pytest.raises(TypeError, match="a record's key must be bytes or None, not str"):
-            way.append(b"v", "text")
+        with pytest.raises(TypeError, match="a record's value must be bytes, str or None, not int"):
+            way.append(5)
+        with pytest.raises(TypeError, match="a record's key must be bytes, str or None, not float"):
+            way.append(b"v", 1.5)
+    with pytest.raises(TypeError, match="a header's key must be str, not bytes"):
+        lane.append(b"v", None, None, [(b"h", b"x")])
+    with pytest.raises(TypeError, match="a record's header value must be bytes or None, not int"):
+        lane.append(b"v", None, None, {"h": 1})
+    with pytest.raises(TypeError, match="on_delivery must be callable, not str"):
+        lane.append(b"v", on_delivery="me")
+    with pytest.raises(TypeError, match="Callbacks are needed, not list"):
+        lane.open(loops.BatchBuilder(100), None, [])
     with pytest.raises(TypeError, match="a subclass of Ticket is needed"):
         loops.Lane(int)
     with pytest.raises(TypeError, match="a BatchBuilder is needed, not str"):
@@ -356,6 +364,102 @@ def test_keys_choose_their_partition_and_the_rest_the_sticky_one(loops: ModuleTy
     for count in (0, -1, 10**6 + 1):
         with pytest.raises(ValueError, match="a topic has 1 to"):
             loops.TopicLanes(loops.Ticket, count)
+
+
+texts = st.text(max_size=9)
+any_content = st.one_of(blobs, texts, st.binary(max_size=9).map(bytearray), st.binary(max_size=9).map(memoryview))
+header_values = st.one_of(st.none(), st.binary(max_size=9), texts, st.binary(max_size=9).map(bytearray))
+any_headers = st.one_of(
+    st.none(),
+    st.dictionaries(texts, header_values, max_size=3),
+    st.lists(st.tuples(texts, header_values), max_size=3),
+    st.lists(st.tuples(texts, header_values), max_size=3).map(tuple),
+    st.lists(st.tuples(texts, header_values).map(list), max_size=3),
+)
+
+
+def as_stored(content: Any) -> bytes | None:
+    return content.encode() if isinstance(content, str) else None if content is None else bytes(content)
+
+
+@given(records=st.lists(st.tuples(any_content, any_content, any_headers), min_size=1, max_size=8))
+@settings(max_examples=80, deadline=None)
+def test_text_and_headers_of_every_kind_are_stored_as_utf8(
+    loops: ModuleType, records: list[tuple[Any, Any, Any]]
+) -> None:
+    lane, builder = loops.Lane(loops.Ticket), loops.BatchBuilder(10**6)
+    lane.open(builder, None)
+    wanted = []
+    for number, (value, key, headers) in enumerate(records):
+        assert lane.append(value, key, 5, headers).index == number
+        pairs = headers.items() if isinstance(headers, dict) else headers or ()
+        wanted.append((as_stored(key), as_stored(value), tuple((name, as_stored(each)) for name, each in pairs)))
+    found = [(record.key, record.value, record.headers) for record in decode_batch(builder.build())]
+    assert found == wanted
+
+
+def test_text_that_is_not_unicode_is_rejected_and_nothing_is_appended(loops: ModuleType) -> None:
+    lane, builder = loops.Lane(loops.Ticket), loops.BatchBuilder(1000)
+    lane.open(builder, None)
+    for wrong in (
+        ("\ud800", None, None),
+        (b"v", "\ud800", None),
+        (b"v", None, {"\ud800": None}),
+        (b"v", None, {"h": "\ud800"}),
+    ):
+        value, key, headers = wrong
+        with pytest.raises(UnicodeEncodeError):
+            lane.append(value, key, None, headers)
+    assert builder.count == 0
+
+
+def test_a_named_partition_is_used_whatever_the_key_and_one_that_is_not_there_is_not(loops: ModuleType) -> None:
+    lanes = loops.TopicLanes(loops.Ticket, 3)
+    for partition, lane in enumerate(lanes.lanes):
+        lane.open(loops.BatchBuilder(1000), partition)
+    for partition in (0, 1, 2):
+        assert lanes.append(b"v", b"key", partition=partition).batch == partition
+    for missing in (3, -1, 10**9):
+        assert lanes.append(b"v", b"key", partition=missing) is None
+    with pytest.raises(TypeError):
+        lanes.append(b"v", partition="1")
+    assert lanes.partition_of("key") == lanes.partition_of(b"key")
+
+
+def test_callbacks_are_kept_in_the_order_of_the_records_and_taken_once(loops: ModuleType) -> None:
+    lane, callbacks = loops.Lane(loops.Ticket), loops.Callbacks()
+    lane.open(loops.BatchBuilder(90), "batch", callbacks)
+    assert lane.append(b"a", on_delivery=print).index == 0
+    assert lane.append(b"b").index == 1
+    assert lane.append(b"c" * 99, on_delivery=print) is None
+    assert lane.append(b"d", on_delivery=repr).index == 2
+    assert callbacks.add("argument", len)
+    assert callbacks.take() == [0, print, 2, repr, "argument", len]
+    assert callbacks.take() == []
+    assert not callbacks.add("late", len)
+    bare = loops.Lane(loops.Ticket)
+    bare.open(loops.BatchBuilder(90), "batch")
+    with pytest.raises(ValueError, match="opened without callbacks"):
+        bare.append(b"a", on_delivery=print)
+    assert bare.builder.count == 0
+
+
+def test_what_threads_add_to_callbacks_is_taken_or_rejected(loops: ModuleType) -> None:
+    rounds = [loops.Callbacks() for _ in range(200)]
+    added: list[list[int]] = [[] for _ in range(3)]
+
+    def add(worker: int) -> None:
+        for number, callbacks in enumerate(rounds):
+            while callbacks.add(number, print):
+                added[worker].append(number)
+
+    threads = [threading.Thread(target=add, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    taken = [number for callbacks in rounds for number in callbacks.take()[::2]]
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == sorted(number for each in added for number in each)
 
 
 def test_threads_in_one_lane_lose_and_double_nothing(loops: ModuleType) -> None:
@@ -418,11 +522,12 @@ def test_lanes_and_builders_leak_no_memory(loops: ModuleType) -> None:
             lanes = loops.TopicLanes(kind, 2)
             for lane in lanes.lanes:
                 builder = loops.BatchBuilder(300)
-                lane.open(builder, builder)
+                lane.open(builder, builder, loops.Callbacks())
             for number in range(30):
                 lanes.append(b"v" * 20, b"%d" % number, None, [("h", b"x")])
+                lanes.append("text ü", "ü", None, {"h": "ü"}, 1, print)
             with suppress(TypeError):
-                lanes.append("text")
+                lanes.append(5)
             for lane in lanes.lanes:
                 lane.close().build(codec=Codec.GZIP)
 

@@ -11,7 +11,143 @@ cdef extern from *:
     """
     object new_of "penstock_new"(PyTypeObject *base, PyTypeObject *kind, PyObject *no_arguments)
 
+cdef extern from "Python.h":
+    bint PyUnicode_Check(object candidate)
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    bint PyCallable_Check(object candidate)
+    object PyUnicode_AsUTF8String(object text)
+    int PyDict_Next(dict source, Py_ssize_t *at, PyObject **key, PyObject **value)
+    bint PyDict_CheckExact(object candidate)
+    bint PyList_CheckExact(object candidate)
+    bint PyTuple_CheckExact(object candidate)
+
 cdef tuple NO_ARGUMENTS = ()
+
+
+cdef object content_of(object given, str what, Cell *cell):
+    """Points `cell` at what is given: bytes as they are, text as UTF-8, None as null; whoever owns these bytes."""
+    if PyBytes_CheckExact(given):
+        cell.data = <const uint8_t *>PyBytes_AS_STRING(given)
+        cell.size = PyBytes_GET_SIZE(given)
+        return given
+    if given is None:
+        cell.data = NULL
+        cell.size = -1
+        return given
+    if PyUnicode_Check(given):
+        if PyUnicode_IS_COMPACT_ASCII(given):
+            cell.data = <const uint8_t *>PyUnicode_AsUTF8AndSize(given, &cell.size)
+            return given
+        owner = PyUnicode_AsUTF8String(given)  # not kept in the text, which may be large and live long
+    elif isinstance(given, (bytes, bytearray, memoryview)):
+        owner = bytes(given)
+    else:
+        raise TypeError(f"a record's {what} must be bytes, str or None, not {type(given).__name__}")
+    cell.data = <const uint8_t *>PyBytes_AS_STRING(owner)
+    cell.size = PyBytes_GET_SIZE(owner)
+    return owner
+
+
+cdef list simple_headers(object headers):
+    """Headers of any kind as [(str, bytes or None)]."""
+    cdef list pairs = []
+    for name, value in headers.items() if hasattr(headers, "items") else headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's key must be str, not {type(name).__name__}")
+        if isinstance(value, str):
+            value = PyUnicode_AsUTF8String(value)
+        pairs.append((str(name), None if value is None else as_bytes(value, "header value")))
+    return pairs
+
+
+cdef bint header_cells(object name, object value, Cell *cells) except -1:
+    """Points two cells at a header; False if it is not of the simple kinds, whose bytes are there without Python."""
+    if not PyUnicode_Check(name):
+        return False
+    cells[0].data = <const uint8_t *>PyUnicode_AsUTF8AndSize(name, &cells[0].size)
+    if PyBytes_CheckExact(value):
+        cells[1].data = <const uint8_t *>PyBytes_AS_STRING(value)
+        cells[1].size = PyBytes_GET_SIZE(value)
+    elif value is None:
+        cells[1].data = NULL
+        cells[1].size = -1
+    elif PyUnicode_Check(value):
+        cells[1].data = <const uint8_t *>PyUnicode_AsUTF8AndSize(value, &cells[1].size)
+    else:
+        return False
+    return True
+
+
+cdef bint header_at(object headers, Py_ssize_t *at, Cell *cells) except -1:
+    """The header at a position, which moves on; False if it is not simple."""
+    cdef PyObject *name = NULL
+    cdef PyObject *value = NULL
+    cdef object pair
+    if PyDict_CheckExact(headers):
+        return PyDict_Next(<dict>headers, at, &name, &value) and header_cells(<object>name, <object>value, cells)
+    pair = <object>PySequence_Fast_GET_ITEM(headers, at[0])
+    at[0] += 1
+    if not PyTuple_CheckExact(pair) or PyTuple_GET_SIZE(pair) != 2:
+        return False
+    return header_cells(<object>PyTuple_GET_ITEM(pair, 0), <object>PyTuple_GET_ITEM(pair, 1), cells)
+
+
+cdef Py_ssize_t simple_headers_size(object headers) except -2:
+    """What `put_simple_headers` writes; -1 if they are not a dict, list or tuple of the simple kinds. Runs no Python."""
+    cdef Py_ssize_t count, at = 0, size, i
+    cdef Cell[2] cells
+    if PyDict_CheckExact(headers):
+        count = len(<dict>headers)
+    elif PyList_CheckExact(headers) or PyTuple_CheckExact(headers):
+        count = PySequence_Fast_GET_SIZE(headers)
+    else:
+        return -1
+    size = varint_size(zigzag(count))
+    for i in range(count):
+        if not header_at(headers, &at, cells):
+            return -1
+        size += sized_size(cells[0].size) + sized_size(cells[1].size)
+    return size
+
+
+cdef uint8_t *put_simple_headers(uint8_t *p, object headers) except NULL:
+    """Write headers that `simple_headers_size` has measured, with no Python run since."""
+    cdef Py_ssize_t count, at = 0, i
+    cdef Cell[2] cells
+    count = len(<dict>headers) if PyDict_CheckExact(headers) else PySequence_Fast_GET_SIZE(headers)
+    p = put_varint(p, zigzag(count))
+    for i in range(count):
+        header_at(headers, &at, cells)
+        p = put_sized(p, cells[0].data, cells[0].size)
+        p = put_sized(p, cells[1].data, cells[1].size)
+    return p
+
+
+@cython.final
+cdef class Callbacks:
+    """What is to be called when a batch is done: arguments and callbacks, in the order in which they were added.
+
+    From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
+    """
+
+    cdef list items
+
+    def __init__(self):
+        self.items = []
+
+    def add(self, argument, callback):
+        """Adds a callback with its argument; False once the others were taken."""
+        if self.items is None:
+            return False
+        PyList_Append(self.items, argument)
+        PyList_Append(self.items, callback)
+        return True
+
+    def take(self):
+        """All that was added, as [argument, callback, argument, callback, ...]; empty the second time."""
+        items = self.items
+        self.items = None
+        return [] if items is None else items
 
 
 @cython.freelist(256)
@@ -68,6 +204,7 @@ cdef class Lane:
     cdef readonly Moment moment
     cdef readonly BatchBuilder builder
     cdef readonly object batch
+    cdef readonly Callbacks callbacks
 
     def __init__(self, ticket_type, moment=None, guard=None):
         self.ticket_type = ticket_type_of(ticket_type)
@@ -85,45 +222,77 @@ cdef class Lane:
     def now_ms(self, int64_t now_ms):
         self.moment.now_ms = now_ms
 
-    def open(self, builder, batch):
-        """Let appends into `builder`; their tickets will name `batch`."""
+    def open(self, builder, batch, callbacks=None):
+        """Let appends into `builder`; their tickets name `batch`, and `callbacks` takes their on_delivery callbacks."""
         if type(builder) is not BatchBuilder:
             raise TypeError(f"a BatchBuilder is needed, not {type(builder).__name__}")
         if self.builder is not None:
             raise ValueError("the lane is open: close it first")
+        if callbacks is not None and type(callbacks) is not Callbacks:
+            raise TypeError(f"Callbacks are needed, not {type(callbacks).__name__}")
         self.builder = builder
         self.batch = batch
+        self.callbacks = callbacks
 
     def close(self):
         """Let nothing more into the open batch; that batch, or None."""
         batch = self.batch
         self.builder = None
         self.batch = None
+        self.callbacks = None
         return batch
 
-    cdef Ticket add(self, object value, bytes key, object timestamp, object headers):
-        cdef bytes value_bytes = None if value is None else as_bytes(value, "value")
-        cdef list pairs = header_pairs(headers) if headers else None
+    cdef Ticket add(
+        self, object value, const Cell *key, object timestamp, object headers, object on_delivery
+    ):
+        cdef Cell content
+        cdef object owner = content_of(value, "value", &content)
         cdef int64_t stamp = self.moment.now_ms if timestamp is None else timestamp
-        cdef Py_ssize_t index
+        cdef Py_ssize_t index, headers_bytes = 1
         cdef Ticket ticket
-        if self.builder is None:
+        cdef uint8_t *p
+        if on_delivery is not None and not PyCallable_Check(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        if self.builder is None and not headers:
             return None
         ticket = <Ticket>new_of(<PyTypeObject *>Ticket, <PyTypeObject *>self.ticket_type, <PyObject *>NO_ARGUMENTS)
-        if self.builder is None:  # that may have run a collection, and so anything
+        if headers:
+            headers_bytes = simple_headers_size(headers)
+            if headers_bytes < 0:
+                headers = simple_headers(headers)
+                headers_bytes = simple_headers_size(headers)
+        else:
+            headers = None
+        if self.builder is None:  # all that may have run Python is behind us
             return None
-        index = self.builder.add(stamp, key, value_bytes, pairs)
-        if index < 0:
+        if on_delivery is not None and self.callbacks is None:
+            raise ValueError("the lane was opened without callbacks")
+        p = self.builder.begin(stamp, key.data, key.size, content.data, content.size, headers_bytes)
+        if p == NULL:
             return None
+        if headers is None:
+            p[0] = 0
+            index = self.builder.commit(p + 1, stamp)
+        else:
+            index = self.builder.commit(put_simple_headers(p, headers), stamp)
         ticket.batch = self.batch
         ticket.index = index
         if self.has_no_fields and PyObject_IS_GC(ticket):
             PyObject_GC_UnTrack(<void *>ticket)
+        if on_delivery is not None:
+            PyList_Append(self.callbacks.items, index)
+            PyList_Append(self.callbacks.items, on_delivery)
         return ticket
 
-    def append(self, value, key=None, timestamp=None, headers=()):
-        """Append a record, stamped with the lane's moment unless a timestamp is given: its ticket, or None."""
-        return self.add(value, None if key is None else as_bytes(key, "key"), timestamp, headers)
+    def append(self, value, key=None, timestamp=None, headers=(), on_delivery=None):
+        """Append a record, stamped with the lane's moment unless a timestamp is given: its ticket, or None.
+
+        Text becomes UTF-8. `headers` are pairs or a mapping of text to bytes, text or None. `on_delivery` goes to the
+        batch's callbacks, with the record's index as its argument.
+        """
+        cdef Cell cell
+        cdef object owner = content_of(key, "key", &cell)
+        return self.add(value, &cell, timestamp, headers, on_delivery)
 
 
 @cython.final
@@ -156,19 +325,30 @@ cdef class TopicLanes:
             raise ValueError(f"partition {partition} is not one of {PyTuple_GET_SIZE(self.lanes)}")
         self.chosen = partition
 
-    cdef inline Py_ssize_t place(self, bytes key) noexcept:
-        return <Py_ssize_t>(hash_key(bytes_data(key), PyBytes_GET_SIZE(key)) % <size_t>PyTuple_GET_SIZE(self.lanes))
+    cdef inline Py_ssize_t place(self, const Cell *key) noexcept:
+        return <Py_ssize_t>(hash_key(key.data, key.size) % <size_t>PyTuple_GET_SIZE(self.lanes))
 
     def partition_of(self, key):
         """The partition of a key; for None the sticky one, or -1."""
-        return self.chosen if key is None else self.place(as_bytes(key, "key"))
+        cdef Cell cell
+        cdef object owner = content_of(key, "key", &cell)
+        return self.chosen if cell.size < 0 else self.place(&cell)
 
-    def append(self, value, key=None, timestamp=None, headers=()):
-        """Append a record to the partition of its key: its ticket, or None if that partition's lane has no way in."""
-        cdef bytes key_bytes = None if key is None else as_bytes(key, "key")
-        cdef Py_ssize_t partition = self.chosen if key_bytes is None else self.place(key_bytes)
-        if partition < 0:
-            if value is not None:
-                as_bytes(value, "value")
+    def append(self, value, key=None, timestamp=None, headers=(), partition=None, on_delivery=None):
+        """Append a record to the partition that is named, or that of its key: its ticket, or None without a way in.
+
+        None, too, for a partition that the topic does not have. For the rest see `Lane.append`.
+        """
+        cdef Cell cell
+        cdef object owner = content_of(key, "key", &cell)
+        cdef Py_ssize_t chosen
+        if partition is not None:
+            chosen = partition
+            if chosen >= PyTuple_GET_SIZE(self.lanes):
+                chosen = -1
+        else:
+            chosen = self.chosen if cell.size < 0 else self.place(&cell)
+        if chosen < 0:
+            content_of(value, "value", &cell)
             return None
-        return (<Lane>PyTuple_GET_ITEM(self.lanes, partition)).add(value, key_bytes, timestamp, headers)
+        return (<Lane>PyTuple_GET_ITEM(self.lanes, chosen)).add(value, &cell, timestamp, headers, on_delivery)

@@ -25,6 +25,7 @@ else:
 
 BatchBuilder = _chosen.BatchBuilder
 BatchHeader = _chosen.BatchHeader
+Callbacks = _chosen.Callbacks
 ColumnBuilder = _chosen.ColumnBuilder
 ColumnRows = _chosen.ColumnRows
 ConsumerRecord = _chosen.ConsumerRecord

@@ -18,7 +18,7 @@ from penstock.records.twin_headers import (
     stamp_append_time,
     write_header,
 )
-from penstock.records.twin_lanes import Lane, Moment, Ticket, TopicLanes
+from penstock.records.twin_lanes import Callbacks, Lane, Moment, Ticket, TopicLanes
 from penstock.records.twin_partitions import murmur2, partition_rows
 from penstock.records.twin_producing import BatchBuilder, encode_columns
 from penstock.records.twin_records import Record, decode_records, encode_records
@@ -30,6 +30,7 @@ __all__ = [
     "Buffer",
     "BytesColumn",
     "BytesSource",
+    "Callbacks",
     "ColumnBuilder",
     "ColumnRows",
     "Columns",

@@ -13,7 +13,7 @@ from tests.client.producer.reading import stored_values
 from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import BootstrapError, BufferFull, ClosedError, InvalidTopic
-from penstock.client.producer import AsyncProducer, Delivery
+from penstock.client.producer import AsyncProducer, Delivery, RecordMetadata
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 
@@ -34,6 +34,36 @@ def test_one_await_is_an_acknowledged_record(broker: EmbeddedBroker, address: st
 
     play(story())
     assert stored_values(broker.port, topic) == [b"a", b"b", b"c", b"d"]
+
+
+def test_on_delivery_is_called_on_the_loop_in_the_order_of_the_records(broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker)
+    seen: list[tuple[int, Exception | None, object]] = []
+
+    def note(error: Exception | None, metadata: RecordMetadata) -> None:
+        seen.append((metadata.offset, error, asyncio.get_running_loop()))
+
+    async def story() -> None:
+        async with AsyncProducer(address) as producer:
+            for _ in range(10):  # the topic is not known yet
+                producer.send_nowait(topic, b"v", on_delivery=note)
+            await producer.send(topic, b"v", on_delivery=note)
+            assert len(seen) == 11
+            for _ in range(10):
+                producer.send_nowait(topic, "v", partition=0, headers={"h": "x"}, on_delivery=note)
+                await producer.enqueue(topic, b"v", on_delivery=note)
+            await producer.flush(PATIENCE_S)
+            loop = asyncio.get_running_loop()
+            assert seen == [(offset, None, loop) for offset in range(31)]
+            seen.clear()
+            refused = producer.send_nowait("no/such", b"v", on_delivery=note)
+            with pytest.raises(InvalidTopic):
+                await refused
+            ((offset, error, _),) = seen
+            assert offset == -1
+            assert isinstance(error, InvalidTopic)
+
+    play(story())
 
 
 def test_send_nowait_before_the_topic_is_known_keeps_the_order(broker: EmbeddedBroker, address: str) -> None:

@@ -84,6 +84,20 @@ def test_callbacks_of_a_driven_record_run_on_the_loop(broker: EmbeddedBroker, ad
     assert threads == {"penstock-client"}
 
 
+@pytest.mark.usefixtures("_only_threads_send")
+def test_flush_returns_after_the_callbacks_of_a_driven_record(broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker)
+    with Producer(address) as producer:
+        send_until_driven(producer, topic)
+        called: list[str] = []
+        for number in range(20):
+            producer.send(
+                topic, b"x", on_delivery=lambda error, metadata: called.append(threading.current_thread().name)
+            )
+            producer.flush(PATIENCE_S)
+            assert called == ["penstock-client"] * (number + 1)
+
+
 @pytest.mark.parametrize("direction", ["to_broker", "to_client"])
 def test_links_cut_in_the_middle_of_a_frame_lose_and_repeat_nothing(direction: str) -> None:
     with behind_a_proxy() as (broker, proxy, port):

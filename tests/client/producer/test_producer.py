@@ -8,17 +8,34 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.wire_client import make_topic
 from tests.client.producer.reading import stored, stored_values
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.client.errors import BootstrapError, ClosedError, InvalidTopic, RecordTooLarge, SerializationError
-from penstock.client.producer import BatchInfo, Delivery, EnqueuedRecord, Producer, ProducerInterceptor, ProducerRecord
-from penstock.client.serializers import Json
+from penstock.client.errors import (
+    BootstrapError,
+    ClosedError,
+    ConfigError,
+    InvalidTopic,
+    RecordTooLarge,
+    SerializationError,
+)
+from penstock.client.producer import (
+    BatchInfo,
+    Delivery,
+    EnqueuedRecord,
+    Producer,
+    ProducerInterceptor,
+    ProducerRecord,
+    RecordMetadata,
+)
+from penstock.client.serializers import Json, Text
 from penstock.records.kernel import murmur2
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -230,6 +247,131 @@ def test_callbacks_may_send(broker: EmbeddedBroker, address: str) -> None:
         producer.send(topic, b"call").add_done_callback(echo)
         assert echoed.wait(PATIENCE_S)
     assert stored_values(broker.port, topic) == [b"call", b"echo"]
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "value": {"value": b"v"},
+    "key": {"value": b"v", "key": b"k"},
+    "partition": {"value": b"v", "partition": 0},
+    "pairs": {"value": b"v", "headers": [("h", b"x"), ("text", "ü")]},
+    "mapping": {"value": b"v", "headers": {"h": b"x", "none": None}},
+    "text": {"value": "vü", "key": "kü"},
+    "timestamp": {"value": b"v", "timestamp_ms": 1_700_000_000_000},
+    "on_delivery": {"value": b"v", "on_delivery": lambda error, metadata: None},
+    "all": {
+        "value": "v", "key": "k", "partition": 0, "headers": {"h": b"x"}, "timestamp_ms": 1,
+        "on_delivery": lambda error, metadata: None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("serializes", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_calling_send_goes_straight_into_the_open_batch(
+    way: str, serializes: bool, broker: EmbeddedBroker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a record costs is one call into the kernel, whatever the arguments: `append` of the core is for batches."""
+    topic = make_topic(broker.broker)
+    text: Any = Text() if serializes and isinstance(WAYS[way]["value"], str) else None
+    with Producer(address, linger_ms=60_000, delivery_timeout_ms=120_000, value=text) as producer:
+        producer.send(topic, "first")
+
+        def fail(*arguments: object) -> None:
+            raise AssertionError(f"the record took the long way: {arguments}")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._core, "append", fail)
+            for _ in range(20):
+                producer.send(topic, **WAYS[way])
+    assert len(stored(broker.port, topic)) == 21
+
+
+def test_on_delivery_is_called_for_each_record_in_order_before_flush_returns(
+    broker: EmbeddedBroker, address: str
+) -> None:
+    topic = make_topic(broker.broker)
+    seen: list[tuple[int, Exception | None, RecordMetadata, str]] = []
+
+    def note(number: int, error: Exception | None, metadata: RecordMetadata) -> None:
+        seen.append((number, error, metadata, threading.current_thread().name))
+
+    with Producer(address, batch_size=2_000) as producer:
+        for count in (500, 1_000):
+            while len(seen) < count:
+                for number in range(len(seen), count):
+                    producer.send(topic, b"v", timestamp_ms=number, on_delivery=partial(note, number))
+                producer.flush(PATIENCE_S)
+                assert len(seen) == count
+        producer.send(topic, b"v", timestamp_ms=1_000, on_delivery=partial(note, 1_000))
+    assert [number for number, _, _, _ in seen] == list(range(1_001))
+    assert [metadata for _, _, metadata, _ in seen] == [RecordMetadata(topic, 0, n, n) for n in range(1_001)]
+    assert {(error, thread) for _, error, _, thread in seen} == {(None, "penstock-client")}
+
+
+def test_on_delivery_of_a_record_that_fails_gets_the_error(broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker, configs={"max.message.bytes": "300"})
+    seen: list[tuple[Exception | None, RecordMetadata]] = []
+    with Producer(address) as producer:
+        producer.send(topic, b"v" * 1_000, on_delivery=lambda error, metadata: seen.append((error, metadata)))
+        producer.flush(PATIENCE_S)
+        ((error, metadata),) = seen
+        assert isinstance(error, RecordTooLarge)
+        assert metadata == RecordMetadata(topic, 0, -1, -1)
+
+
+def test_a_split_batch_reports_every_record(broker: EmbeddedBroker, address: str) -> None:
+    """The broker finds the batch of all too large; the halves of halves are stored."""
+    topic = make_topic(broker.broker, configs={"max.message.bytes": "2000"})
+    seen: list[tuple[Exception | None, int]] = []
+    with Producer(address, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        for _ in range(40):
+            producer.send(topic, b"v" * 200, on_delivery=lambda error, metadata: seen.append((error, metadata.offset)))
+        producer.flush(PATIENCE_S)
+        assert seen == [(None, offset) for offset in range(40)]
+
+
+@pytest.mark.parametrize("raised", [ValueError, SystemExit])
+def test_what_a_callback_raises_is_logged_and_the_others_are_called(
+    raised: type[BaseException], broker: EmbeddedBroker, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(broker.broker)
+    seen: list[int] = []
+
+    def fail(error: Exception | None, metadata: RecordMetadata) -> None:
+        raise raised("mine")
+
+    with Producer(address, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        for _ in range(3):
+            producer.send(topic, b"v", on_delivery=fail)
+            producer.send(topic, b"v", on_delivery=lambda error, metadata: seen.append(metadata.offset))
+        producer.flush(PATIENCE_S)
+        assert seen == [1, 3, 5]
+        last = producer.send(topic, b"v")
+        producer.flush(PATIENCE_S)
+        assert last.result(0).offset == 6
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "a delivery callback raised"
+    ] * 3
+
+
+def test_wrong_arguments_of_send_are_named(broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"value": 5}, SerializationError, "the value for topic .* is a int"),
+        ({"value": "\ud800"}, SerializationError, "the value for topic .* is not text"),
+        ({"key": 1.5}, SerializationError, "the key for topic .* is a float"),
+        ({"partition": 7}, ConfigError, "the partition is 7"),
+        ({"partition": 10**30}, ConfigError, "the partition is 1000"),
+        ({"on_delivery": 7}, TypeError, "on_delivery must be callable, not int"),
+        ({"headers": {"h": 1}}, TypeError, "header value must be bytes or None, not int"),
+    ]
+    with Producer(address) as producer:
+        for _ in range(2):  # before the topic is known and after
+            for arguments, kind, message in wrong:
+                with pytest.raises(kind, match=message):
+                    producer.send(topic, **arguments)
+            producer.send(topic, b"v")
+    assert len(stored(broker.port, topic)) == 2
 
 
 class Watching(ProducerInterceptor):

@@ -14,7 +14,7 @@ The way of a record, and the module of each step:
 
 from penstock.client.producer.async_producer import AsyncProducer
 from penstock.client.producer.bulk import ProducerRecord
-from penstock.client.producer.completion import RecordMetadata
+from penstock.client.producer.completion import OnDelivery, RecordMetadata
 from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery, Stored
 from penstock.client.producer.interceptors import BatchInfo, EnqueuedRecord, ProducerInterceptor
 from penstock.client.producer.partitioners import Partitioner
@@ -27,6 +27,7 @@ __all__ = [
     "BulkMetadata",
     "Delivery",
     "EnqueuedRecord",
+    "OnDelivery",
     "Partitioner",
     "Producer",
     "ProducerInterceptor",

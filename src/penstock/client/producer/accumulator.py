@@ -17,10 +17,11 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from penstock.client.producer.batches import Driver, ProducerBatch
+from penstock.client.producer.completion import OnDelivery
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.interceptors import Headers
 from penstock.client.producer.memory import MemoryBudget
-from penstock.client.producer.partition_queue import Held, PartitionQueue
+from penstock.client.producer.partition_queue import Held, PartitionQueue, Usage
 from penstock.client.producer.partitioners import next_sticky
 from penstock.client.producer.plans import NEVER, OutgoingRequest, Plan, Slots
 from penstock.client.producer.sequences import ProducerId
@@ -81,6 +82,7 @@ class Accumulator:
         self._on_closed = on_closed
         self.is_numbering = is_numbering
         self.driver: Driver | None = None
+        self.usage = Usage()
         self.topics: dict[str, TopicQueues] = {}
         self.memory = MemoryBudget(settings.buffer_memory)
         self._moment = moment
@@ -108,7 +110,9 @@ class Accumulator:
             if partition < len(queues):
                 queues[partition].lane = lane
             else:
-                queues.append(PartitionQueue(name, partition, lane, is_muted_by_order=muted, driver=self.driver))
+                queues.append(
+                    PartitionQueue(name, partition, lane, is_muted_by_order=muted, driver=self.driver, usage=self.usage)
+                )
         topic = self.topics[name] = TopicQueues(name, lanes, queues)
         return topic
 
@@ -133,6 +137,7 @@ class Accumulator:
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery | Blocked:
         """Opens a batch for a record that found no way in; whatever was open there is closed."""
         self.close_open(queue)
@@ -145,7 +150,7 @@ class Accumulator:
         except BaseException:
             self.memory.give_back(limit)
             raise
-        return Delivery(self.adopt(queue, builder, limit, now_ms), 0)
+        return Delivery(self.adopt(queue, builder, limit, now_ms, on_delivery), 0)
 
     def reserve(self, at_least: int = 0) -> int | Blocked:
         """Memory for one more open batch: how large it may grow."""
@@ -155,15 +160,27 @@ class Accumulator:
         self.make_all_due()
         return Blocked.NO_ROOM
 
-    def adopt(self, queue: PartitionQueue, builder: BatchBuilder, reserved: int, now_ms: float) -> ProducerBatch:
-        """Lets more records into a batch that has some; nothing may be open in its partition."""
+    def adopt(
+        self,
+        queue: PartitionQueue,
+        builder: BatchBuilder,
+        reserved: int,
+        now_ms: float,
+        on_delivery: OnDelivery | None = None,
+    ) -> ProducerBatch:
+        """Lets more records into a batch that has some; nothing may be open in its partition.
+
+        `on_delivery` is the first record's.
+        """
         if builder.size > reserved:  # a first record may be larger than it was thought
             self.memory.used += builder.size - reserved
             reserved = builder.size
         batch = ProducerBatch(queue, builder, reserved, now_ms, now_ms + self.settings.delivery_timeout_ms)
         self._undone.append(batch)
         queue.open = batch
-        queue.lane.open(builder, batch)
+        if on_delivery is not None:
+            batch.callbacks.add(0, on_delivery)  # first, so that callbacks come in the records' order
+        queue.lane.open(builder, batch, batch.callbacks)
         self._open_count += 1
         self._lingering.append(batch)
         return batch

@@ -24,8 +24,8 @@ from penstock.client.cluster import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
 from penstock.client.producer.accumulator import Blocked, record_size
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.completion import Completion, RecordMetadata
-from penstock.client.producer.core import NO_HEADERS, AnyHeaders, ProducerCore
+from penstock.client.producer.completion import Completion, OnDelivery, RecordMetadata
+from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
 from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
 from penstock.client.producer.interceptors import Headers, ProducerInterceptor
 from penstock.client.producer.key_value import K, V
@@ -137,9 +137,14 @@ class AsyncProducer(Generic[K, V]):
         headers: AnyHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> RecordMetadata:
-        """Sends a record, and returns where it is once the broker has acknowledged it."""
-        return await (await self.enqueue(topic, value, key, headers, partition, timestamp_ms))
+        """Sends a record, and returns where it is once the broker has acknowledged it.
+
+        `on_delivery(error, metadata)` is called on the event loop, as soon as that is known, also when the task that
+        waits here was cancelled meanwhile; what it raises is logged and changes nothing. See `Producer.send`.
+        """
+        return await (await self.enqueue(topic, value, key, headers, partition, timestamp_ms, on_delivery))
 
     async def enqueue(
         self,
@@ -149,19 +154,24 @@ class AsyncProducer(Generic[K, V]):
         headers: AnyHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Hands a record over, once there is room for it: its delivery, to be awaited later or not at all."""
-        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms)
+        if self._encodes:
+            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
+        if headers is not None and type(headers) not in PLAIN_HEADERS:
+            headers = self._core.encode_headers(headers)
+        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if delivery is not None:
             return delivery
         core = self._core
-        encoded_key, encoded = core.encode_key(topic, key), core.encode_value(topic, value)
+        encoded_key, encoded = plain_bytes(key, topic, "key"), plain_bytes(value, topic, "value")
         pairs = core.encode_headers(headers) if headers else NO_HEADERS
         deadline_s: float | None = None
         while True:
             blocked: Delivery | Blocked = Blocked.NO_TOPIC
             if topic not in self._parked:
-                blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+                blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
             if not isinstance(blocked, Blocked):
                 return blocked
             if deadline_s is None:
@@ -176,37 +186,48 @@ class AsyncProducer(Generic[K, V]):
         headers: AnyHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Hands a record over at once; raises BufferFull if there is no room (`await room()` waits for it)."""
-        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms)
+        if self._encodes:
+            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
+        if headers is not None and type(headers) not in PLAIN_HEADERS:
+            headers = self._core.encode_headers(headers)
+        delivery = self._try_fast(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         if delivery is not None:
             return delivery
         core = self._core
-        encoded_key, encoded = core.encode_key(topic, key), core.encode_value(topic, value)
+        encoded_key, encoded = plain_bytes(key, topic, "key"), plain_bytes(value, topic, "value")
         pairs = core.encode_headers(headers) if headers else NO_HEADERS
         blocked: Delivery | Blocked = Blocked.NO_TOPIC
         if topic not in self._parked:
-            blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+            blocked = core.append(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
         if not isinstance(blocked, Blocked):
             return blocked
         if blocked is Blocked.NO_TOPIC:
-            return self._park(topic, encoded_key, encoded, pairs, partition, timestamp_ms)
+            return self._park(topic, encoded_key, encoded, pairs, partition, timestamp_ms, on_delivery)
         raise BufferFull(
             f"the producer's {self._settings.buffer_memory} bytes are full",
             hint="Await room() before send_nowait, or use send, which waits",
         )
 
     def _try_fast(
-        self, topic: str, value: Any, key: Any, headers: AnyHeaders | None, partition: int | None, stamp_ms: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: AnyHeaders | None,
+        partition: int | None,
+        stamp_ms: int | None,
+        on_delivery: OnDelivery | None,
     ) -> Delivery | None:
-        if headers is None and partition is None and not self._encodes:
-            lanes = self._fast.get(topic)
-            if lanes is not None:
-                try:
-                    self._moment.now_ms = _time_ns() // 1_000_000
-                    return lanes.append(value, key, stamp_ms)
-                except TypeError:
-                    pass  # no bytes: the caller looks at what they are
+        lanes = self._fast.get(topic)
+        if lanes is not None:
+            try:
+                self._moment.now_ms = _time_ns() // 1_000_000
+                return lanes.append(value, key, stamp_ms, headers, partition, on_delivery)
+            except (TypeError, ValueError, OverflowError):
+                pass  # the caller finds out which argument is wrong
         return None
 
     async def send_many(
@@ -291,13 +312,18 @@ class AsyncProducer(Generic[K, V]):
         headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
     ) -> Delivery:
         self._core.check_open()
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
         size = record_size(key, value, headers)
         self._core.check_size(topic, size)
         if not self._core.accumulator.memory.take(size):
             raise BufferFull(f"the producer's {self._settings.buffer_memory} bytes are full")
         completion = Completion(topic, -1 if partition is None else partition)
+        if on_delivery is not None:
+            completion.callbacks.add(0, on_delivery)
         waiting = self._parked.get(topic)
         if waiting is None:
             waiting = self._parked[topic] = []

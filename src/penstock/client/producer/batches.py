@@ -7,8 +7,8 @@ and then its bytes are made anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.client.producer.completion import Callback, Completion
 from penstock.client.producer.interceptors import BatchInfo
@@ -45,8 +45,8 @@ class Driver(Protocol):
     def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
         """Called before a thread begins to wait; how much of the time is left to wait for."""
 
-    def call_on_loop(self, calls: Sequence[Callback]) -> bool:
-        """Hands callbacks to the event loop; False if this is its thread, where they are called at once."""
+    def call_on_loop(self, call: Callback) -> bool:
+        """Hands a call to the event loop; False if this is its thread, where it is made at once."""
 
 
 class ProducerBatch(Completion):
@@ -98,10 +98,10 @@ class ProducerBatch(Completion):
             timeout_s = driver.drive(self, timeout_s)
         return super().wait(timeout_s)
 
-    def _call_back(self, callbacks: Sequence[Callback]) -> None:
+    def _hand_over(self, callbacks: list[Any]) -> bool:
+        self.queue.usage.has_callbacks = True
         driver = self.queue.driver
-        if driver is None or not driver.call_on_loop(callbacks):
-            super()._call_back(callbacks)
+        return driver is not None and driver.call_on_loop(partial(self._call_back, callbacks))
 
     def release(self) -> None:
         """Lets go of the bytes."""

@@ -130,7 +130,7 @@ class BulkJob:
             try:
                 taken = source.fill(builder, self._position)
             finally:
-                queue.lane.open(builder, batch)
+                queue.lane.open(builder, batch, batch.callbacks)
             self._took(source, batch, first, taken)
             if self._position >= len(source.places):
                 return None

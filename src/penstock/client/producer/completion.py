@@ -1,8 +1,11 @@
 """The end of a batch, which all of its records share: known once, waited for by any number of threads and tasks.
 
-Rule: a record costs nothing here until somebody asks about it; a batch costs one small object. Whoever completes it
-calls the callbacks, in the order in which they were added, and wakes the threads and tasks that wait; a callback that
-raises is logged and harms nobody.
+A record costs nothing here until somebody asks about it; a batch costs one small object. Whoever completes it calls the
+callbacks, in the order in which they were added, and wakes the threads and tasks that wait. A callback that raises is
+logged; the others are called all the same.
+
+Callbacks come in three kinds, told apart by the argument that they were added with: None for one that takes nothing,
+the record's index for an `on_delivery(error, metadata)`, a `Delivery` for one of `add_done_callback`.
 
 A batch may end as several smaller ones (the broker found it too large), and a record may wait for its topic to become
 known before it belongs to a batch. Both are a `Completion` that ends when its `parts` have ended, and asks them.
@@ -16,13 +19,15 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.client.producer.stamps import Stamps
+from penstock.records.kernel import Callbacks
 
 _log = logging.getLogger("penstock.producer")
 
 Callback = Callable[[], None]
+_new_metadata: Final[Any] = tuple.__new__
 
 
 class RecordMetadata(NamedTuple):
@@ -34,17 +39,21 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+OnDelivery = Callable[[Exception | None, RecordMetadata], object]
+"""What `send` takes as `on_delivery`: the error or None, and where the record is; its offset is -1 if it failed."""
+
+
 class Completion:
     """Pending, then acknowledged, failed or answered by its parts; never anything else after that."""
 
     __slots__ = (
-        "_callbacks",
         "_lock",
         "_parts",
         "_parts_left",
         "_starts",
         "_waiters",
         "base_offset",
+        "callbacks",
         "error",
         "is_done",
         "partition",
@@ -54,7 +63,7 @@ class Completion:
 
     def __init__(self, topic: str, partition: int) -> None:
         self._lock = threading.Lock()
-        self._callbacks: list[Callback] | None = None
+        self.callbacks = Callbacks()
         self._waiters: list[Callback] | None = None
         self.topic = topic
         self.partition = partition
@@ -98,17 +107,45 @@ class Completion:
                 return
             self.error = error
             self.is_done = True
-            callbacks, waiters = self._callbacks, self._waiters
-            self._callbacks = self._waiters = None
-        # Whoever waits is told first: what callbacks do may take time.
+            waiters, self._waiters = self._waiters, None
+        callbacks = self.callbacks.take()
+        is_handed_over = bool(callbacks) and self._hand_over(callbacks)
+        # Whoever waits is woken before the callbacks are called: what they do may take time.
         for wake in waiters or ():
             wake()
-        if callbacks:
+        if callbacks and not is_handed_over:
             self._call_back(callbacks)
 
-    def _call_back(self, callbacks: Sequence[Callback]) -> None:
-        for callback in callbacks:
-            call_safely(callback)
+    def _hand_over(self, callbacks: list[Any]) -> bool:
+        """Whether another thread calls the callbacks."""
+        return False
+
+    def _call_back(self, callbacks: list[Any]) -> None:
+        pairs = iter(callbacks)
+        topic, partition, base, stamps = self.topic, self.partition, self.base_offset, self.stamps
+        is_stored = self.error is None and self._parts is None and base >= 0
+        for argument, callback in zip(pairs, pairs, strict=True):
+            try:
+                if type(argument) is int:
+                    if is_stored:
+                        stamp = stamps if type(stamps) is int else stamps[argument]  # type: ignore[index]
+                        fields = (topic, partition, base + argument, stamp)
+                        callback(None, _new_metadata(RecordMetadata, fields))
+                    else:
+                        callback(*self._report(argument))
+                elif argument is None:
+                    callback()
+                else:
+                    callback(argument)
+            except (Exception, SystemExit):  # noqa: BLE001 - the users' own code: it must not keep the others from being called
+                _log.exception("a delivery callback raised")
+
+    def _report(self, index: int) -> tuple[Exception | None, RecordMetadata]:
+        """What an `on_delivery` is called with."""
+        outcome = self.outcome_of(index)
+        if isinstance(outcome, Exception):
+            return outcome, RecordMetadata(self.topic, self.partition, -1, -1)
+        return None, outcome
 
     # --- asking
 
@@ -132,13 +169,12 @@ class Completion:
 
     def when_done(self, callback: Callback) -> None:
         """Calls `callback` when this ends, in the thread that ends it; at once if it has ended."""
-        with self._lock:
-            if not self.is_done:
-                if self._callbacks is None:
-                    self._callbacks = []
-                self._callbacks.append(callback)
-                return
-        call_safely(callback)
+        self.add_callback(None, callback)
+
+    def add_callback(self, argument: object, callback: Callable[..., object]) -> None:
+        """Calls a callback of any kind when this ends; at once if it has ended."""
+        if not self.callbacks.add(argument, callback):
+            self._call_back([argument, callback])
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks the calling thread until this ends; False if it did not in time."""
@@ -198,11 +234,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def call_safely(callback: Callback) -> None:
-    """What a callback raises is logged and harms nobody."""
-    try:
-        callback()
-    except Exception:  # noqa: BLE001 - the users' own code: one callback must not keep the others from being called
-        _log.exception("a delivery callback raised")

@@ -18,6 +18,7 @@ from penstock.client.cluster_view import ClusterView
 from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
 from penstock.client.producer.accumulator import Accumulator, Blocked, TopicQueues, record_size
 from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.completion import OnDelivery
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.driving import Driving
 from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors, ProducerInterceptor
@@ -35,6 +36,7 @@ _log = logging.getLogger("penstock.producer")
 
 AnyHeaders = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 NO_HEADERS: Final[Headers] = ()
+PLAIN_HEADERS: Final = (list, tuple, dict)  # the kernel takes these as they are
 
 
 class ProducerCore:
@@ -96,6 +98,7 @@ class ProducerCore:
                 connection.node,
             )
             self.accumulator.is_numbering = False
+        self._is_fast = self._is_fast and self._takes_headers  # else headers have to be looked for in every record
         self._stop_listening = self.cluster.on_change(self._cluster_changed)
         self._sender = Sender(
             self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
@@ -194,6 +197,7 @@ class ProducerCore:
         headers: Headers = NO_HEADERS,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery | Blocked:
         """Puts a record into a batch of its partition; or says what it has to wait for."""
         with self.lock:
@@ -203,15 +207,15 @@ class ProducerCore:
                 return Blocked.NO_TOPIC
             stamp_ms = self.cluster.clock.now_ms() if timestamp_ms is None else timestamp_ms
             queue, is_sticky = self._choose(queues, key, partition)
-            delivery = queue.lane.append(value, key, stamp_ms, headers)
+            delivery = queue.lane.append(value, key, stamp_ms, headers, on_delivery)
             if delivery is None and is_sticky:
                 self.accumulator.close_open(queue)
                 queue = self.accumulator.stick(queues)
-                delivery = queue.lane.append(value, key, stamp_ms, headers)
+                delivery = queue.lane.append(value, key, stamp_ms, headers, on_delivery)
             if delivery is None:
                 self.check_size(topic, record_size(key, value, headers))
                 opened = self.accumulator.open(
-                    queue, self.cluster.clock.monotonic_ms(), stamp_ms, key, value, headers
+                    queue, self.cluster.clock.monotonic_ms(), stamp_ms, key, value, headers, on_delivery
                 )  # fmt: skip
                 if isinstance(opened, Blocked):
                     self.wake()
@@ -305,7 +309,12 @@ def plain_bytes(data: Any, topic: str, what: str) -> bytes | None:
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise SerializationError(
+                f"the {what} for topic {topic} is not text: {error}", topic=topic, field=what
+            ) from None
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise SerializationError(

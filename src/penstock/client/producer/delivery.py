@@ -53,7 +53,9 @@ class Delivery(Ticket):
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Calls `callback(delivery)` when it is done, in the producer's thread; at once if it is."""
-        self._completion.when_done(lambda: _ignore(callback(self)))
+        batch = self.batch
+        if not batch.callbacks.add(self, callback):
+            batch.add_callback(self, callback)
 
     def to_future(self) -> Future[RecordMetadata]:
         """A `concurrent.futures.Future` of the same, for those who combine futures."""

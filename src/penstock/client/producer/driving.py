@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,7 @@ from typing import Any, Final
 from penstock.client.errors import NotConnected, PenstockError
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.batches import ProducerBatch
-from penstock.client.producer.completion import Callback, call_safely
+from penstock.client.producer.completion import Callback
 from penstock.client.producer.plans import OutgoingRequest
 from penstock.client.producer.requests import produce_request
 from penstock.client.producer.sender import Sender
@@ -93,11 +93,10 @@ class Driving:
         self._exchange(*taken, _PATIENCE_S if timeout_s is None else min(timeout_s, _PATIENCE_S))
         return None if timeout_s is None else timeout_s - (time.monotonic() - began_s)
 
-    def call_on_loop(self, calls: Sequence[Callback]) -> bool:
+    def call_on_loop(self, call: Callback) -> bool:
         if threading.get_ident() == self._loop_thread:
             return False
-        for call in calls:
-            self._post(call_safely, call)
+        self._post(call)
         return True
 
     def _look_at(self, batch: ProducerBatch) -> None:

@@ -38,6 +38,15 @@ class Held(Enum):
     NO_PRODUCER_ID = auto()
 
 
+class Usage:
+    """What the users of a producer have made use of so far."""
+
+    __slots__ = ("has_callbacks",)
+
+    def __init__(self) -> None:
+        self.has_callbacks = False
+
+
 class PartitionQueue:
     """One partition of a topic. Times are of the monotonic clock."""
 
@@ -53,6 +62,7 @@ class PartitionQueue:
         "partition",
         "sequences",
         "topic",
+        "usage",
         "waiting",
     )  # fmt: skip
 
@@ -64,12 +74,14 @@ class PartitionQueue:
         *,
         is_muted_by_order: bool,
         driver: Driver | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
         self.is_muted_by_order = is_muted_by_order
         self.driver = driver
+        self.usage = Usage() if usage is None else usage
         self.is_driven = False  # what is on its way goes by a connection of its own: nothing may overtake it
         self.open: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()

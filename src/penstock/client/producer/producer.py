@@ -29,8 +29,8 @@ from penstock.client.cluster import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
 from penstock.client.producer.accumulator import Blocked
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.completion import wait_for_all
-from penstock.client.producer.core import NO_HEADERS, AnyHeaders, ProducerCore
+from penstock.client.producer.completion import OnDelivery, wait_for_all
+from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
 from penstock.client.producer.delivery import BulkDelivery, Delivery
 from penstock.client.producer.interceptors import ProducerInterceptor
 from penstock.client.producer.key_value import K, V
@@ -139,28 +139,45 @@ class Producer(Generic[K, V]):
         headers: AnyHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Hands a record over. Raises BufferFull when there was no room for max_block_ms, SerializationError,
-        RecordTooLarge, ClosedError; what a broker says comes by the Delivery."""
-        if headers is None and partition is None and not self._encodes:
-            lanes = self._fast.get(topic)
-            if lanes is not None:
-                try:
-                    self._moment.now_ms = _time_ns() // 1_000_000
-                    delivery = lanes.append(value, key, timestamp_ms)  # type: ignore[arg-type]
-                    if delivery is not None:
-                        return delivery
-                except TypeError:
-                    pass  # no bytes: what they are is looked at below
-        core = self._core
+        RecordTooLarge, ClosedError; what a broker says comes by the Delivery.
+
+        `on_delivery(error, metadata)` is called once, when the record is acknowledged (`error` is None) or has failed
+        (`metadata.offset` is -1). Callbacks of a partition come in the order of its records, in the producer's own
+        thread: one that blocks holds up this producer and all other blocking clients of the process. What it raises
+        is logged and changes nothing. `flush` and `close` return after the callbacks were called.
+        """
+        if self._encodes:
+            key, value = self._core.encode_key(topic, key), self._core.encode_value(topic, value)  # type: ignore[assignment]
+        if headers is not None and type(headers) not in PLAIN_HEADERS:
+            headers = self._core.encode_headers(headers)
+        lanes = self._fast.get(topic)
+        if lanes is not None:
+            try:
+                self._moment.now_ms = _time_ns() // 1_000_000
+                delivery = lanes.append(value, key, timestamp_ms, headers, partition, on_delivery)  # type: ignore[arg-type]
+                if delivery is not None:
+                    return delivery
+            except (TypeError, ValueError, OverflowError):
+                pass  # `_send_slowly` says which argument is wrong
+        return self._send_slowly(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def _send_slowly(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: AnyHeaders | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Delivery:
         return self._send_bytes(
-            topic,
-            core.encode_key(topic, key),
-            core.encode_value(topic, value),
-            core.encode_headers(headers) if headers else NO_HEADERS,
-            partition,
-            timestamp_ms,
-        )
+            topic, plain_bytes(key, topic, "key"), plain_bytes(value, topic, "value"),
+            self._core.encode_headers(headers) if headers else NO_HEADERS, partition, timestamp_ms, on_delivery,
+        )  # fmt: skip
 
     def _send_bytes(
         self,
@@ -170,10 +187,11 @@ class Producer(Generic[K, V]):
         headers: Sequence[tuple[str, bytes | None]],
         partition: int | None,
         timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
     ) -> Delivery:
         deadline_s: float | None = None
         while True:
-            taken = self._core.append(topic, key, value, headers, partition, timestamp_ms)
+            taken = self._core.append(topic, key, value, headers, partition, timestamp_ms, on_delivery)
             if not isinstance(taken, Blocked):
                 return taken
             if deadline_s is None:
@@ -247,13 +265,21 @@ class Producer(Generic[K, V]):
     # --- waiting
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until all that was sent before is acknowledged or has failed; raises TimedOut after `timeout` s."""
+        """Waits until all that was sent before is acknowledged or has failed, and the callbacks were called.
+
+        Raises TimedOut after `timeout` seconds.
+        """
+        deadline_s = None if timeout is None else time.monotonic() + timeout
         batches = self._core.hurry()
         if self._background.on_loop:
             raise ClosedError("flush() was called in a delivery callback, where it would wait for itself")
         if not wait_for_all(batches, timeout):
             left = sum(not batch.is_done for batch in batches)
             raise TimedOut(f"{left} batches were not acknowledged within {timeout} s", hint="They are still tried")
+        if self._core.accumulator.usage.has_callbacks:
+            # They are called on the loop as soon as their batch is done, so they are through when this is.
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0)
+            self._background.run(_turn(), left_s)
 
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has; waits up to max_block_ms if it is not known yet."""
@@ -322,6 +348,10 @@ async def _started(
         await core.close(0)
         raise
     return core
+
+
+async def _turn() -> None:
+    """One turn of the loop."""
 
 
 def _close_now(core: ProducerCore) -> None:
