@@ -71,7 +71,7 @@ class Served:
                 topic_figures=lambda topic: figures,
                 figures_of=lambda topic: figures,
                 count_error=lambda key, code: None,
-                live_brokers=lambda: [Node(broker, f"host{broker}", 9092, None) for broker in image.brokers],
+                live_brokers=lambda _=None: [Node(broker, f"host{broker}", 9092, None) for broker in image.brokers],
             ),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import socket
@@ -14,8 +15,8 @@ import pytest
 from tests.runtime.socket_stories import Later, Recorder, descriptors, framed, play, serving, until
 
 from penstock.runtime.clock import ManualClock, SystemClock
-from penstock.runtime.network import Connection, Limits
-from penstock.runtime.socket_server import Complaints, SocketServer
+from penstock.runtime.network import Complaints, Connection, Limits
+from penstock.runtime.socket_server import SocketServer
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_complaints_that_peers_can_provoke_are_one_a_second_and_say_how_many_the
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    complain = Complaints(clock)
+    complain = Complaints(clock, logging.getLogger("penstock.runtime.socket_server"))
     for number in range(10):
         complain("frame", f"bad frame {number}")
     complain("refusal", "refused")

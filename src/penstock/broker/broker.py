@@ -19,9 +19,11 @@ from penstock import __version__
 from penstock.broker.config_rules import SettingsRules
 from penstock.broker.fetch_sessions import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
+from penstock.broker.handlers.metadata import MetadataAnswers
 from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
 from penstock.broker.lives import forget_life
 from penstock.broker.log_loading import LogLoading
+from penstock.broker.long_requests import LongWork
 from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
 from penstock.broker.response_errors import counted
 from penstock.broker.roles import Roles
@@ -120,6 +122,8 @@ class Broker:
         self.served: dict[int, Served] = counted(SERVED)
         self.metrics = BrokerMetrics(SystemProcess())
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, EVICTION_MS, self.random)
+        self.long_work = LongWork(self)
+        self.metadata_answers = MetadataAnswers()
         self.is_ready = False
         self.http_port = http_port
         self._http_host = http_host
@@ -399,10 +403,11 @@ class Broker:
             raise RuntimeError("this broker stands alone")
         return self._clustering.membership
 
-    def live_brokers(self) -> list[Node]:
+    def live_brokers(self, image: ClusterImage | None = None) -> list[Node]:
+        """Those of an image, or of the current one."""
         return [
             Node(broker.broker_id, broker.endpoints[0].host, broker.endpoints[0].port, broker.rack)
-            for broker in self.cluster.image.brokers.values()
+            for broker in (image or self.cluster.image).brokers.values()
         ]
 
     def topic_figures(self, topic: str) -> TopicFigures:

@@ -12,10 +12,12 @@ more was sent of those than leader.replication.throttled.rate allows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
-from penstock.broker.fetch_sessions import FetchContext
+from penstock.broker.fetch_session_cache import Asked
+from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.fetch_topic_ids import is_unknown
 from penstock.broker.request import Request
 from penstock.broker.whereabouts import why_missing
@@ -40,9 +42,10 @@ _CONVERSION_LIMIT = 64 * 1024 * 1024
 class Read:
     """What one pass found; `partitions` are those that are here and not at rest."""
 
-    __slots__ = ("held_back", "is_urgent", "partitions", "rows", "size")
+    __slots__ = ("held_back", "is_urgent", "left", "partitions", "rows", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
         self.held_back = 0  # rows without records, as the throttle would have it
         self.rows: list[tuple[str, PartitionData]] = []
         self.partitions: list[Partition] = []
@@ -85,11 +88,26 @@ def reader_of(broker: Broker, request: Request) -> Reader:
     return _Consumer(broker, request) if replica_id < 0 else _Follower(broker, request, replica_id, replica_epoch)
 
 
-def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Read:
-    read = Read()
-    left = min(reader.message.max_bytes, broker.settings.fetch_max_bytes)
+def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Generator[None, None, Read]:
+    """One pass, with a yield after every `SLICE` partitions."""
+    read = Read(min(reader.message.max_bytes, broker.settings.fetch_max_bytes))
+    pending = context.pending()
+    if len(pending) <= SLICE:
+        _read_into(read, broker, context, reader, pending)
+        return read
+    for begin in range(0, len(pending), SLICE):
+        if begin:
+            yield
+            if context.is_overtaken:
+                break  # what is found from here on would be of another request
+        _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+    return read
+
+
+def _read_into(read: Read, broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[Asked]) -> None:
     ids = context.topic_ids
-    for topic, wanted in context.pending():
+    left = read.left
+    for topic, wanted in pending:
         partition = broker.replicas.get(topic, wanted.partition)
         if partition is not None:
             if ids is not None and ids.of(topic) != partition.topic_id:
@@ -118,7 +136,7 @@ def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Read:
         if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
             read.is_urgent = True
         left = max(0, left - size)
-    return read
+    read.left = left
 
 
 def _id_of(broker: Broker, topic: str) -> bytes | None:

@@ -297,9 +297,14 @@ class FetchSessionCache:
     def get(self, session_id: int) -> FetchSession | None:
         return self._sessions.get(session_id)
 
-    def create(self, asked: dict[Key, Asked], *, privileged: bool, now_ms: int) -> FetchSession | None:
-        """A session that asks for these; None if no other has to give way to it."""
-        if not asked or not self._make_room(len(asked), privileged, now_ms):
+    def create(
+        self, asked: dict[Key, Asked], *, privileged: bool, now_ms: int, expected: int = 0
+    ) -> FetchSession | None:
+        """A session that asks for these; None if no other has to give way to it.
+
+        `expected` is how many it will have in all, if more are to be added at once.
+        """
+        if not asked or not self._make_room(max(expected, len(asked)), privileged, now_ms):
             return None
         session = FetchSession(self._unused_id(), asked, privileged=privileged, now_ms=now_ms)
         self._sessions[session.id] = session

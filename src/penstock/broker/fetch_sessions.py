@@ -24,7 +24,7 @@ nothing new is put to `rest` by whoever looked.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_session_cache import Asked, FetchSession, FetchSessionCache, Key, asked_by
@@ -45,6 +45,8 @@ LAST_VERSION_WITH_NAMES: Final = 12
 DEFAULT_MAX_PARTITIONS: Final = 1_000_000
 EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
 _NO_NAMES: Final[Mapping[bytes, str]] = {}
+SLICE: Final = 500
+"""Partitions that are gone over before others are served."""
 RECHECK_MS: Final = 1_000
 """How long a change of a partition at rest that nobody was told of may go unnoticed."""
 
@@ -69,6 +71,16 @@ class FetchContext(ABC):
     def is_empty(self) -> bool:
         """Whether nothing is asked for."""
         return not self.partitions
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a later request of the same session, a repetition perhaps, came while this one was in work."""
+        return False
+
+    def answer_slices(self, results: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, FetchResponse]:
+        """The same as `answer` for many partitions, with a yield after every `SLICE`."""
+        yield from ()
+        return self.answer(results)
 
     @abstractmethod
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
@@ -226,7 +238,25 @@ class _Sessionless(FetchContext):
             raise AnswerMismatch(_difference(self._asked.keys(), keys, len(answered)))
         return FetchResponse(session_id=self._open(answered), responses=_by_topic(answered))
 
+    def answer_slices(self, results: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, FetchResponse]:
+        asked = self._asked
+        if len(results) != len(asked):
+            raise AnswerMismatch(f"{len(results)} results for {len(asked)} partitions")
+        topics: dict[str, FetchableTopicResponse] = {}
+        for part in _slices(results):
+            for topic, data in part:
+                if (topic, data.partition_index) not in asked:
+                    raise AnswerMismatch(f"{topic}-{data.partition_index} was not asked for")
+            _add_by_topic(topics, part)
+            yield
+        session_id = yield from self._open_slices(results)
+        return FetchResponse(session_id=session_id, responses=list(topics.values()))
+
     def _open(self, answered: list[tuple[str, PartitionData]]) -> int:
+        return NO_SESSION
+
+    def _open_slices(self, answered: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, int]:
+        yield from ()
         return NO_SESSION
 
 
@@ -255,6 +285,27 @@ class _Opening(_Sessionless):
             session.answer((topic, data.partition_index), data)
         return session.id
 
+    def _open_slices(self, answered: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, int]:
+        cache = self._cache
+        asked = self._partitions
+        session: FetchSession | None = None
+        for begin in range(0, len(asked), SLICE):
+            part = {(topic, each.partition): (topic, each) for topic, each in asked[begin : begin + SLICE]}
+            if session is None:
+                session = cache.create(
+                    part, privileged=self._privileged, now_ms=self._now_ms, expected=len(self._asked)
+                )
+                if session is None:
+                    return NO_SESSION
+                session.topic_ids = self.topic_ids
+            elif cache.get(session.id) is not session or not cache.change(session, part, ()):
+                return NO_SESSION  # it had to give way before it was complete
+            for topic, data in answered[begin : begin + SLICE]:
+                if (topic, data.partition_index) in part:
+                    session.answer((topic, data.partition_index), data)
+            yield
+        return NO_SESSION if session is None else session.id
+
 
 class _Incremental(FetchContext):
     """A fetch of all that a session asks for, answered with what is new."""
@@ -282,7 +333,7 @@ class _Incremental(FetchContext):
 
     def pending(self) -> Sequence[Asked]:
         session = self._session
-        if self._is_overtaken():
+        if self.is_overtaken:
             return ()
         if session.disturbances != self._cache.disturbances or self._now_ms - session.checked_ms >= RECHECK_MS:
             session.disturbances = self._cache.disturbances
@@ -300,7 +351,7 @@ class _Incremental(FetchContext):
 
     def answer(self, results: Iterable[tuple[str, PartitionData]]) -> FetchResponse:
         session = self._session
-        if self._is_overtaken():
+        if self.is_overtaken:
             return self.throttled(0)
         session.overtaken = None
         try:
@@ -309,27 +360,51 @@ class _Incremental(FetchContext):
             raise AnswerMismatch(f"{error.args[0]} is not in fetch session {session.id}") from error
         return FetchResponse(session_id=session.id, responses=_by_topic(news))
 
+    def answer_slices(self, results: Sequence[tuple[str, PartitionData]]) -> Generator[None, None, FetchResponse]:
+        session = self._session
+        topics: dict[str, FetchableTopicResponse] = {}
+        for part in _slices(results):
+            if self.is_overtaken:
+                break
+            _add_by_topic(
+                topics, ((name, data) for name, data in part if session.answer((name, data.partition_index), data))
+            )
+            yield
+        if self.is_overtaken:
+            return self.throttled(0)
+        session.overtaken = None
+        return FetchResponse(session_id=session.id, responses=list(topics.values()))
+
     def throttled(self, throttle_time_ms: int) -> FetchResponse:
-        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH if self._is_overtaken() else ErrorCode.NONE
+        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH if self.is_overtaken else ErrorCode.NONE
         return FetchResponse(throttle_time_ms=throttle_time_ms, error_code=error, session_id=self._session.id)
 
     def unchanged(self, topic: str, partition: int, high_watermark: int, log_start_offset: int) -> bool:
         return self._session.knows((topic, partition), high_watermark, log_start_offset)
 
-    def _is_overtaken(self) -> bool:
-        """Whether a later request of the same session, a repetition perhaps, came while this one waited."""
+    @property
+    def is_overtaken(self) -> bool:
         return self._session.epoch != self._epoch
 
 
 def _by_topic(results: Iterable[tuple[str, PartitionData]]) -> list[FetchableTopicResponse]:
     """Each topic once, in order of first appearance."""
     topics: dict[str, FetchableTopicResponse] = {}
+    _add_by_topic(topics, results)
+    return list(topics.values())
+
+
+def _add_by_topic(topics: dict[str, FetchableTopicResponse], results: Iterable[tuple[str, PartitionData]]) -> None:
     for name, data in results:
         topic = topics.get(name)
         if topic is None:
             topics[name] = topic = FetchableTopicResponse(topic=name)
         topic.partitions.append(data)
-    return list(topics.values())
+
+
+def _slices(results: Sequence[tuple[str, PartitionData]]) -> Iterator[Sequence[tuple[str, PartitionData]]]:
+    for begin in range(0, len(results), SLICE):
+        yield results[begin : begin + SLICE]
 
 
 def _difference(asked: Collection[Key], answered: Collection[Key], count: int) -> str:

@@ -8,6 +8,7 @@ Whoever answers later holds nothing of the connection but this callback: answers
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,6 +42,45 @@ class Departure:
             gone()
 
 
+def _nothing() -> None:
+    pass
+
+
+class Channel(Departure):
+    """A connection as the broker serves it. While it is muted, the requests that come by it wait in `held`."""
+
+    __slots__ = ("_unmuted", "end", "held", "is_closed", "muted")
+
+    def __init__(self, unmuted: Callable[[], None], end: Callable[[EndConnection], None]) -> None:
+        super().__init__()
+        self._unmuted = unmuted
+        self.end = end
+        """For a handler that has returned already, and whose peer must learn all the same that something went wrong."""
+        self.held: deque[Callable[[], None]] = deque()
+        self.muted = 0
+        self.is_closed = False
+
+    def happen(self) -> None:
+        self.is_closed = True
+        self.held.clear()
+        self._unmuted = _nothing
+        super().happen()
+
+    def mute(self) -> None:
+        self.muted += 1
+
+    def unmute(self) -> None:
+        self.muted -= 1
+        if not self.muted and self.held:
+            self._unmuted()
+
+
+class Encoded(Message):
+    """An answer that was encoded before: the bytes of its body. It holds no error."""
+
+    body: bytes = b""
+
+
 class Request(NamedTuple):
     """A decoded request."""
 
@@ -51,3 +91,9 @@ class Request(NamedTuple):
     message: Any
     now_ms: int
     departure: Departure | None = None
+    size: int = 0
+    """Bytes of the frame that it came in."""
+
+    @property
+    def channel(self) -> Channel | None:
+        return self.departure if isinstance(self.departure, Channel) else None

@@ -4,22 +4,36 @@ Noun: the router takes a frame, finds out what it asks for, and hands it to the 
 
 Rule: whatever the bytes are, the outcome is an answer or a closed connection, never an exception in the loop. A request
 that can be answered with an error is; one that cannot be understood at all ends the connection, as the stream cannot be
-trusted any more.
+trusted any more. What takes more than a turn of the loop is done in slices (`penstock.broker.long_requests`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine, Generator
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.broker.handlers import api_versions
-from penstock.broker.request import Departure, EndConnection, Request
-from penstock.runtime.network import Chunk, Connection, Reply
+from penstock.broker.long_requests import (
+    LONG_BYTES,
+    MAX_ELEMENTS,
+    MAX_FETCH_ELEMENTS,
+    ChannelClosed,
+    Gathering,
+    Parts,
+    split,
+)
+from penstock.broker.request import Channel, Encoded, EndConnection, Request
+from penstock.broker.served import Served
+from penstock.runtime.network import Chunk, Complaints, Connection, Reply
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.errors import UnknownVersion, WireError
-from penstock.wire.headers import decode_request, encode_response
-from penstock.wire.registry import request_codec
+from penstock.wire.headers import RequestHeader, decode_request, encode_response, lead_response
+from penstock.wire.registry import request_codec, response_codec
+from penstock.wire.types import Chunk as WireChunk
 from penstock.wire.types import Message
 
 if TYPE_CHECKING:
@@ -28,6 +42,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHILE_JOINING = frozenset({ApiKey.API_VERSIONS, ApiKey.PUSH_IMAGE})
+# Answers that are never long, unless their request was.
+_SHORT: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.API_VERSIONS,
+        ApiKey.HEARTBEAT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.SYNC_GROUP,
+    }
+)
+_NARROW_PARTITIONS: Final = 500
+_COPIED_BYTES: Final = 4096
 
 
 class Router:
@@ -35,9 +63,10 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._complain = Complaints(broker.clock, logger)
 
     def connected(self, connection: Connection) -> None:
-        connection.state = Departure()
+        connection.state = Channel(partial(self._resume, connection), partial(self._end, connection))
 
     def closed(self, connection: Connection, reason: str) -> None:
         logger.debug("connection %s closed: %s", connection.peer, reason)
@@ -45,17 +74,36 @@ class Router:
 
     def frame(self, connection: Connection, frame: bytearray) -> None:
         reply = connection.reply()
+        channel: Channel = connection.state
+        if channel.muted:
+            channel.held.append(partial(self._take, connection, frame, reply))
+        else:
+            self._take(connection, frame, reply)
+
+    def _resume(self, connection: Connection) -> None:
+        """Go on with the requests that had to wait for a long one."""
+        channel: Channel = connection.state
+        while channel.held and not channel.muted:
+            channel.held.popleft()()
+
+    def _take(self, connection: Connection, frame: bytearray, reply: Reply) -> None:
         try:
             self._route(connection, frame, reply)
-        except WireError as error:
-            logger.warning("connection %s: %s: closed", connection.peer, error)
-            connection.close(str(error))
-        except EndConnection as error:
-            logger.info("connection %s: %s: closed", connection.peer, error)
-            connection.close(str(error))
-        except Exception:
-            logger.exception("connection %s: a request failed in a way nobody foresaw: closed", connection.peer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
+            self._end(connection, error)
+
+    def _end(self, connection: Connection, error: Exception) -> None:
+        """A request cannot be answered. Peers can provoke this at will, so it is logged once a second."""
+        if isinstance(error, WireError):
+            self._complain("bad request", f"connection {connection.peer}: {error}: closed")
+        elif isinstance(error, EndConnection):
+            self._complain("ended", f"connection {connection.peer}: {error}: closed", logging.INFO)
+        else:
+            text = f"connection {connection.peer}: a request failed in a way nobody foresaw: closed"
+            self._complain("failure", text, logging.ERROR, error)
             connection.close("internal error")
+            return
+        connection.close(str(error))
 
     def _route(self, connection: Connection, frame: bytearray, reply: Reply) -> None:
         broker = self._broker
@@ -80,11 +128,78 @@ class Router:
                 _send(reply, key, 0, header.correlation_id, api_versions.unsupported(broker))
                 return
             raise WireError(f"{header.api.name} version {version} is not served here")
-        message, _ = request_codec(key, version).decode(frame, position)
+        codec = request_codec(key, version)
+        answer = _Answer(self, connection, reply, key, version, header.correlation_id)
+        size = len(frame)
+        if size <= LONG_BYTES:
+            message, _ = codec.decode(frame, position)
+        else:
+            slices = codec.decode_slices(frame, position, MAX_FETCH_ELEMENTS if key == ApiKey.FETCH else MAX_ELEMENTS)
+            try:
+                next(slices)
+            except StopIteration as end:
+                message, _ = end.value
+            else:
+                work = self._decode(connection, slices, served, header, size, answer)
+                broker.long_work.start(connection.state, size, self._guarded(connection, work))
+                return
         request = Request(
-            key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state
+            key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state, size
         )
-        served.handle(broker, request, _Answer(self, connection, reply, key, version, header.correlation_id))
+        parts = split(key, version, message, size)
+        if parts is None:
+            served.handle(broker, request, answer)
+        else:
+            work = self._serve(served, request, parts, answer)
+            broker.long_work.start(connection.state, size, self._guarded(connection, work))
+
+    async def _decode(
+        self,
+        connection: Connection,
+        slices: Generator[None, None, tuple[Message, int]],
+        served: Served,
+        header: RequestHeader,
+        size: int,
+        answer: _Answer,
+    ) -> None:
+        broker, channel = self._broker, connection.state
+        await broker.long_work.pause(channel)
+        message, _ = await broker.long_work.through(slices, channel)
+        key, version = header.api.key, header.api_version
+        request = Request(
+            key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), channel, size
+        )
+        parts = split(key, version, message, size)
+        if parts is None:
+            served.handle(broker, request, answer)
+        else:
+            await self._serve(served, request, parts, answer)
+
+    async def _serve(self, served: Served, request: Request, parts: Parts, answer: _Answer) -> None:
+        """Handle a long request part by part."""
+        broker, channel = self._broker, request.channel
+        gathering = Gathering(broker.loop)
+        for part in parts.requests:
+            served.handle(broker, request._replace(message=part, size=0), gathering.part())
+            await broker.long_work.pause(channel)
+        gathering.end()
+
+        def complete(_: asyncio.Future[None]) -> None:
+            answer.is_long = True
+            answer(gathering.merged(parts.answered))
+
+        gathering.complete.add_done_callback(complete)
+        if request.api_key != ApiKey.PRODUCE:
+            # Whoever produces says how long it waits for replicas: it must not keep others waiting.
+            await gathering.complete
+
+    async def _guarded(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except ChannelClosed:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
+            self._end(connection, error)
 
 
 def _send(reply: Reply, key: int, version: int, correlation_id: int, message: Message) -> None:
@@ -95,7 +210,9 @@ def _send(reply: Reply, key: int, version: int, correlation_id: int, message: Me
 class _Answer:
     """Takes a handler's message, encodes it and lets it go."""
 
-    __slots__ = ("_connection", "_correlation_id", "_key", "_reply", "_router", "_started", "_version")
+    __slots__ = (
+        "_connection", "_correlation_id", "_key", "_reply", "_router", "_started", "_version", "is_long",
+    )  # fmt: skip
 
     def __init__(
         self, router: Router, connection: Connection, reply: Reply, key: int, version: int, correlation_id: int
@@ -107,15 +224,61 @@ class _Answer:
         self._version = version
         self._correlation_id = correlation_id
         self._started = perf_counter()
+        self.is_long = False
+        """Whether the answer may be long although those of its kind are not."""
 
     def __call__(self, message: Message | None) -> None:
+        key = self._key
         if message is None:
             self._reply.skip()
+        elif type(message) is Encoded:
+            self._let_go([message.body if len(message.body) < _COPIED_BYTES else memoryview(message.body)])
         else:
             try:
-                _send(self._reply, self._key, self._version, self._correlation_id, message)
+                if not self.is_long and (key in _SHORT or (key == ApiKey.FETCH and _is_narrow(message))):
+                    _send(self._reply, key, self._version, self._correlation_id, message)
+                elif not self._send_in_slices(message):
+                    return
             except WireError as error:
-                logger.exception("connection %s: an answer cannot be written", self._connection.peer)
-                self._connection.close(str(error))
+                self._fail(error)
                 return
-        self._router._broker.observe(self._key, perf_counter() - self._started)
+        self._router._broker.observe(key, perf_counter() - self._started)
+
+    def _send_in_slices(self, message: Message) -> bool:
+        """Encode as much as fits a slice; False if there is more, which then follows."""
+        slices = response_codec(self._key, self._version).encode_slices(message)
+        try:
+            next(slices)
+        except StopIteration as end:
+            self._let_go(end.value)
+            return True
+        broker = self._router._broker
+        broker.long_work.start(self._connection.state, 0, self._send_rest(slices))
+        return False
+
+    async def _send_rest(self, slices: Generator[None, None, list[WireChunk]]) -> None:
+        broker, channel = self._router._broker, self._connection.state
+        try:
+            await broker.long_work.pause(channel)
+            self._let_go(await broker.long_work.through(slices, channel))
+        except WireError as error:
+            self._fail(error)
+            return
+        broker.observe(self._key, perf_counter() - self._started)
+
+    def _let_go(self, body: list[WireChunk]) -> None:
+        chunks = lead_response(self._key, self._version, self._correlation_id, body)
+        self._reply.send(cast("list[Chunk]", chunks))
+
+    def _fail(self, error: WireError) -> None:
+        self._router._complain(
+            "answer", f"connection {self._connection.peer}: an answer cannot be written", logging.ERROR, error
+        )
+        self._connection.close(str(error))
+
+
+def _is_narrow(message: Any) -> bool:
+    partitions = 0
+    for topic in message.responses:
+        partitions += len(topic.partitions)
+    return partitions <= _NARROW_PARTITIONS

@@ -9,14 +9,18 @@ takes its answers with it: completing a reply then is harmless, and whoever want
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol, TypeAlias
 
+from penstock.runtime.clock import Clock
 from penstock.runtime.files import Buffer, File
 
 UNLIMITED: Final = 2**31 - 1
 SYSTEM_DEFAULT: Final = -1
+_COMPLAINT_MS: Final = 1000
 
 
 class NetworkError(Exception):
@@ -171,3 +175,23 @@ class Counters:
     frames: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+
+
+class Complaints:
+    """Log lines that peers can provoke: at most one a second of each kind, with the number of those left out."""
+
+    def __init__(self, clock: Clock, logger: logging.Logger) -> None:
+        self._clock = clock
+        self._logger = logger
+        self._next_ms: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def __call__(self, kind: str, text: str, level: int = logging.WARNING, error: BaseException | None = None) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_ms.get(kind, now_ms):
+            self._left_out[kind] += 1
+            return
+        self._next_ms[kind] = now_ms + _COMPLAINT_MS
+        left_out = self._left_out.pop(kind, 0)
+        more = f" (and {left_out} more like this)" if left_out else ""
+        self._logger.log(level, "%s%s", text, more, exc_info=error)

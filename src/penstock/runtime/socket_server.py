@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.idle_wheel import IdleWheel
-from penstock.runtime.network import AddressInUse, CannotListen, Counters, Handler, Limits, ServerClosed
+from penstock.runtime.network import AddressInUse, CannotListen, Complaints, Counters, Handler, Limits, ServerClosed
 from penstock.runtime.socket_connection import BY_SERVER, IDLE, Shared, SocketConnection
 from penstock.runtime.socket_input import BUFFER_BYTES
 
@@ -28,27 +28,8 @@ logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_TURN: Final = 64
 _ACCEPT_PAUSE_MS: Final = 100
-_COMPLAINT_MS: Final = 1000
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MAPPED_IPV4: Final = "::ffff:"
-
-
-class Complaints:
-    """Log lines that peers can provoke: at most one a second of each kind, with the number of those left out."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._next_ms: dict[str, float] = {}
-        self._left_out: Counter[str] = Counter()
-
-    def __call__(self, kind: str, text: str) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._next_ms.get(kind, now_ms):
-            self._left_out[kind] += 1
-            return
-        self._next_ms[kind] = now_ms + _COMPLAINT_MS
-        left_out = self._left_out.pop(kind, 0)
-        logger.warning("%s%s", text, f" (and {left_out} more like this)" if left_out else "")
 
 
 class SocketServer:
@@ -66,7 +47,7 @@ class SocketServer:
         self._open_listener = open_listener or _listener
         self._loop = loop
         self._limits = limits
-        self._complain = Complaints(clock)
+        self._complain = Complaints(clock, logger)
         self._wheel: IdleWheel[SocketConnection] = IdleWheel(clock, limits.idle_ms)
         buffer = memoryview(bytearray(BUFFER_BYTES))
         self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget)

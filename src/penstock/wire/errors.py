@@ -21,6 +21,10 @@ class Truncated(DecodeError):
     """The message ends before its fields do, or announces more elements than the bytes left could hold."""
 
 
+class TooManyElements(DecodeError):
+    """More array elements, or tagged fields, than the reader is willing to build."""
+
+
 class InvalidLength(DecodeError):
     """A length that no sender may write: below -1, too long for its type, or contradicting its content."""
 

@@ -15,16 +15,17 @@ One that is held back by a throttle waits until it may have more: that there is 
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_reading import Read, Reader, read_all, reader_of
-from penstock.broker.fetch_sessions import FetchContext
+from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.request import Answer, Request
 from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes
 from penstock.replication.partition import Partition
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.headers import chunk_size
-from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch, NodeEndpoint
+from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -51,19 +52,53 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         broker.count_error(request.api_key, context.error)
         answer(context.answer([]))
         return
-    read = read_all(broker, context, reader)
-    if read.size >= message.min_bytes or read.is_urgent or message.max_wait_ms <= 0 or context.is_empty:
-        _finish(broker, context, request, reader, read, answer)
+    _in_slices(broker, request, _first_pass(broker, context, request, reader, answer))
+
+
+def _in_slices(broker: Broker, request: Request, work: Generator[None, None, None]) -> None:
+    """Do it at once, or, if it is a fetch of very many partitions, in slices."""
+    try:
+        next(work)
+    except StopIteration:
         return
-    _Waiter(broker, context, request, reader, answer, read).wait()
+
+    async def rest() -> None:
+        await broker.long_work.pause(request.channel)
+        await broker.long_work.through(work, request.channel)
+
+    broker.long_work.start(request.channel, request.size, rest())
+
+
+def _first_pass(
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, answer: Answer
+) -> Generator[None, None, None]:
+    message: FetchRequest = request.message
+    read = yield from read_all(broker, context, reader)
+    if read.size >= message.min_bytes or read.is_urgent or message.max_wait_ms <= 0 or context.is_empty:
+        yield from _finish(broker, context, request, reader, read, answer)
+    else:
+        _Waiter(broker, context, request, reader, answer, read).wait()
+
+
+def _last_pass(broker: Broker, context: FetchContext, request: Request, answer: Answer) -> Generator[None, None, None]:
+    reader = reader_of(broker, request)  # of this moment: that a follower asks counts from now
+    read = yield from read_all(broker, context, reader)
+    yield from _finish(broker, context, request, reader, read, answer)
 
 
 def _finish(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
-) -> None:
-    if not reader.is_follower:
-        _count(broker, read)
-    response = context.answer(read.rows)
+) -> Generator[None, None, None]:
+    if len(read.rows) <= SLICE:
+        if not reader.is_follower:
+            _count(broker, read.rows)
+        response = context.answer(read.rows)
+    else:
+        for begin in range(0, len(read.rows), SLICE):
+            yield
+            if not reader.is_follower:
+                _count(broker, read.rows[begin : begin + SLICE])
+        response = yield from context.answer_slices(read.rows)
     if response.error_code:
         broker.count_error(ApiKey.FETCH, response.error_code)
     ids = context.topic_ids
@@ -71,20 +106,20 @@ def _finish(
         for topic in response.responses:
             topic.topic_id = ids.of(topic.topic)
     if read.is_urgent and request.version >= _TELLS_LEADERS:
-        _tell_leaders(broker, response)
+        yield from _tell_leaders(broker, response)
     answer(response)
 
 
-def _count(broker: Broker, read: Read) -> None:
+def _count(broker: Broker, rows: Sequence[tuple[str, PartitionData]]) -> None:
     failed: set[str] = set()
-    for topic, data in read.rows:
+    for topic, data in rows:
         records = data.records
         if records:
             broker.topic_figures(topic).fetched(chunk_size(records))
         elif data.error_code:
             broker.count_error(ApiKey.FETCH, data.error_code)
             failed.add(topic)
-    for topic in {topic for topic, _ in read.rows}:
+    for topic in {topic for topic, _ in rows}:
         figures = broker.figures_of(topic)
         if figures is not None:
             figures.fetch_requested()
@@ -92,12 +127,16 @@ def _count(broker: Broker, read: Read) -> None:
                 figures.fetch_failed()
 
 
-def _tell_leaders(broker: Broker, response: FetchResponse) -> None:
+def _tell_leaders(broker: Broker, response: FetchResponse) -> Generator[None, None, None]:
     leaders: set[int] = set()
+    seen = 0
     for topic in response.responses:
         for data in topic.partitions:
             if data.error_code not in SENT_AWAY:
                 continue
+            seen += 1
+            if not seen % SLICE:
+                yield
             leader = leader_of(broker, topic.topic, data.partition_index)
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(*leader)
@@ -199,6 +238,8 @@ class _Waiter:
         self._give_up()
         if self._request.departure is not None:
             self._request.departure.unwatch(self._give_up)
-        reader = reader_of(self._broker, self._request)  # of this moment: that a follower asks counts from now
-        read = read_all(self._broker, self._context, reader)
-        _finish(self._broker, self._context, self._request, reader, read, self._answer)
+        _in_slices(
+            self._broker,
+            self._request,
+            _last_pass(self._broker, self._context, self._request, self._answer),
+        )

@@ -2,16 +2,22 @@
 
 A topic that is asked for by name and missing is created first, where both the client and the broker allow it; the
 answer then waits for that, so that a client need not come back to find it.
+
+Clients ask the same again and again, and what they are told changes with the cluster image only. So answers without an
+error are kept as bytes, as long as the image is the same. That of a large cluster is made in slices, once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Final
 
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Encoded, Request
 from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.topic_names import check_topic_name
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
+from penstock.wire.registry import response_codec
 from penstock.wire.schemas.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -27,23 +33,75 @@ if TYPE_CHECKING:
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _NAMELESS_VERSION = 12
+_SLICE_PARTITIONS: Final = 500
+
+_Wanted = tuple[int, tuple[tuple[str | None, bytes], ...] | None]
+
+
+class MetadataAnswers:
+    """Answers as bytes, by version and topics, for one image of the cluster; those used last, up to `MAX_BYTES`."""
+
+    MAX_BYTES: Final = 32 * 1024 * 1024
+    MAX_TOPICS: Final = 16
+    """Of a request whose answer is kept: those who ask for many ask for others each time."""
+
+    def __init__(self) -> None:
+        self._image: ClusterImage | None = None
+        self._answers: dict[_Wanted, Encoded] = {}
+        self._bytes = 0
+
+    def get(self, image: ClusterImage, wanted: _Wanted) -> Encoded | None:
+        if image is not self._image:
+            return None
+        found = self._answers.pop(wanted, None)
+        if found is not None:
+            self._answers[wanted] = found
+        return found
+
+    def keep(self, image: ClusterImage, wanted: _Wanted, body: bytes) -> Encoded:
+        """Keep an answer that is true of `image`."""
+        if image is not self._image:
+            self._image = image
+            self._answers.clear()
+            self._bytes = 0
+        former = self._answers.pop(wanted, None)
+        answer = self._answers[wanted] = Encoded(body=body)
+        self._bytes += len(body) - (0 if former is None else len(former.body))
+        while self._bytes > self.MAX_BYTES and len(self._answers) > 1:
+            oldest = next(iter(self._answers))
+            self._bytes -= len(self._answers.pop(oldest).body)
+        return answer
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: MetadataRequest = request.message
-    wanted = message.topics
-    if wanted is None or (not wanted and request.version == 0):
-        image = broker.cluster.image
-        topics = [topic for topic in image.topics.values() if topic.name not in image.deleting]
-        answer(_response(broker, [_known(image, topic) for topic in topics]))
+    topics = message.topics
+    if topics is None or (not topics and request.version == 0):
+        _tell_all(broker, request, answer)
         return
+    wanted = topics
+    image = broker.cluster.image
+    key = None
+    if len(wanted) <= MetadataAnswers.MAX_TOPICS:
+        key = (request.version, tuple((topic.name, topic.topic_id) for topic in wanted))
+        kept = broker.metadata_answers.get(image, key)
+        if kept is not None:
+            answer(kept)
+            return
 
     def look_up() -> list[MetadataResponseTopic]:
         return [_look_up(broker, topic, request.version) for topic in wanted]
 
     missing = [topic.name for topic in wanted if topic.name and _may_create(broker, message, topic.name)]
     if not missing:
-        answer(_response(broker, look_up()))
+        response = _response(broker, look_up())
+        if key is None or sum(len(topic.partitions) for topic in response.topics) > _SLICE_PARTITIONS:
+            answer(response)  # encoded in slices
+        elif any(topic.error_code or any(each.error_code for each in topic.partitions) for topic in response.topics):
+            answer(response)
+        else:
+            body = response_codec(ApiKey.METADATA, request.version).encode(response)
+            answer(broker.metadata_answers.keep(image, key, body))
         return
 
     async def create() -> None:
@@ -51,6 +109,55 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         answer(_response(broker, look_up()))
 
     broker.spawn(create(), lambda error: answer(_response(broker, look_up())))
+
+
+def _tell_all(broker: Broker, request: Request, answer: Answer) -> None:
+    image = broker.cluster.image
+    kept = broker.metadata_answers.get(image, (request.version, None))
+    if kept is not None:
+        answer(kept)
+        return
+    work = _all(broker, request, answer)
+    try:
+        next(work)
+    except StopIteration:
+        return
+
+    async def rest() -> None:
+        await broker.long_work.pause(request.channel)
+        await broker.long_work.through(work, request.channel)
+
+    broker.long_work.start(request.channel, request.size, rest())
+
+
+def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, None, None]:
+    image = broker.cluster.image
+    topics: list[MetadataResponseTopic] = []
+    partitions = 0
+    for topic in image.topics.values():
+        if topic.name in image.deleting:
+            continue
+        known = _known(image, topic)
+        topics.append(known)
+        partitions += 1 + len(known.partitions)
+        if partitions > _SLICE_PARTITIONS:
+            partitions = 0
+            yield
+            # Others may have asked the same meanwhile, and have been answered.
+            kept = broker.metadata_answers.get(image, (request.version, None))
+            if kept is not None:
+                answer(kept)
+                return
+    response = _response(broker, topics, image)
+    if any(each.error_code for topic in topics for each in topic.partitions):
+        answer(response)
+        return
+    body = yield from response_codec(ApiKey.METADATA, request.version).encode_slices(response)
+    answer(broker.metadata_answers.keep(image, (request.version, None), b"".join(_buffers(body))))
+
+
+def _buffers(chunks: Iterable[object]) -> list[bytes]:
+    return [chunk for chunk in chunks if isinstance(chunk, bytes)]
 
 
 def _may_create(broker: Broker, message: MetadataRequest, name: str) -> bool:
@@ -62,12 +169,14 @@ def _may_create(broker: Broker, message: MetadataRequest, name: str) -> bool:
     )
 
 
-def _response(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse:
-    image = broker.cluster.image
+def _response(
+    broker: Broker, topics: list[MetadataResponseTopic], image: ClusterImage | None = None
+) -> MetadataResponse:
+    image = image or broker.cluster.image
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.live_brokers()
+            for node in broker.live_brokers(image)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,

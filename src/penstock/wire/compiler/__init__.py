@@ -6,7 +6,7 @@ versions is small and fixed by the source, whatever arrives from outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from penstock.wire.compiler.decoder import emit_decode, holds_records
@@ -36,16 +36,24 @@ class Codec(Generic[M]):
     - `encode_chunks(message)` answers with a list whose items are to be sent one after the other. Records of
       at least 1 KiB, and regions, are items of their own; they are not copied, so they must not change until
       they are sent.
+    - `decode_slices(buffer, position, most_elements)` and `encode_slices(message)` are generators for long messages.
+      They yield after every thousand elements or so, and return what `decode` and `encode_chunks` would.
+      TooManyElements as soon as a message announces more than `most_elements` in all its arrays.
     """
 
-    __slots__ = ("decode", "decode_source", "encode", "encode_chunks", "encode_source", "message", "version")
+    __slots__ = (
+        "_decode_slices", "_encode_slices", "_struct", "decode", "decode_source", "encode", "encode_chunks",
+        "encode_source", "message", "version",
+    )  # fmt: skip
 
     decode: Decode[M]
     encode: Callable[[M], bytes]
     encode_chunks: Callable[[M], list[Chunk]]
 
     def __init__(self, message: type[M], version: int) -> None:
-        struct = layout(message, version)
+        self._struct = struct = layout(message, version)
+        self._decode_slices: Callable[..., Generator[None, None, tuple[M, int]]] | None = None
+        self._encode_slices: Callable[..., Generator[None, None, list[Chunk]]] | None = None
         self.message = message
         self.version = version
         self.decode, self.decode_source = emit_decode(struct, version)
@@ -56,6 +64,16 @@ class Codec(Generic[M]):
         else:
             self.encode = write
             self.encode_chunks = lambda message: [write(message)]
+
+    def decode_slices(self, buffer: Buffer, position: int, most_elements: int) -> Generator[None, None, tuple[M, int]]:
+        if self._decode_slices is None:
+            self._decode_slices, _ = emit_decode(self._struct, self.version, sliced=True)
+        return self._decode_slices(buffer, position, most_elements)
+
+    def encode_slices(self, message: M) -> Generator[None, None, list[Chunk]]:
+        if self._encode_slices is None:
+            self._encode_slices, _ = emit_encode(self._struct, self.version, sliced=True)
+        return self._encode_slices(message)
 
 
 def _joined(write: Callable[[Any], list[Chunk]]) -> Callable[[Any], bytes]:

@@ -6,6 +6,9 @@ step: lengths are never negative, so a position only grows, and one comparison a
 until then slices beyond the end are empty and take no memory. Only counts are checked at once, against the
 bytes that are left, since a count decides how much is built. And an array of structs of fixed size is
 unpacked as a whole.
+
+For long messages the same fields are read by a generator. It yields after every so many elements, so that its caller
+can serve others in between, and gives up as soon as a message announces more elements than the caller allows.
 """
 
 from __future__ import annotations
@@ -32,15 +35,16 @@ _RUNTIME: dict[str, Any] = {
     "check_tag_end": support.check_tag_end,
     "bad_length": support.bad_length,
     "bad_count": support.bad_count,
+    "too_many": support.too_many,
     "refuse_decode": support.refuse_decode,
     "refuse_overrun": support.refuse_overrun,
 }
 _TABLES = {code: support.unpack_table(code) for code in ("b", "h", "i", "q")}
 
 
-def emit_decode(struct: Struct, version: int) -> tuple[Callable[..., Any], str]:
+def emit_decode(struct: Struct, version: int, *, sliced: bool = False) -> tuple[Callable[..., Any], str]:
     """The compiled function, and its source for those who want to read it."""
-    emitter = _Decoder(struct, version)
+    emitter = _Decoder(struct, version, sliced=sliced)
     return emitter.source.compile("decode", f"decode {struct.message.__name__} v{version}"), emitter.source.text()
 
 
@@ -53,16 +57,20 @@ def holds_records(kind: Kind) -> bool:
 
 
 class _Decoder:
-    def __init__(self, struct: Struct, version: int) -> None:
+    def __init__(self, struct: Struct, version: int, *, sliced: bool) -> None:
         self.source = Source(dict(_RUNTIME))
         self._flexible = struct.flexible
+        self._sliced = sliced
         # Records are views of the buffer itself; without any, one copy into `bytes` makes the rest faster.
-        self._views = holds_records(struct)
+        self._views = holds_records(struct) or sliced
         self._run = Run([], [])
         source = self.source
         claim = f"{struct.message.__name__!r}, {version}"
-        with source.block("def decode(b, p=0):"):
+        with source.block("def decode(b, p, left):" if sliced else "def decode(b, p=0):"):
             with source.block("try:"):
+                if sliced:
+                    source.line("s = 0; u = None")
+                    source.line("if False: yield")
                 source.line("v = memoryview(b)" if self._views else "if type(b) is not bytes: b = bytes(b)")
                 source.line("limit = len(b)")
                 self._struct(struct, "m = {}")
@@ -100,6 +108,9 @@ class _Decoder:
                 source.line(f"{', '.join(known.values())}, u, p = {reader}(b, p, {count})")
             else:
                 source.line(f"u, p = read_tags(b, p, {count})")
+            if self._sliced:
+                source.line("if u: left -= len(u); s += len(u)")
+                source.line(f"if left < 0: too_many({struct.message.__name__!r})")
             source.line(sink.format(self._build(struct, cls, values | known, "u")))
         with source.block("else:"):
             source.line(sink.format(self._build(struct, cls, values)))
@@ -116,8 +127,8 @@ class _Decoder:
 
     def _tagged_reader(self, struct: Struct) -> str:
         """A function for the rare section: known fields decoded, the others kept as bytes."""
-        source, outer_run, outer_views = self.source, self._run, self._views
-        self._run, self._views = Run([], []), False
+        source, outer_run, outer_views, outer_sliced = self.source, self._run, self._views, self._sliced
+        self._run, self._views, self._sliced = Run([], []), False, False
         name = source.name("tagged")
         with source.function(f"def {name}(b, p, t):"):
             source.line("tags, end = read_tags(b, p, t)")
@@ -134,7 +145,7 @@ class _Decoder:
                     source.line(f"check_tag_end({field.tag}, p, limit)")
                     source.line(f"{result} = {value}")
             source.line(f"return {', '.join(results)}, tags or None, end")
-        self._run, self._views = outer_run, outer_views
+        self._run, self._views, self._sliced = outer_run, outer_views, outer_sliced
         return name
 
     def _value(self, kind: Kind, nullable: bool, label: str) -> str:
@@ -219,13 +230,16 @@ class _Decoder:
         source, element = self.source, kind.element
         if self._flexible:
             source.line(f"{n} -= 1")
+        if self._sliced:
+            source.line(f"left -= {n}")
+            source.line(f"if left < 0: too_many({label!r})")
         size = max(1, minimum_size(element, False, self._flexible))
         check = f"if {n} * {size} > limit - p: bad_count({label!r}, {n}, limit - p)"
         if isinstance(element, Primitive) and element.code:
             self._fixed_array(element, n, check, target)
             return
         source.line(check)
-        if isinstance(element, Struct) and all(_is_fixed(field) for field in element.fields):
+        if not self._sliced and isinstance(element, Struct) and all(_is_fixed(field) for field in element.fields):
             self._fixed_structs(element, n, size, label, target)
             return
         self._loop(element, n, label, target)
@@ -235,6 +249,9 @@ class _Decoder:
         append = source.name("a")
         source.line(f"{target} = []; {append} = {target}.append")
         with source.block(f"for _ in range({n}):"):
+            if self._sliced:
+                source.line("s += 1")
+                source.line(f"if s > {support.SLICE}: s = 0; yield")
             if isinstance(element, Struct):
                 self._struct(element, f"{append}({{}})")
             else:

@@ -4,6 +4,9 @@ Pieces are collected in a list and joined once. Adjacent fixed-size values, with
 them and the zero that ends a struct without tagged fields, are one `pack`. Tagged fields with a value are
 rare, and written by a function of their own. A message with records is written as chunks: what is large, or
 is no buffer at all but a region of a file, is passed on by reference between the joined pieces.
+
+For long messages the same fields are written by a generator, which yields after every so many elements and answers
+with chunks.
 """
 
 from __future__ import annotations
@@ -35,22 +38,26 @@ _RUNTIME: dict[str, Any] = {
 _TABLES = {(prefix, code): support.pack_table(prefix, code) for prefix in ("B", "i") for code in ("b", "h", "i", "q")}
 
 
-def emit_encode(struct: Struct, version: int) -> tuple[Callable[..., Any], str]:
+def emit_encode(struct: Struct, version: int, *, sliced: bool = False) -> tuple[Callable[..., Any], str]:
     """The compiled function and its source; it answers with bytes, or with chunks if there are records."""
-    emitter = _Encoder(struct, version)
+    emitter = _Encoder(struct, version, sliced=sliced)
     return emitter.source.compile("encode", f"encode {struct.message.__name__} v{version}"), emitter.source.text()
 
 
 class _Encoder:
-    def __init__(self, struct: Struct, version: int) -> None:
+    def __init__(self, struct: Struct, version: int, *, sliced: bool) -> None:
         self.source = Source(dict(_RUNTIME))
         self._version = version
+        self._sliced = sliced
         self._flexible = struct.flexible
         self._run = Run([], [])
         source = self.source
-        chunked = holds_records(struct)
+        chunked = holds_records(struct) or sliced
         with source.block("def encode(m):"):
             with source.block("try:"):
+                if sliced:
+                    source.line("s = 0")
+                    source.line("if False: yield")
                 source.line("parts = []; a = parts.append")
                 if chunked:
                     source.line("chunks = []")
@@ -97,8 +104,8 @@ class _Encoder:
             source.line(f"if {' or '.join(checks)}: lost_field({m}, {self._version}, {struct.flexible}, {defaults})")
 
     def _tagged_writer(self, struct: Struct) -> str:
-        source, outer_run = self.source, self._run
-        self._run = Run([], [])
+        source, outer_run, outer_sliced = self.source, self._run, self._sliced
+        self._run, self._sliced = Run([], []), False
         name = source.name("tagged")
         with source.function(f"def {name}(m):"):
             source.line("tags = dict(m.unknown_tags or ())")
@@ -110,7 +117,7 @@ class _Encoder:
                     self._flush()
                     source.line(f"tags[{field.tag}] = b''.join(parts)")
             source.line("return write_tags(tags)")
-        self._run = outer_run
+        self._run, self._sliced = outer_run, outer_sliced
         return name
 
     def _value(self, kind: Kind, nullable: bool, value: str) -> None:
@@ -223,6 +230,9 @@ class _Encoder:
         self._length(n, "i", support.LONGEST_ANYTHING)
         item = source.name("m")
         with source.block(f"for {item} in {items}:"):
+            if self._sliced:
+                source.line("s += 1")
+                source.line(f"if s > {support.SLICE}: s = 0; chunks.append(b''.join(parts)); parts.clear(); yield")
             if isinstance(element, Struct):
                 self._struct(element, item)
             else:

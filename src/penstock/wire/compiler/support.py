@@ -15,6 +15,7 @@ from penstock.wire.errors import (
     FieldNotInVersion,
     InvalidLength,
     InvalidUtf8,
+    TooManyElements,
     Truncated,
     UnexpectedNull,
     WireError,
@@ -26,6 +27,10 @@ LONGEST_ANYTHING: Final = 0x7FFFFFFF
 BY_REFERENCE_BYTES: Final = 1024
 """Records of at least this size are handed on as they are; below it, copying costs less than a chunk."""
 
+SLICE: Final = 1024
+"""Elements that a sliced codec reads or writes between two yields: about two milliseconds."""
+
+_MOST_TAGS: Final = 1000
 TABLE: Final = 32
 ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
 
@@ -112,6 +117,8 @@ def read_tags(buffer: Buffer, position: int, first: int) -> tuple[dict[int, byte
     count, position = (first, position) if first < 128 else read_uvarint(buffer, position, first)
     if count * 2 > len(buffer) - position:
         raise Truncated(f"{count} tagged fields do not fit into the bytes left")
+    if count > _MOST_TAGS:
+        raise TooManyElements(f"{count} tagged fields in one section; {_MOST_TAGS} are allowed")
     tags: dict[int, bytes] = {}
     for _ in range(count):
         tag, position = next_uvarint(buffer, position)
@@ -147,6 +154,10 @@ def bad_length(field: str, length: int) -> NoReturn:
 
 def bad_count(field: str, count: int, left: int) -> NoReturn:
     raise Truncated(f"{field} announces {count} elements, but only {max(left, 0)} bytes are left")
+
+
+def too_many(field: str) -> NoReturn:
+    raise TooManyElements(f"{field} brings the message above the number of elements that are allowed")
 
 
 def lost_field(message: Any, version: int, flexible: bool, defaults: dict[str, Any]) -> None:
