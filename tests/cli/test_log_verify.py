@@ -223,7 +223,25 @@ def test_an_empty_log_is_sound(tmp_path: Path) -> None:
     assert "1 segment, 0 batches, 0 records, 0 bytes" in result.stdout
 
 
+def test_a_folder_of_something_else_is_not_a_log(tmp_path: Path) -> None:
+    """Like /etc, which has folders whose names end with numbers."""
+    (tmp_path / "dbus-1" / "session.d").mkdir(parents=True)
+    (tmp_path / "X11-2").mkdir()
+    (tmp_path / "X11-2" / "rgb.txt").write_text("255 250 250 snow\n")
+    for path in (tmp_path, tmp_path / "dbus-1", tmp_path / "X11-2"):
+        result = run("log", "verify", path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "is not a data folder or a partition's folder" in result.stderr
+
+
+def test_a_data_folder_without_partitions_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\n")
+    result = run("log", "verify", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "There are no partitions to verify.\n")
+
+
 def test_an_empty_partition_folder_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\n")
     (tmp_path / "t-0").mkdir()
     assert run("log", "verify", tmp_path / "t-0").exit_code == 0
 

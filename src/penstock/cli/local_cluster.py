@@ -144,8 +144,11 @@ def child_level(log_level: str) -> str:
 
 
 def penstock_command() -> tuple[str, ...]:
-    """This same command, of this same installation."""
-    return (sys.executable, "-m", "penstock")
+    """This same command, of this same installation.
+
+    -P keeps the working directory off the module path: a file `http.py` there is not taken for the standard library's.
+    """
+    return (sys.executable, "-P", "-m", "penstock")
 
 
 # --- making it

@@ -88,7 +88,7 @@ def dump(
 def verify(paths: tuple[str, ...], deep: bool, output_format: str) -> None:
     """Check what is on disk: checksums, the order of offsets and leader epochs, indexes, snapshots, checkpoints.
 
-    PATH is a data folder, a partition's folder, or one of its files. Damage is told with its file, byte and offset,
+    PATH is a data folder, a partition's folder, or one of its files. Damage is reported with its file, byte and offset,
     how much around it is sound, and what to do.
 
     \b
@@ -129,6 +129,6 @@ def _kind(files: Files, path: str) -> PathKind:
     except OSError as error:
         raise CommandError(f"{path}: {(error.strerror or str(error)).lower()}.", expected) from None
     if kind is PathKind.OTHER:
-        what = "holds neither segments nor partitions" if files.is_folder(path) else "is not a file of a log"
+        what = "is not a data folder or a partition's folder" if files.is_folder(path) else "is not a file of a log"
         raise CommandError(f"{path} {what}.", expected)
     return kind

@@ -132,6 +132,8 @@ def _show_finding(output: Output, report: Report, finding: Finding) -> None:
 def _show_sum(output: Output, reports: Sequence[Report]) -> None:
     damaged = [report for report in reports if not report.is_sound]
     if not damaged:
+        if not reports:
+            output.line("There are no partitions to verify.")
         if len(reports) > 1:
             size = human_bytes(sum(report.tally.bytes for report in reports))
             output.line(output.style(f"{size} in {counted(len(reports), 'place')}, all sound.", "green"))

@@ -123,6 +123,10 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 done and something is wrong, 2 and more not done (docs/cli.md)."""
     words = list(sys.argv[1:] if args is None else args)
+    if words[:1] != ["spark"]:
+        # For what this process starts, Spark's Python workers above all: as python -P. A program that `penstock spark`
+        # runs is the user's, and may want modules of its folder.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     as_json = json_errors_wanted(words)
     try:
         code = cli.main(words, prog_name="penstock", standalone_mode=False)

@@ -188,7 +188,7 @@ def own_reader(name: str, properties: Mapping[str, str]) -> Callable[[BinaryIO],
 
 
 def load_named(name: str, option: str) -> Callable[..., Any]:
-    """What `module:name` means in Python; this folder is looked into as well."""
+    """What `module:name` means in Python; the working directory is looked into as well, last: it shadows nothing."""
     import os
     import sys
 
@@ -197,11 +197,11 @@ def load_named(name: str, option: str) -> Callable[..., Any]:
     if not colon or not attribute:
         raise CommandError(f"{option} is {name!r}.", advice)
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise CommandError(f"{name} cannot be loaded: {error}.", advice) from None
     if not callable(found):
-        raise CommandError(f"{name} is no function or class.", advice)
+        raise CommandError(f"{name} is not a function or class.", advice)
     return found  # type: ignore[no-any-return]

@@ -16,7 +16,8 @@ from typing import Final
 
 from penstock.activity.clusters import Cluster, ValueFormat
 
-CHILD: Final = (sys.executable, "-m", "penstock.cli.activity_child")
+# -P: a file of the working directory is not taken for a module of the standard library.
+CHILD: Final = (sys.executable, "-P", "-m", "penstock.cli.activity_child")
 _HOST: Final = "127.0.0.1"
 
 

@@ -1,7 +1,7 @@
 """What a path given by a person is: a file of a segment, a partition's folder, a data folder.
 
-Rule: names decide, and for a folder the names in it; no file is opened. What a name does not tell is `OTHER`, and
-left alone.
+Names decide, and for a folder the names in it; no file is opened. A folder counts as a log's only by files that a broker
+writes there: a name that ends with a number is not enough, since `/etc/dbus-1` has one, too. Everything else is `OTHER`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,15 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from penstock.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    parent_folder,
+)
+from penstock.log.folders.metadata_files import META_FILE, PARTITION_METADATA_FILE
 from penstock.log.producers.snapshot import SNAPSHOT_SUFFIX
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from penstock.log.sweeping import CLEANED, DELETED, SWAP, segment_files
@@ -18,6 +27,8 @@ from penstock.runtime.files import Files
 UNDER_WAY = (CLEANED, SWAP, DELETED)
 
 _PARTITION_FOLDER = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
+_PARTITION_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_DATA_FOLDER_FILES = frozenset({META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE})
 _DOOMED_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
 
 
@@ -46,7 +57,7 @@ def kind_of(files: Files, path: str) -> PathKind:
     if files.is_folder(path):
         if is_partition_folder(files, path):
             return PathKind.PARTITION
-        return PathKind.DATA_FOLDER if partition_folders(files, path) else PathKind.OTHER
+        return PathKind.DATA_FOLDER if is_data_folder(files, path) else PathKind.OTHER
     files.size_of(path)
     suffix = split_name(path)[1]
     return next((kind for kind in _FILE_KINDS if kind == suffix), PathKind.OTHER)
@@ -71,10 +82,22 @@ def base_offset_of(path: str) -> int | None:
 
 
 def is_partition_folder(files: Files, path: str) -> bool:
-    """Whether it holds segments, or has a partition's name and no partitions in it."""
-    if segment_files(files.list_folder(path)):
+    """Whether it holds what a partition's folder does, or is an empty one of a data folder."""
+    names = files.list_folder(path)
+    if segment_files(names) or not _PARTITION_FILES.isdisjoint(names):
         return True
-    return _PARTITION_FOLDER.fullmatch(name_of(path)) is not None and not partition_folders(files, path)
+    parent = parent_folder(path)
+    is_named = _PARTITION_FOLDER.fullmatch(name_of(path)) is not None
+    return is_named and not names and files.is_folder(parent) and _has_marks(files, parent)
+
+
+def is_data_folder(files: Files, path: str) -> bool:
+    """Whether a broker has marked it as its own, or partitions are in it."""
+    return _has_marks(files, path) or any(is_partition_folder(files, each) for each in partition_folders(files, path))
+
+
+def _has_marks(files: Files, path: str) -> bool:
+    return not _DATA_FOLDER_FILES.isdisjoint(files.list_folder(path))
 
 
 def is_doomed_folder(name: str) -> bool:
