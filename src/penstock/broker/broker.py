@@ -71,8 +71,10 @@ _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
 _RETRY_MS = 1_000
 _STOP_TIMEOUT_MS = 5_000
+_SETTINGS_KEPT = 1_024
 # A stop waits for the disk, which takes many syncs together.
 _STOP_THREADS = 8
+_MAKING_THREADS = 8
 
 
 class TooFewBrokers(ClusterError):
@@ -129,6 +131,7 @@ class Broker:
         self._http_host = http_host
         self._started_ms = self.clock.monotonic_ms()
         self._figures: dict[str, TopicFigures] = {}
+        self._topic_settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # by what topics set for themselves
         self._apis: dict[int, ApiMetrics] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._status: str = "starting"
@@ -267,6 +270,7 @@ class Broker:
             workers=workers,
             commits=commits,
             on_offline=self._folder_failed,
+            making_threads=self.world.threads(_MAKING_THREADS),
         )
         threads = self.settings.num_recovery_threads_per_data_dir
         self._closers.append(lambda: logs.close(self.world.threads(max(_STOP_THREADS, threads))))
@@ -501,8 +505,14 @@ class Broker:
         return self.settings_in(self.cluster.image, topic)
 
     def settings_in(self, image: ClusterImage, topic: str) -> TopicSettings:
-        """A topic's settings as an image has them."""
-        settings = topic_settings(self.settings, image.topic_config(topic))
+        """A topic's settings as an image has them; one object for all topics that set the same."""
+        own = image.topic_config(topic)
+        key = tuple(sorted(own.items()))
+        settings = self._topic_settings.get(key)
+        if settings is None:
+            if len(self._topic_settings) >= _SETTINGS_KEPT:
+                self._topic_settings.clear()
+            settings = self._topic_settings[key] = topic_settings(self.settings, own)
         return settings if self._clustering is None else self._clustering.bound(settings, image, topic)
 
     def log_settings_of(self, topic: str) -> LogSettings:
@@ -516,7 +526,7 @@ class Broker:
             configured |= set(new.topics)  # what a topic does not set for itself comes from the broker
         # Before the roles: what an ISR means depends on how many must be in it.
         for name in sorted(configured):
-            if name in new.topics:
+            if name in new.topics and name not in change.topics_added:
                 self.replicas.update_settings(name, self.settings_in(new, name))
         self.roles.apply(old, new)
         for name in change.topics_removed:
@@ -541,6 +551,7 @@ class Broker:
             except InvalidSettings as error:
                 logger.error("stored settings of broker %s are not in force: %s", name, error)
         self.settings = settings.with_broker_id(self.node_id)
+        self._topic_settings.clear()
         if self._clustering is not None:
             self._clustering.set_rates(self.settings)
 
