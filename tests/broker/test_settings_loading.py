@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.settings import InvalidSettings, LoadedSettings, Source, load_settings, settings_from
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS
 from penstock.broker.settings.definitions import HOUR_MS, MINUTE_MS, NEVER
 from penstock.broker.settings.listeners import Listener
 
@@ -411,7 +412,6 @@ def test_a_change_of_the_milliseconds_is_stronger_than_hours_in_the_file(tmp_pat
     [
         ("log.dirs", "/b", "cannot be changed while the broker runs"),
         ("log.dirs", None, "cannot be changed while the broker runs"),
-        ("log.retention.m", "1", "did you mean log.retention.ms?"),
         ("message.max.bytes", "big", "an int"),
         ("log.retention.ms", "0", "not 0"),
         ("max.connections.per.ip", "0", "lets nobody in"),
@@ -428,5 +428,5 @@ def test_a_change_that_cannot_be_is_refused(name: str, value: str | None, words:
 
 def test_a_hostile_number_of_changes_is_answered_with_some_problems() -> None:
     with pytest.raises(InvalidSettings) as caught:
-        settings_from({}).with_changes({f"unknown.{number}": "1" for number in range(100_000)})
+        settings_from({}).with_changes(dict.fromkeys(BROKER_DEFINITIONS, "?"))
     assert len(caught.value.problems) == 20

@@ -316,10 +316,22 @@ def test_a_brokers_settings_tell_where_they_come_from() -> None:
     assert (row.value, row.is_default) == ("1.7976931348623157E308", True)
 
 
-def test_a_unit_that_was_not_used_has_no_value_but_shows_what_counts() -> None:
-    row = one(describe_broker(broker(log_retention_hours="2"), ["log.retention.ms"]))
-    assert (row.value, row.source) == (None, Source.STATIC_BROKER)
-    assert row.synonyms[0] == Synonym("log.retention.hours", "2", Source.STATIC_BROKER)
+def test_a_unit_that_was_not_used_has_no_value_and_no_synonyms_as_in_kafkas_answers() -> None:
+    settings = broker(log_retention_hours="2")
+    row = one(describe_broker(settings, ["log.retention.ms"]))
+    assert (row.value, row.source, row.synonyms) == (None, Source.DEFAULT, ())
+    row = one(describe_broker(settings, ["log.retention.hours"]))
+    assert (row.value, row.source) == ("2", Source.STATIC_BROKER)
+    # The topic's value comes from there, and says so.
+    row = one(describe_topic(settings, {}, ["retention.ms"]))
+    assert (row.value, row.source, row.synonyms) == ("7200000", Source.STATIC_BROKER, ())
+    changed = settings.with_changes({"log.retention.ms": "7"})
+    row = one(describe_topic(changed, {}, ["retention.ms"]))
+    assert row.synonyms == (
+        Synonym("log.retention.ms", "7", Source.DYNAMIC_BROKER),
+        Synonym("log.retention.hours", "2", Source.STATIC_BROKER),
+        Synonym("log.retention.hours", "168", Source.DEFAULT),
+    )
 
 
 def test_a_number_that_the_broker_was_given_is_described() -> None:

@@ -141,7 +141,7 @@ def _judge_broker(broker: Broker, after: Settings, *, cluster_wide: bool) -> Non
     try:
         broker.settings.with_changes(changes, cluster_wide=cluster_wide)
     except InvalidSettings as error:
-        raise InvalidConfig(str(error)) from error
+        raise InvalidRequest(str(error)) from error
 
 
 def _check_sizes(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.cluster import paths
 from penstock.cluster.decision import Decision
-from penstock.cluster.errors import InvalidConfig, InvalidRequest, UnknownTopic
+from penstock.cluster.errors import InvalidConfig, InvalidRequest, Refusal, UnknownTopic
 from penstock.cluster.image import ClusterImage, Settings
 from penstock.cluster.layout import encode_config
 from penstock.cluster.tree import Create, Operation, Set
@@ -80,7 +80,12 @@ def check_settings(kind: ResourceKind, settings: Settings, rules: ConfigRules) -
     for setting, value in settings.items():
         problem = rules.problem(kind, setting, value)
         if problem is not None:
-            raise InvalidConfig(problem)
+            raise bad_setting(kind, problem)
+
+
+def bad_setting(kind: ResourceKind, reason: str) -> Refusal:
+    """What Kafka answers: INVALID_CONFIG for a topic's setting, INVALID_REQUEST for a broker's."""
+    return InvalidConfig(reason) if kind is ResourceKind.TOPIC else InvalidRequest(reason)
 
 
 def _edited(kind: ResourceKind, edit: ConfigEdit, settings: Settings, rules: ConfigRules) -> str | None:
@@ -101,7 +106,7 @@ def _edited(kind: ResourceKind, edit: ConfigEdit, settings: Settings, rules: Con
         value = ",".join(after)
     problem = rules.problem(kind, edit.name, value)
     if problem is not None:
-        raise InvalidConfig(problem)
+        raise bad_setting(kind, problem)
     return value
 
 

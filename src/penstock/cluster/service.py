@@ -68,6 +68,11 @@ class ClusterMetadata:
     def image(self) -> ClusterImage:
         return self._holder.image
 
+    @property
+    def controller(self) -> Controller | None:
+        """Of this cluster of one, once it has started."""
+        return self._controller
+
     def listen(self, listener: Listener) -> Cancel:
         """Call `listener` with the image before and after each change, before whoever asked is answered."""
         return self._holder.listen(listener)

@@ -1,4 +1,7 @@
-"""AlterPartitionReassignments: partitions move to other brokers; without replicas, a move is taken back."""
+"""AlterPartitionReassignments: partitions move to other brokers; without replicas, a move is taken back.
+
+A broker that stands alone answers as a cluster of one does: its partitions may be assigned to nobody else.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     def refuse(reason: Explanation) -> None:
         answer(AlterPartitionReassignmentsResponse(error_code=reason.code, error_message=reason.text))
 
-    membership = broker.membership_or_none
-    if membership is None:
-        refuse(
-            Explanation(ErrorCode.INVALID_REQUEST, "this broker stands alone: there is no other to move anything to")
-        )
-        return
-    controller = membership.controller
+    controller = broker.cluster.controller
     if controller is None:
         refuse(Explanation(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return

@@ -1,6 +1,7 @@
 """FindCoordinator: who looks after a group: whoever leads its partition of the topic of committed offsets.
 
-That topic is made when the first one asks.
+That topic is made when the first one asks. Transactions and share groups are not served: who looks for their
+coordinator is answered at once with an error that clients do not retry.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GROUP: Final = 0
+_TRANSACTION: Final = 1
 _SEVERAL: Final = 4
 
 
@@ -31,12 +33,18 @@ class _Found(NamedTuple):
     host: str = ""
     port: int = -1
 
+    text: str | None = None
+
     @property
     def reason(self) -> str | None:
-        return None if self.code == ErrorCode.NONE else self.code.meaning
+        return self.text or (None if self.code == ErrorCode.NONE else self.code.meaning)
 
 
 _NOBODY: Final = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+# Clients take any other error for one that passes, and ask for ever.
+_NO_TRANSACTIONS: Final = _Found(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text="this broker does not serve transactions"
+)
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
@@ -84,7 +92,11 @@ def _response(broker: Broker, request: Request) -> FindCoordinatorResponse:
 
 def _find(broker: Broker, key: str, key_type: int) -> _Found:
     topic = broker.cluster.image.topics.get(OFFSETS_TOPIC)
-    if key_type != _GROUP or topic is None:
+    if key_type == _TRANSACTION:
+        return _NO_TRANSACTIONS
+    if key_type != _GROUP:
+        return _Found(ErrorCode.INVALID_REQUEST, text=f"there are no coordinators of type {key_type}")
+    if topic is None:
         return _NOBODY
     leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
     node = next((node for node in broker.live_brokers() if node.id == leader), None)

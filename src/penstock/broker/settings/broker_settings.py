@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, nearest
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS
 from penstock.broker.settings.consistency import contradictions
 from penstock.broker.settings.definitions import Value
 from penstock.broker.settings.errors import InvalidSettings, Problem, shown
@@ -259,12 +259,12 @@ class BrokerSettings:
 
 
 def check_changeable(name: str) -> str | None:
-    """None if a broker's setting may be changed while it runs, else why not."""
+    """None if a broker's setting may be changed while it runs, else why not.
+
+    A name that is not known may be: as with Kafka it may be meant for something else that reads a broker's settings.
+    """
     definition = BROKER_DEFINITIONS.get(name)
-    if definition is None:
-        likely = nearest(name, BROKER_DEFINITIONS)
-        return "no such setting of a broker" + (f"; did you mean {likely}?" if likely else "")
-    if not definition.dynamic:
+    if definition is not None and not definition.dynamic:
         return "cannot be changed while the broker runs; set it in the broker's file of settings and restart"
     return None
 

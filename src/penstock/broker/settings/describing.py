@@ -1,19 +1,22 @@
 """Settings as DescribeConfigs shows them: a row each, with where the value comes from and what it would be otherwise.
 
-Rule: the synonyms of a row are all values that are there, the one that counts first: a topic's own, changes of this
-broker, of all brokers, the file's or command line's, the default. The source of a row is that of its first synonym. A
-secret has no value in any row.
+The synonyms of a row are the values that are there, the one that counts first: a topic's own, changes of this broker,
+of all brokers, the file's or command line's, the default. As in Kafka's answers they begin where the setting's own name
+does: what was given to another member of its family (hours for milliseconds) before that is not listed. The source of
+a row is where its value comes from, listed or not. A secret has no value in any row, nor has what was given to a name
+that is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from penstock.broker.settings.broker_settings import BrokerSettings
 from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, family_of
 from penstock.broker.settings.definitions import ConfigType, Definition, Value
-from penstock.broker.settings.layers import Source
+from penstock.broker.settings.layers import Layer, Source
 from penstock.broker.settings.parsing import format_value
 from penstock.broker.settings.topic_settings import effective_value, own_names
 
@@ -55,11 +58,10 @@ def describe_topic(
             Synonym(name, format_value(TOPIC_DEFINITIONS[name], effective_value(broker, overrides, name)), Source.TOPIC)
             for name in own
         ]
-        if definition.broker_name is None:
-            synonyms.append(Synonym(definition.name, format_value(definition, definition.default), Source.DEFAULT))
-        else:
-            synonyms.extend(_broker_synonyms(broker, definition.broker_name))
-        rows.append(_row(definition, value, synonyms, read_only=False))
+        given = list(_broker_values(broker, definition.broker_name)) if definition.broker_name else []
+        listed = [*synonyms, *_from_own_name(given, definition.broker_name or "")]
+        source = next((each.source for each in (*synonyms, *given)), Source.DEFAULT)
+        rows.append(_row(definition, value, source, listed, read_only=False))
     return rows
 
 
@@ -71,9 +73,11 @@ def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None
         value = definition.default if given is None else given.value
         if definition.name in ("broker.id", "node.id"):
             value = broker.broker_id
-        synonyms = list(_broker_synonyms(broker, definition.name))
-        rows.append(_row(definition, value, synonyms, read_only=not definition.dynamic))
-    return rows
+        listed = list(_from_own_name(_broker_values(broker, definition.name), definition.name))
+        source = listed[0].source if listed else Source.DEFAULT
+        rows.append(_row(definition, value, source, listed, read_only=not definition.dynamic))
+    layers = broker.layers
+    return rows + _unknown([layers.dynamic_broker, layers.dynamic_default], names)
 
 
 def describe_all_brokers(broker: BrokerSettings, names: Collection[str] | None = None) -> list[Row]:
@@ -83,8 +87,8 @@ def describe_all_brokers(broker: BrokerSettings, names: Collection[str] | None =
         given = broker.layers.dynamic_default.get(definition.name)
         if given is not None:
             synonym = Synonym(definition.name, format_value(definition, given.value), given.source)
-            rows.append(_row(definition, given.value, [synonym], read_only=False))
-    return rows
+            rows.append(_row(definition, given.value, given.source, [synonym], read_only=False))
+    return rows + _unknown([broker.layers.dynamic_default], names)
 
 
 def _wanted(definitions: Mapping[str, Definition], names: Collection[str] | None) -> Iterator[Definition]:
@@ -92,7 +96,7 @@ def _wanted(definitions: Mapping[str, Definition], names: Collection[str] | None
     return (each for each in definitions.values() if wanted is None or each.name in wanted)
 
 
-def _broker_synonyms(broker: BrokerSettings, name: str) -> Iterator[Synonym]:
+def _broker_values(broker: BrokerSettings, name: str) -> Iterator[Synonym]:
     """What was given to a setting or its family, the strongest first, then the defaults."""
     family = [member for member, _ in family_of(name)]
     for layer in broker.layers.strongest_first():
@@ -106,15 +110,38 @@ def _broker_synonyms(broker: BrokerSettings, name: str) -> Iterator[Synonym]:
             yield Synonym(member, format_value(definition, definition.default), Source.DEFAULT)
 
 
-def _row(definition: Definition, value: Value, synonyms: Iterable[Synonym], *, read_only: bool) -> Row:
-    listed = tuple(synonyms)
+def _from_own_name(values: Iterable[Synonym], name: str) -> Iterator[Synonym]:
+    return dropwhile(lambda each: each.name != name, values)
+
+
+def _unknown(layers: Sequence[Layer], names: Collection[str] | None) -> list[Row]:
+    """What was given to names that this version does not know: nobody can tell whether it is a secret."""
+    found = {name for layer in layers for name in layer if name not in BROKER_DEFINITIONS}
+    return [
+        Row(
+            name=name,
+            value=None,
+            source=synonyms[0].source,
+            read_only=True,
+            is_sensitive=True,
+            synonyms=synonyms,
+            type=ConfigType.UNKNOWN,
+            documentation="",
+        )
+        for name in sorted(found)
+        if names is None or name in names
+        for synonyms in (tuple(Synonym(name, None, layer[name].source) for layer in layers if name in layer),)
+    ]
+
+
+def _row(definition: Definition, value: Value, source: Source, synonyms: Iterable[Synonym], *, read_only: bool) -> Row:
     return Row(
         name=definition.name,
         value=format_value(definition, value),
-        source=listed[0].source if listed else Source.DEFAULT,
+        source=source,
         read_only=read_only,
         is_sensitive=definition.is_sensitive,
-        synonyms=listed,
+        synonyms=tuple(synonyms),
         type=definition.type,
         documentation=definition.documentation,
     )

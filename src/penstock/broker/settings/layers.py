@@ -104,9 +104,12 @@ def scaled(value: Value, factor: int) -> Value:
 
 
 def admit(name: str, text: str, source: Source, where: str, written: str = "") -> Given | Problem:
-    """A text given to a setting that is known, or why it cannot be."""
+    """A text given to a setting, or why it cannot be. What is given to a name that is not known is kept as it is."""
+    definition = BROKER_DEFINITIONS.get(name)
+    if definition is None:
+        return Given(name, text, text, source, where, written)
     try:
-        return Given(name, text, parse_value(BROKER_DEFINITIONS[name], text), source, where, written)
+        return Given(name, text, parse_value(definition, text), source, where, written)
     except InvalidValue as error:
         stands_for = f" (an older name of {name})" if written else ""
         return Problem(where, f"{written or name}{stands_for}", str(error))

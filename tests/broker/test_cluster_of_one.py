@@ -1,0 +1,135 @@
+"""What a broker that stands alone answers to requests that are mostly asked of clusters, over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.broker.group_client import committed, find_coordinator
+from tests.broker.wire_client import WireClient, make_topic
+
+from penstock.broker.broker import Broker
+from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
+from penstock.wire.schemas.list_partition_reassignments import ListPartitionReassignmentsRequest
+from penstock.wire.schemas.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(settings={"offsets.topic.num.partitions": "1"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(embedded: EmbeddedBroker) -> Broker:
+    return embedded.broker
+
+
+@pytest.fixture
+def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
+    with WireClient(embedded.port) as connected:
+        yield connected
+
+
+# --- offsets
+
+
+def commit_request(group: str, *offsets: tuple[str, int, int]) -> OffsetCommitRequest:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for topic, partition, offset in offsets:
+        entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, partitions=[]))
+        entry.partitions.append(OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset))
+    return OffsetCommitRequest(group_id=group, topics=list(topics.values()))
+
+
+@pytest.mark.parametrize("version", [2, 8])
+def test_offsets_of_partitions_that_do_not_exist_are_rejected_and_the_others_are_kept(
+    broker: Broker, client: WireClient, version: int
+) -> None:
+    group = f"readers-{version}"
+    find_coordinator(client, group)
+    topic = make_topic(broker, partitions=2)
+    asked = commit_request(group, ("no-such-topic", 0, 5), (topic, 2, 6), (topic, 0, 7), (topic, -1, 8))
+    answer = client.ask(ApiKey.OFFSET_COMMIT, asked, version)
+    found = {(each.name, part.partition_index): part.error_code for each in answer.topics for part in each.partitions}
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found == {("no-such-topic", 0): unknown, (topic, 2): unknown, (topic, -1): unknown, (topic, 0): 0}
+    assert len(answer.topics) == 2
+    assert committed(client, group, topic) == 7
+    assert committed(client, group, "no-such-topic") == -1
+
+
+def test_a_commit_of_nothing_that_exists_needs_no_coordinator(client: WireClient) -> None:
+    answer = client.ask(ApiKey.OFFSET_COMMIT, commit_request("never-seen", ("gone", 3, 1)), 8)
+    assert [each.error_code for each in answer.topics[0].partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+# --- coordinators
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_who_looks_for_a_transactions_coordinator_is_told_not_to_ask_again(client: WireClient, version: int) -> None:
+    asked = FindCoordinatorRequest(key_type=1)
+    if version < 4:
+        asked.key = "payments"
+    else:
+        asked.coordinator_keys = ["payments", "orders"]
+    answer = client.ask(ApiKey.FIND_COORDINATOR, asked, version)
+    found = [answer] if version < 4 else answer.coordinators
+    assert len(found) == (1 if version < 4 else 2)
+    for each in found:
+        # Java's producer and librdkafka's retry every error but a few; this one they take for final.
+        assert each.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert "transactions" in (each.error_message or "")
+        assert (each.node_id, each.port) == (-1, -1)
+
+
+def test_a_coordinator_of_an_unknown_type_is_an_invalid_request(client: WireClient) -> None:
+    answer = client.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=9, coordinator_keys=["x"]), 4)
+    assert [each.error_code for each in answer.coordinators] == [ErrorCode.INVALID_REQUEST]
+
+
+# --- moves between brokers
+
+
+def test_reassignments_are_answered_partition_by_partition(broker: Broker, client: WireClient) -> None:
+    topic = make_topic(broker, partitions=4)
+    wanted: list[list[int] | None] = [[0], [1], None, []]
+    asked = AlterPartitionReassignmentsRequest(
+        topics=[
+            ReassignableTopic(
+                name=topic,
+                partitions=[
+                    ReassignablePartition(partition_index=index, replicas=replicas)
+                    for index, replicas in enumerate(wanted)
+                ],
+            ),
+            ReassignableTopic(name="gone", partitions=[ReassignablePartition(partition_index=0, replicas=[0])]),
+        ]
+    )
+    answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, asked, 0)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    found = [[each.error_code for each in item.partitions] for item in answer.responses]
+    assert found == [
+        [
+            ErrorCode.NONE,  # where it is already
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # nobody else is there
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ],
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+    ]
+    listed = client.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None), 0)
+    assert (listed.error_code, listed.topics) == (ErrorCode.NONE, [])
