@@ -86,21 +86,15 @@ class Cluster:
         unknown = [name for name in given if name not in by_property]
         if unknown:
             raise unknown_property(unknown[0], by_property)
+        from penstock.cli.properties import property_value
+
         values = {**self.properties, **given}
-        return {by_property[name]: _value(name, text) for name, text in values.items() if name in by_property}
+        return {by_property[name]: property_value(name, text) for name, text in values.items() if name in by_property}
 
     def _ssl(self) -> ssl.SSLContext | None:
         from penstock.cli.properties import ssl_context
 
         return ssl_context(self.properties)
-
-
-def _value(name: str, text: str) -> object:
-    if name in {"client.id", "group.id", "group.instance.id", "client.rack", "compression.type", "acks"}:
-        return text
-    if text.lstrip("-").isdigit():
-        return int(text)
-    return text == "true" if text in ("true", "false") else text
 
 
 def unknown_property(name: str, known: Iterable[str]) -> CommandError:

@@ -1,14 +1,17 @@
-"""The file of --command-config: properties of a Kafka client.
+"""Properties of a Kafka client: those of --command-config, --producer-property and --consumer-property.
 
-Rule: one file serves all commands, so a property counts where it means something; one that no client has is refused,
-with the nearest that there is. Of TLS the names of librdkafka are understood, and Kafka's own where the stores are PEM.
+One file serves all commands, so a property counts where it means something. One that no client has is rejected, with
+the nearest that there is; so is a value of the wrong kind, by the name of its property, before anything is tried. What
+kind a value is of is read from the annotations of the Python clients. Of TLS the names of librdkafka are understood,
+and Kafka's own where the stores are PEM.
 """
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 from penstock.cli.output import CommandError
 
@@ -17,6 +20,7 @@ _CONNECTION: Final = (
     "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
     "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type",
 )  # fmt: skip
+_COMPRESSION: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 
 
@@ -26,10 +30,77 @@ def client_properties(path: str | None, given: Mapping[str, str]) -> dict[str, s
 
     found = {**({} if path is None else _read(path)), **given}
     known = known_properties() if found else ()
-    for name in found:
+    for name, text in found.items():
         if name not in known:
             raise unknown_property(name, known)
+        property_value(name, text)
     return found
+
+
+def property_value(name: str, text: str) -> Any:
+    """The value of a property as the Python clients take it; CommandError names the property whose value is wrong."""
+    kinds = _kinds().get(name, (str,))
+    if name == "partition.assignment.strategy":
+        return _assignors(name, text)
+    choices = [*_COMPRESSION] if name == "compression.type" else []
+    choices += [str(each) for kind in kinds if get_origin(kind) is Literal for each in get_args(kind)]
+    if choices:
+        if text not in choices:
+            raise CommandError(f"{name} is {text!r}.", f"It can be {_listed(list(dict.fromkeys(choices)))}.")
+        return text
+    if bool in kinds:
+        if text.lower() not in ("true", "false"):
+            raise CommandError(f"{name} is {text!r}.", "It can be true or false.")
+        return text.lower() == "true"
+    if float in kinds or int in kinds:
+        return _number(name, text, is_whole=float not in kinds)
+    return text
+
+
+def _assignors(name: str, text: str) -> list[str]:
+    from penstock.client.consumer.assignors import BUILT_IN, assignors_from
+
+    names = [each.strip() for each in text.split(",")]
+    try:
+        assignors_from(names)
+    except ValueError:
+        advice = f"It can be one or more of {', '.join(BUILT_IN)}, separated by commas."
+        raise CommandError(f"{name} is {text!r}.", advice) from None
+    return names
+
+
+def _number(name: str, text: str, *, is_whole: bool) -> float:
+    try:
+        number = int(text) if is_whole or text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        kind = "a whole number" if is_whole else "a number"
+        unit = " of milliseconds" if name.endswith(".ms") else ""
+        raise CommandError(f"{name} is {text!r}.", f"Give {kind}{unit}.") from None
+    least = 1 if name.endswith("timeout.ms") else 0
+    if name != "compression.level" and not least <= number < float("inf"):
+        raise CommandError(f"{name} is {text}.", f"It must be {least} or more.")
+    return number
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+@functools.cache
+def _kinds() -> dict[str, tuple[Any, ...]]:
+    """Property to the types that the clients' options of that name take."""
+    from typing import get_type_hints
+
+    from penstock.client.consumer.settings import ConsumerOptions
+    from penstock.client.producer.producer import Producer
+
+    hints = {**get_type_hints(ConsumerOptions), **get_type_hints(Producer.__init__)}
+    names = producer_options() | consumer_options()
+    return {
+        name.replace("_", "."): get_args(hint) if get_origin(hint) not in (None, Literal) else (hint,)
+        for name, hint in hints.items()
+        if name in names
+    }
 
 
 def _read(path: str) -> dict[str, str]:

@@ -72,6 +72,7 @@ class ClusterClient:
         )
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
             raise ConfigError(f"ssl is {ssl!r}, no ssl.SSLContext", hint="Pass ssl.create_default_context()")
+        _require_text(client_id=client_id)
         self.bootstrap = parse_bootstrap(bootstrap_servers)
         self.client_id = client_id
         self.rack = rack
@@ -380,6 +381,12 @@ class ClusterClient:
 
 
 _START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
+
+
+def _require_text(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r}; it must be text")
 
 
 def _require_positive(**options: Any) -> None:

@@ -17,6 +17,7 @@ from penstock.client.consumer.errors import NoOffset, PositionOutOfRange
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
 from penstock.client.offset_stores.base import OffsetAndMetadata
+from penstock.client.producer import Producer
 from penstock.client.serializers import Text
 from penstock.records import Codec
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -418,6 +419,26 @@ def test_options_that_make_no_sense_are_refused_by_name_before_anything_is_tried
         Consumer("t", heartbeat_interval_ms=500, session_timeout_ms=500)
     with pytest.raises(ConfigError, match="group_id"):
         Consumer("t", group_instance_id="i")
+    wrong: dict[str, Any] = {
+        "isolation_level": "x", "enable_auto_commit": "maybe", "check_crcs": 1, "group_id": 5, "client_id": 5,
+        "fetch_min_bytes": "x", "request_timeout_ms": "x", "value": 5, "key": Text, "ssl": "yes",
+    }  # fmt: skip
+    for option, given in wrong.items():
+        with pytest.raises(ConfigError, match=option):
+            Consumer("t", **{option: given})
+
+
+def test_functions_read_keys_and_values(broker: EmbeddedBroker) -> None:
+    topic = make_topic(broker.broker)
+    with Producer(broker.address, key=str.encode, value=lambda value: b"%d" % value) as producer:
+        producer.send(topic, 5, key="k")
+        producer.send(topic, None, key="k")
+    with Consumer(
+        topic, bootstrap_servers=broker.address, key=bytes.decode, value=int, auto_offset_reset="earliest"
+    ) as consumer:
+        first, second = next(consumer), next(consumer)
+    assert (first.key, first.value) == ("k", 5)
+    assert second.value is None
 
 
 def test_no_broker_is_an_error_that_says_what_was_tried() -> None:

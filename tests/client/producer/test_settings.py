@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import pytest
 from tests.client.producer.producer_stories import settings_with
 
+from penstock.client.consumer import Consumer
 from penstock.client.errors import ConfigError
-from penstock.client.producer import Producer
+from penstock.client.producer import AsyncProducer, Producer, ProducerInterceptor
+from penstock.client.serializers import Json, Text
 from penstock.records import Codec
 
 
@@ -17,6 +21,12 @@ from penstock.records import Codec
     [
         ({"acks": 2}, "acks"),
         ({"acks": True}, "acks"),
+        ({"acks": []}, "acks"),
+        ({"enable_idempotence": "maybe"}, "enable_idempotence"),
+        ({"compression_type": 5}, "compression_type"),
+        ({"compression_type": "zstd", "compression_level": "3"}, "compression_level"),
+        ({"batch_size": 1.5}, "batch_size"),
+        ({"retry_backoff_max_ms": "x"}, "retry_backoff_max_ms"),
         ({"compression_type": "brotli"}, "compression_type"),
         ({"compression_type": "zstd", "compression_level": 99}, "compression_level"),
         ({"compression_type": "snappy", "compression_level": 1}, "compression_level"),
@@ -39,6 +49,32 @@ def test_a_bad_option_is_named(change: dict[str, Any], named: str) -> None:
 def test_a_bad_option_is_found_before_anything_is_connected() -> None:
     with pytest.raises(ConfigError, match="acks"):
         Producer("nowhere.invalid:1", acks=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer])
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("value", 5), ("value", "json"), ("value", Json), ("key", object()), ("key", Text), ("partitioner", 3),
+        ("interceptors", ProducerInterceptor), ("interceptors", [ProducerInterceptor]), ("interceptors", [5]),
+        ("ssl", "yes"), ("client_id", 7), ("connect_timeout_ms", "x"), ("metadata_max_age_ms", 0),
+    ],
+)  # fmt: skip
+def test_what_cannot_serve_is_rejected_by_name_when_the_producer_is_made(
+    kind: type[Any], option: str, given: object
+) -> None:
+    with pytest.raises(ConfigError, match=rf"\b{option}\b"):
+        kind("nowhere.invalid:1", **{option: given})
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+def test_a_wrong_keyword_is_named_and_leaves_nothing_behind(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with pytest.raises((TypeError, ConfigError), match="lingerms"):
+        kind(bootstrap_servers="nowhere.invalid:1", lingerms=5)
+    gc.collect()
+    assert ignored == []
 
 
 def test_idempotence_is_on_where_it_can_be() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.client.errors import ConfigError, DeserializationError, PenstockError, SerializationError
 from penstock.client.serializers import Bytes, Decoder, Encoder, Serializer, Text, from_callables
+from penstock.client.serializers.plain import decoder_from, encoder_from
 
 
 def test_bytes_pass_as_they_are() -> None:
@@ -90,6 +91,30 @@ def test_what_the_users_functions_raise_is_the_cause() -> None:
 def test_a_function_that_does_not_return_bytes_is_caught() -> None:
     with pytest.raises(SerializationError, match="returned a str"):
         from_callables(str, bytes).encode("t", 5)  # type: ignore[arg-type]
+
+
+def test_a_function_serves_as_encoder_or_decoder() -> None:
+    encoder, decoder = encoder_from(lambda value: b"%d" % value, "value"), decoder_from(int, "value")
+    assert encoder is not None
+    assert decoder is not None
+    assert encoder.encode("t", 5) == b"5"
+    assert encoder.encode("t", None) is None
+    assert decoder.decode("t", b"5") == 5
+    with pytest.raises(SerializationError, match="topic t: TypeError"):
+        encoder.encode("t", "five")
+    with pytest.raises(DeserializationError, match=r"int cannot decode .* topic t: ValueError"):
+        decoder.decode("t", b"five")
+    text = Text()
+    assert encoder_from(text, "key") is text
+    assert decoder_from(text, "key") is text
+    assert encoder_from(None, "key") is decoder_from(None, "key") is None
+
+
+@pytest.mark.parametrize("given", [5, "json", b"json", Text])
+def test_what_cannot_serialize_is_rejected_by_the_name_of_its_option(given: object) -> None:
+    for make in (encoder_from, decoder_from):
+        with pytest.raises(ConfigError, match="value is"):
+            make(given, "value")
 
 
 def test_no_value_stays_no_value() -> None:

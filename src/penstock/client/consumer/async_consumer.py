@@ -47,7 +47,8 @@ from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partit
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.offset_stores.base import OffsetAndMetadata
-from penstock.client.serializers.base import Decoder
+from penstock.client.serializers.base import AnyDecoder
+from penstock.client.serializers.plain import decoder_from
 from penstock.records.kernel import ConsumerRecord
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class AsyncConsumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        value: Decoder[V],
+        value: AnyDecoder[V],
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -87,7 +88,7 @@ class AsyncConsumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        key: Decoder[K],
+        key: AnyDecoder[K],
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -98,8 +99,8 @@ class AsyncConsumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        key: Decoder[K] | None = ...,
-        value: Decoder[V] | None = ...,
+        key: AnyDecoder[K] | None = ...,
+        value: AnyDecoder[V] | None = ...,
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -109,8 +110,8 @@ class AsyncConsumer(Generic[K, V]):
         bootstrap_servers: Addresses = "127.0.0.1:9092",
         pattern: Pattern | None = None,
         exclude: Pattern | None = None,
-        key: Decoder[Any] | None = None,
-        value: Decoder[Any] | None = None,
+        key: AnyDecoder[Any] | None = None,
+        value: AnyDecoder[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """Raises ConfigError for options that make no sense; connecting is `start`, or `async with`.
@@ -121,7 +122,7 @@ class AsyncConsumer(Generic[K, V]):
         self._settings = settings_from(options)
         self._wish = make_wish(topics, pattern, exclude)
         self._bootstrap_servers = bootstrap_servers
-        self._key, self._value = key, value
+        self._key, self._value = decoder_from(key, "key"), decoder_from(value, "value")
         self._callbacks = Callbacks()
         self._attending = False
         self._closed = False

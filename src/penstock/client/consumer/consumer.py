@@ -50,7 +50,8 @@ from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partit
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.offset_stores.base import OffsetAndMetadata
-from penstock.client.serializers.base import Decoder
+from penstock.client.serializers.base import AnyDecoder
+from penstock.client.serializers.plain import decoder_from
 from penstock.records.kernel import ConsumerRecord
 
 T = TypeVar("T")
@@ -63,7 +64,12 @@ _BATCH_RECORDS = 50_000
 
 
 class Consumer(Generic[K, V]):
-    """Reads topics. Keys and values are bytes, unless `key` and `value` say how to decode them; null stays None."""
+    """Reads topics. Keys and values are bytes, unless `key` and `value` say how to decode them; null stays None.
+
+    `key` and `value` are serializers, objects with `decode(topic, data)`, or functions of the bytes.
+    """
+
+    _closed = True  # until it is open
 
     @overload
     def __init__(
@@ -82,7 +88,7 @@ class Consumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        value: Decoder[V],
+        value: AnyDecoder[V],
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -93,7 +99,7 @@ class Consumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        key: Decoder[K],
+        key: AnyDecoder[K],
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -104,8 +110,8 @@ class Consumer(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        key: Decoder[K] | None = ...,
-        value: Decoder[V] | None = ...,
+        key: AnyDecoder[K] | None = ...,
+        value: AnyDecoder[V] | None = ...,
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -115,8 +121,8 @@ class Consumer(Generic[K, V]):
         bootstrap_servers: Addresses = "127.0.0.1:9092",
         pattern: Pattern | None = None,
         exclude: Pattern | None = None,
-        key: Decoder[Any] | None = None,
-        value: Decoder[Any] | None = None,
+        key: AnyDecoder[Any] | None = None,
+        value: AnyDecoder[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """Connects; raises BootstrapError if no address leads to a broker, ConfigError for options that make no sense.
@@ -124,13 +130,13 @@ class Consumer(Generic[K, V]):
         Topics by name, or by `pattern` and `exclude`, regular expressions for the whole name. Without `group_id` all
         partitions are read; in a group its members share them.
         """
-        self._closed = True
         settings = settings_from(options)
+        decoders = decoder_from(key, "key"), decoder_from(value, "value")
         wish = make_wish(topics, pattern, exclude)
         self._background = Background.acquire()
         try:
             self._engine = Engine(bootstrap_servers, settings, post=self._background.call)
-            self._reader: Reader[K, V] = Reader(settings, self._engine, key, value)
+            self._reader: Reader[K, V] = Reader(settings, self._engine, *decoders)
             self._cursor = self._reader.cursor
             self._handover = self._engine.handover
             self._callbacks = Callbacks()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl as tls
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from penstock.client.consumer.assignors import Assignor, assignors_from
@@ -91,6 +92,10 @@ class ConsumerSettings:
     assignors: tuple[Assignor, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        for name in _TEXT:
+            _text(name, getattr(self, name))
+        for name in _BOOLEAN:
+            _true_or_false(name, getattr(self, name))
         for name in _POSITIVE:
             _at_least(name, getattr(self, name), 1)
         for name in _NOT_NEGATIVE:
@@ -133,6 +138,8 @@ class ConsumerSettings:
         return self.enable_auto_commit and self.group_id is not None
 
 
+_TEXT = ("group_id", "client_id", "group_instance_id", "client_rack")
+_BOOLEAN = ("enable_auto_commit", "check_crcs", "allow_auto_create_topics")
 _POSITIVE = (
     "session_timeout_ms", "max_poll_interval_ms", "max_poll_records", "fetch_max_bytes", "max_partition_fetch_bytes",
     "buffer_memory", "request_timeout_ms", "connect_timeout_ms", "default_api_timeout_ms", "metadata_max_age_ms",
@@ -150,6 +157,16 @@ def _at_least(name: str, value: Any, least: int) -> None:
         raise ConfigError(f"{name} is {value}; it must be {least} or more")
 
 
+def _text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{name} must be text, not {value!r}")
+
+
+def _true_or_false(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, not {value!r}")
+
+
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} is {value!r}; it can be {', '.join(allowed)}")
@@ -158,8 +175,11 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def settings_from(options: ConsumerOptions) -> ConsumerSettings:
     unknown = sorted(options.keys() - ConsumerOptions.__annotations__.keys())
     if unknown:
+        near = get_close_matches(unknown[0], ConsumerOptions.__annotations__, n=1)
         raise ConfigError(
             f"a consumer has no option {', '.join(unknown)}",
-            hint=f"There are {', '.join(sorted(ConsumerOptions.__annotations__))}",
+            hint=f"Did you mean {near[0]}?"
+            if near
+            else f"There are {', '.join(sorted(ConsumerOptions.__annotations__))}",
         )
     return ConsumerSettings(**options)

@@ -24,7 +24,8 @@ from penstock.client.consumer.positions import EARLIEST, LATEST, Place
 from penstock.client.consumer.reading import in_ms
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import ConfigError, PenstockError, TimedOut, error_for
-from penstock.client.serializers.base import Decoder
+from penstock.client.serializers.base import AnyDecoder
+from penstock.client.serializers.plain import decoder_from
 from penstock.records import RecordError
 from penstock.records.kernel import ConsumerRecord
 from penstock.wire.api_keys import ApiKey
@@ -75,8 +76,8 @@ class SimpleConsumer(Generic[K, V]):
         client_id: str = ...,
         request_timeout_ms: int = ...,
         isolation_level: str = ...,
-        key: Decoder[K] | None = ...,
-        value: Decoder[V] | None = ...,
+        key: AnyDecoder[K] | None = ...,
+        value: AnyDecoder[V] | None = ...,
     ) -> None: ...
 
     def __init__(
@@ -86,12 +87,12 @@ class SimpleConsumer(Generic[K, V]):
         client_id: str = "penstock",
         request_timeout_ms: int = 30_000,
         isolation_level: str = "read_uncommitted",
-        key: Decoder[Any] | None = None,
-        value: Decoder[Any] | None = None,
+        key: AnyDecoder[Any] | None = None,
+        value: AnyDecoder[Any] | None = None,
     ) -> None:
         if isolation_level not in ("read_uncommitted", "read_committed"):
             raise ConfigError(f"isolation_level is {isolation_level!r}; it can be read_uncommitted, read_committed")
-        self._decoders: Decoders[K, V] = Decoders(key, value)
+        self._decoders: Decoders[K, V] = Decoders(decoder_from(key, "key"), decoder_from(value, "value"))
         self._timeout_ms = request_timeout_ms
         self._isolation_level = int(isolation_level == "read_committed")
         self._closed = False

@@ -22,7 +22,7 @@ from penstock.client.consumer.cursor import K, V
 from penstock.client.consumer.settings import ConsumerOptions
 from penstock.client.consumer.subscription import Pattern
 from penstock.client.errors import ConfigError
-from penstock.client.serializers.base import Decoder
+from penstock.client.serializers.base import AnyDecoder
 from penstock.records.kernel import ConsumerRecord
 
 _CLOSE_TIMEOUT_S = 10.0
@@ -65,7 +65,7 @@ class MessageStreams(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        value: Decoder[V],
+        value: AnyDecoder[V],
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -78,8 +78,8 @@ class MessageStreams(Generic[K, V]):
         bootstrap_servers: Addresses = ...,
         pattern: Pattern | None = ...,
         exclude: Pattern | None = ...,
-        key: Decoder[K] | None = ...,
-        value: Decoder[V] | None = ...,
+        key: AnyDecoder[K] | None = ...,
+        value: AnyDecoder[V] | None = ...,
         **options: Unpack[ConsumerOptions],
     ) -> None: ...
 
@@ -91,8 +91,8 @@ class MessageStreams(Generic[K, V]):
         bootstrap_servers: Addresses = "127.0.0.1:9092",
         pattern: Pattern | None = None,
         exclude: Pattern | None = None,
-        key: Decoder[Any] | None = None,
-        value: Decoder[Any] | None = None,
+        key: AnyDecoder[Any] | None = None,
+        value: AnyDecoder[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """The other options are those of `Consumer`; `group_id` is needed."""

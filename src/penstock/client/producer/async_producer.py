@@ -35,9 +35,11 @@ from penstock.client.producer.settings import (
     DEFAULT_BUFFER_MEMORY,
     INTERRUPTED_CLOSE_S,
     Acks,
+    check_extensions,
     checked_settings,
 )
-from penstock.client.serializers.base import Encoder
+from penstock.client.serializers.base import AnyEncoder
+from penstock.client.serializers.plain import encoder_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -67,8 +69,8 @@ class AsyncProducer(Generic[K, V]):
         self,
         bootstrap_servers: Addresses,
         *,
-        key: Encoder[K] | None = None,
-        value: Encoder[V] | None = None,
+        key: AnyEncoder[K] | None = None,
+        value: AnyEncoder[V] | None = None,
         client_id: str = "penstock-producer",
         acks: Acks = "all",
         enable_idempotence: bool | None = None,
@@ -100,13 +102,20 @@ class AsyncProducer(Generic[K, V]):
             retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
             request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
         )  # fmt: skip
+        encoders = encoder_from(key, "key"), encoder_from(value, "value")
+        check_extensions(partitioner, interceptors)
         cluster = ClusterClient(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms, metadata_max_age_ms=metadata_max_age_ms,
             retry_backoff_ms=max(retry_backoff_ms, 1), retry_backoff_max_ms=max(retry_backoff_max_ms, 1), ssl=ssl,
         )  # fmt: skip
         self._core = ProducerCore(
-            cluster, self._settings, key=key, value=value, partitioner=partitioner, interceptors=interceptors
+            cluster,
+            self._settings,
+            key=encoders[0],
+            value=encoders[1],
+            partitioner=partitioner,
+            interceptors=interceptors,
         )
         self._core.on_freed = self._freed
         self._encodes = key is not None or value is not None

@@ -40,9 +40,11 @@ from penstock.client.producer.settings import (
     DEFAULT_BUFFER_MEMORY,
     INTERRUPTED_CLOSE_S,
     Acks,
+    check_extensions,
     checked_settings,
 )
-from penstock.client.serializers.base import Encoder
+from penstock.client.serializers.base import AnyEncoder
+from penstock.client.serializers.plain import encoder_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,15 +58,18 @@ _time_ns = time.time_ns
 class Producer(Generic[K, V]):
     """Sends records. Connects when it is made: raises BootstrapError if no broker is to be had.
 
-    `key` and `value` are serializers, objects with `encode(topic, value)`; without them bytes and str are taken.
+    `key` and `value` are serializers, objects with `encode(topic, value)` or functions of the value; without them
+    bytes and str are taken.
     """
+
+    _is_closed = True  # until it is open: __del__ sees producers that were given a wrong keyword, too
 
     def __init__(
         self,
         bootstrap_servers: Addresses,
         *,
-        key: Encoder[K] | None = None,
-        value: Encoder[V] | None = None,
+        key: AnyEncoder[K] | None = None,
+        value: AnyEncoder[V] | None = None,
         client_id: str = "penstock-producer",
         acks: Acks = "all",
         enable_idempotence: bool | None = None,
@@ -88,7 +93,6 @@ class Producer(Generic[K, V]):
         ssl: tls.SSLContext | None = None,
         start_timeout_ms: int | None = None,
     ) -> None:
-        self._is_closed = True  # until it is open: __del__ may see it before
         settings = checked_settings(
             acks=acks, enable_idempotence=enable_idempotence, compression_type=compression_type,
             compression_level=compression_level, batch_size=batch_size, linger_ms=linger_ms,
@@ -97,14 +101,16 @@ class Producer(Generic[K, V]):
             retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
             request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
         )  # fmt: skip
+        encoders = encoder_from(key, "key"), encoder_from(value, "value")
+        check_extensions(partitioner, interceptors)
         self._background = Background.acquire()
         try:
             self._core: ProducerCore = self._background.run(
                 _started(
                     bootstrap_servers, settings, start_timeout_ms,
                     options={
-                        "key": key, "value": value, "partitioner": partitioner, "interceptors": tuple(interceptors),
-                        "is_waited_for_by_threads": True,
+                        "key": encoders[0], "value": encoders[1], "partitioner": partitioner,
+                        "interceptors": tuple(interceptors), "is_waited_for_by_threads": True,
                     },
                     cluster_options={
                         "client_id": client_id, "request_timeout_ms": request_timeout_ms,

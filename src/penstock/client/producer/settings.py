@@ -10,8 +10,9 @@ is 16 MiB, not 32, since the rate is the same from 8 on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from penstock.client.errors import ConfigError
 from penstock.records.compression import LEVELS, Codec
@@ -22,6 +23,7 @@ DEFAULT_BATCH_SIZE: Final = 256 * 1024
 DEFAULT_BUFFER_MEMORY: Final = 16 * 1024 * 1024
 INTERRUPTED_CLOSE_S: Final = 1.0
 MOST_IN_FLIGHT_NUMBERED: Final = 5
+_STAGES: Final = ("enqueued", "batched", "sent", "acknowledged", "failed")
 _ACKS: Final = {"all": -1, "-1": -1, -1: -1, "0": 0, 0: 0, "1": 1, 1: 1}
 _CODECS: Final = {None: Codec.NONE, "none": Codec.NONE} | {codec.name.lower(): codec for codec in Codec}
 
@@ -67,8 +69,16 @@ def checked_settings(
     delivery_timeout_ms: float,
 ) -> ProducerSettings:
     """The settings; raises ConfigError that names the one at fault."""
-    if acks not in _ACKS or isinstance(acks, bool):
+    if not _is_one_of(acks, _ACKS):
         raise ConfigError(f"acks is {acks!r}", hint='It is "all", 1 or 0')
+    if not (enable_idempotence is None or _is_a(enable_idempotence, bool)):
+        raise ConfigError(f"enable_idempotence is {enable_idempotence!r}", hint="It is True, False or None")
+    for name, whole in (
+        ("batch_size", batch_size), ("max_request_size", max_request_size), ("buffer_memory", buffer_memory),
+        ("max_in_flight_requests_per_connection", max_in_flight_requests_per_connection), ("retries", retries),
+    ):  # fmt: skip
+        if isinstance(whole, float):
+            raise ConfigError(f"{name} is {whole!r}; it must be a whole number")
     _at_least("batch_size", batch_size, 0)
     _at_least("linger_ms", linger_ms, 0)
     _at_least("max_block_ms", max_block_ms, 0)
@@ -78,6 +88,7 @@ def checked_settings(
     _at_least("retries", retries, 0)
     _at_least("request_timeout_ms", request_timeout_ms, 1)
     _at_least("retry_backoff_ms", retry_backoff_ms, 0)
+    _at_least("retry_backoff_max_ms", retry_backoff_max_ms, 0)
     _at_least("delivery_timeout_ms", delivery_timeout_ms, 1)
     if delivery_timeout_ms < linger_ms + request_timeout_ms:
         raise ConfigError(
@@ -112,6 +123,17 @@ def checked_settings(
     )
 
 
+def check_extensions(partitioner: object, interceptors: object) -> None:
+    """Raises ConfigError for what cannot be called as a partitioner or an interceptor."""
+    if partitioner is not None and not callable(partitioner):
+        raise ConfigError(f"partitioner is {partitioner!r}", hint="Give a function of topic, key and partition count")
+    if not isinstance(interceptors, (list, tuple)):
+        raise ConfigError(f"interceptors is {interceptors!r}", hint="Give a list of ProducerInterceptor objects")
+    for each in interceptors:
+        if isinstance(each, type) or not all(hasattr(each, name) for name in _STAGES):
+            raise ConfigError(f"interceptors has {each!r}", hint="Give instances of subclasses of ProducerInterceptor")
+
+
 def _idempotence(asked_for: bool | None, acks: int, retries: int, max_in_flight: int) -> bool:
     obstacle, hint = None, ""
     if acks != -1:
@@ -127,7 +149,7 @@ def _idempotence(asked_for: bool | None, acks: int, retries: int, max_in_flight:
 
 
 def _codec(name: str | None, level: int | None) -> Codec:
-    codec = _CODECS.get(name)
+    codec = _CODECS[name] if name is None or _is_one_of(name, _CODECS) else None
     if codec is None:
         raise ConfigError(f"compression_type is {name!r}", hint="It is none, gzip, snappy, lz4 or zstd")
     if level is None:
@@ -135,11 +157,19 @@ def _codec(name: str | None, level: int | None) -> Codec:
     levels = LEVELS.get(codec)
     if levels is None:
         raise ConfigError(f"compression_level is {level}, but {codec.name.lower()} has no levels")
-    if level not in levels:
+    if not _is_a(level, int) or level not in levels:
         raise ConfigError(
             f"compression_level is {level}", hint=f"{codec.name.lower()} takes {levels[0]} to {levels[-1]}"
         )
     return codec
+
+
+def _is_a(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _is_one_of(value: object, names: Mapping[Any, object]) -> bool:
+    return (_is_a(value, int) or isinstance(value, str)) and value in names
 
 
 def _at_least(name: str, value: object, lowest: float) -> None:

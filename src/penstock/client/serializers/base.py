@@ -1,7 +1,8 @@
 """What turns values into the bytes of a record, and bytes into values.
 
 Noun: an encoder, a decoder, and a serializer, which is both. They are protocols: any object with these methods serves,
-ours have no base class to inherit from.
+ours have no base class to inherit from. Where a client takes one it takes a function of one argument as well
+(`AnyEncoder`, `AnyDecoder`), as kafka-python and aiokafka do.
 
 Rule: None is "no value" (in a compacted topic: a tombstone) and stays None; a decoder is never asked about it. Whatever
 goes wrong is a SerializationError or a DeserializationError that names the topic; the cause is its `__cause__`.
@@ -10,6 +11,7 @@ goes wrong is a SerializationError or a DeserializationError that names the topi
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol, TypeVar
 
@@ -32,6 +34,10 @@ class Decoder(Protocol[Out_co]):
     """Bytes of a topic to values."""
 
     def decode(self, topic: str, data: bytes) -> Out_co: ...
+
+
+AnyEncoder = Encoder[In_contra] | Callable[[In_contra], bytes | None]
+AnyDecoder = Decoder[Out_co] | Callable[[bytes], Out_co]
 
 
 class Serializer(Encoder[T], Decoder[T], Protocol[T]):

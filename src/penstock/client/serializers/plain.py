@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from penstock.client.errors import ConfigError
-from penstock.client.serializers.base import Serializer, not_decodable, not_encodable
+from penstock.client.serializers.base import Decoder, Encoder, Serializer, not_decodable, not_encodable
 
 T = TypeVar("T")
 
@@ -58,10 +58,9 @@ class Text:
         return f"Text({self.encoding!r})"
 
 
-class _Callables(Generic[T]):
-    def __init__(self, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+class _EncodingFunction(Generic[T]):
+    def __init__(self, encode: Callable[[T], bytes]) -> None:
         self._encode = encode
-        self._decode = decode
 
     def encode(self, topic: str, value: T | None) -> bytes | None:
         if value is None:
@@ -74,6 +73,14 @@ class _Callables(Generic[T]):
             raise not_encodable(repr(self), topic, value, f"the function returned a {type(data).__name__}, not bytes")
         return data
 
+    def __repr__(self) -> str:
+        return _name_of(self._encode)
+
+
+class _DecodingFunction(Generic[T]):
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+
     def decode(self, topic: str, data: bytes) -> T:
         try:
             return self._decode(data)
@@ -81,10 +88,45 @@ class _Callables(Generic[T]):
             raise not_decodable(repr(self), topic, data, f"{type(error).__name__}: {error}") from error
 
     def __repr__(self) -> str:
-        names = (getattr(each, "__qualname__", repr(each)) for each in (self._encode, self._decode))
-        return f"from_callables({', '.join(names)})"
+        return _name_of(self._decode)
+
+
+class _Callables(_EncodingFunction[T], _DecodingFunction[T]):
+    def __init__(self, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+        _EncodingFunction.__init__(self, encode)
+        _DecodingFunction.__init__(self, decode)
+
+    def __repr__(self) -> str:
+        return f"from_callables({_name_of(self._encode)}, {_name_of(self._decode)})"
 
 
 def from_callables(encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> Serializer[T]:
     """A serializer of two functions: `from_callables(pickle.dumps, pickle.loads)`; None never reaches them."""
     return _Callables(encode, decode)
+
+
+def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
+    """The encoder that the option of a producer names: an object with `encode`, or a function of the value alone."""
+    if given is None or (hasattr(given, "encode") and not isinstance(given, (type, str))):
+        return cast("Encoder[Any] | None", given)
+    _check_function(given, option, "encode", "a serializer, such as Json(), or a function from a value to bytes")
+    return _EncodingFunction(given)
+
+
+def decoder_from(given: Any, option: str) -> Decoder[Any] | None:
+    """The decoder that the option of a consumer names: an object with `decode`, or a function of the bytes alone."""
+    if given is None or (hasattr(given, "decode") and not isinstance(given, (type, bytes, bytearray))):
+        return cast("Decoder[Any] | None", given)
+    _check_function(given, option, "decode", "a serializer, such as Json(), or a function from bytes to a value")
+    return _DecodingFunction(given)
+
+
+def _check_function(given: object, option: str, method: str, wanted: str) -> None:
+    if isinstance(given, type) and hasattr(given, method):
+        raise ConfigError(f"{option} is the class {given.__name__}", hint=f"Give an instance: {given.__name__}()")
+    if not callable(given):
+        raise ConfigError(f"{option} is {given!r}", hint=f"Give {wanted}")
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
