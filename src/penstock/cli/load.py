@@ -63,6 +63,7 @@ def load(
     task_records: int,
     no_maintenance: bool,
     local: bool,
+    spark: bool,
     master: str | None,
     warehouse_uri: str,
     output_format: str,
@@ -71,6 +72,8 @@ def load(
 
     With --since or --offsets that range is loaded again: its rows are replaced in one commit, which readers see as a
     whole or not at all. A load that was ended, however that happened, is gone on with by the same command.
+
+    Up to 4 million records or 512 MB are loaded in this process, more by Spark; nothing starts if nothing is new.
 
     \b
     penstock load views
@@ -92,19 +95,20 @@ def load(
     opened = the_warehouse(warehouse_uri).open(table)
     began = time.monotonic()
     told = _Told()
-    with cluster.admin() as admin:
-        Loader(opened, admin, cluster.servers, _Nobody()).state()  # Spark need not start for a topic that is not there.
-        with the_runner(f"penstock load {table}", local=local, master=master) as runner:
-            loader = Loader(
-                opened, admin, cluster.servers, runner, limits=Limits(commit_records, task_records),
-                options=reader_properties(cluster), progress=told.commit,
-            )  # fmt: skip
-            if follow:
-                _follow(loader, runner, interval_ms, told, since_ms, maintained=not no_maintenance)
-                return
-            report = _once(loader, since_ms, offsets, until_ms)
-            if not no_maintenance:
-                _maintain(loader, runner)
+    with (
+        cluster.admin() as admin,
+        the_runner(f"penstock load {table}", local=local, spark=spark, master=master) as runner,
+    ):
+        loader = Loader(
+            opened, admin, cluster.servers, runner, limits=Limits(commit_records, task_records),
+            options=reader_properties(cluster), progress=told.commit,
+        )  # fmt: skip
+        if follow:
+            _follow(loader, runner, interval_ms, told, since_ms, maintained=not no_maintenance)
+            return
+        report = _once(loader, since_ms, offsets, until_ms)
+        if not no_maintenance:
+            _maintain(loader, runner)
     _show(Output(), output_format, table, report, time.monotonic() - began)
 
 
@@ -146,16 +150,6 @@ def _maintain(loader: Loader, runner: Runner) -> None:
         maintain(loader.opened, runner, time.time_ns() // 1_000_000)
     except PenstockError as error:
         click.echo(f"Maintenance was put off: {error}", err=True)
-
-
-class _Nobody:
-    """Runs nothing; for a loader that only looks."""
-
-    def run(self, work: Any, payloads: Sequence[bytes]) -> list[bytes]:
-        return []
-
-    def parallelism(self) -> int:
-        return 1
 
 
 @contextmanager

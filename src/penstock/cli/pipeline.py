@@ -143,11 +143,14 @@ def run(
 @contextmanager
 def _session(master: str | None) -> Iterator[SparkSession]:
     from penstock.activity.pipelines.running import pipeline_session
+    from penstock.spark.console_output import ConsoleOutput
 
-    spark = pipeline_session(master)
+    console = ConsoleOutput()
+    spark = pipeline_session(master, console=console)
     try:
         yield spark
     finally:
+        console.end()
         _end(spark)
 
 
@@ -196,19 +199,18 @@ def _batch(
 
 
 def _stream(chosen: Sequence[Pipeline], source: EventCluster, master: str | None, warehouse_uri: str) -> None:
-    from penstock.activity.pipelines.running import PipelinesRun, pipeline_session
+    from penstock.activity.pipelines.running import PipelinesRun
 
     began_s = time.monotonic()
-    spark = pipeline_session(master)
-    running = PipelinesRun(spark, chosen, source, warehouse_uri, told=_say)
-    try:
-        with _stopped_by_signals(running):
-            running.start()
-            _say(f"{counted(len(chosen), 'pipeline')} started in {duration_text(time.monotonic() - began_s)}")
-            _wait(running)
-    finally:
-        running.stop()
-        _end(spark)
+    with _session(master) as spark:
+        running = PipelinesRun(spark, chosen, source, warehouse_uri, told=_say)
+        try:
+            with _stopped_by_signals(running):
+                running.start()
+                _say(f"{counted(len(chosen), 'pipeline')} started in {duration_text(time.monotonic() - began_s)}")
+                _wait(running)
+        finally:
+            running.stop()
     if running.failure is not None:
         raise told(running.failure)
 

@@ -241,7 +241,7 @@ def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_form
 @format_option
 @cluster_command
 def replay_dead(
-    cluster: Cluster, name: str, local: bool, master: str | None, warehouse_uri: str, output_format: str
+    cluster: Cluster, name: str, local: bool, spark: bool, master: str | None, warehouse_uri: str, output_format: str
 ) -> None:
     """Try all dead letters again, after the table or its declaration has changed: those that fit now are moved into it.
 
@@ -251,7 +251,10 @@ def replay_dead(
     from penstock.spark.tables.replaying import replay_dead as replayed
 
     opened = the_warehouse(warehouse_uri).open(name)
-    with cluster.admin() as admin, the_runner(f"penstock replay {name}", local=local, master=master) as runner:
+    with (
+        cluster.admin() as admin,
+        the_runner(f"penstock replay {name}", local=local, spark=spark, master=master) as runner,
+    ):
         loader = Loader(opened, admin, cluster.servers, runner, options=reader_properties(cluster))
         result = replayed(loader)
     output = Output()
@@ -273,6 +276,7 @@ def maintain(
     name: str,
     everything: bool,
     local: bool,
+    spark: bool,
     master: str | None,
     warehouse_uri: str,
     output_format: str,
@@ -285,7 +289,7 @@ def maintain(
     from penstock.spark.tables.maintenance import maintain as maintained
 
     opened = the_warehouse(warehouse_uri).open(name)
-    with the_runner(f"penstock maintain {name}", local=local, master=master) as runner:
+    with the_runner(f"penstock maintain {name}", local=local, spark=spark, master=master) as runner:
         joined, into = compact(opened, runner, least=2) if everything else (0, 0)
         done = maintained(opened, runner, time.time_ns() // 1_000_000, vacuum=True)
     facts = {
@@ -318,6 +322,7 @@ def audit(
     since_ms: int | None,
     plot_path: str | None,
     local: bool,
+    spark: bool,
     master: str | None,
     warehouse_uri: str,
     output_format: str,
@@ -325,7 +330,8 @@ def audit(
     """Compare, hour by hour of the log, what was produced with what has landed; and say until when all is complete.
 
     Every offset of an hour is in the table, a dead letter, dropped by policy, still waiting, or has no record (a
-    transaction's marker, compacted away). The log is read only for hours whose sums differ, by --master if it is given.
+    transaction's marker, compacted away). The log is read only for hours whose sums differ, by Spark if --spark or
+    --master is given.
 
     \b
     Exit code: 1  records are missing, or there twice
@@ -336,9 +342,10 @@ def audit(
 
     opened = the_warehouse(warehouse_uri).open(name)
     now_ms = time.time_ns() // 1_000_000
-    # Counting a few hours takes less time than Spark takes to start.
-    in_process = local or master is None
-    with cluster.admin() as admin, the_runner(f"penstock audit {name}", local=in_process, master=master) as runner:
+    with (
+        cluster.admin() as admin,
+        the_runner(f"penstock audit {name}", local=local, spark=spark, master=master) as runner,
+    ):
         loader = Loader(opened, admin, cluster.servers, runner, options=reader_properties(cluster))
         found = audit_table(loader, admin, runner, now_ms - _DAY_MS if since_ms is None else since_ms, now_ms)
     output = Output()

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from penstock.cli.cluster import Cluster
+from penstock.cli.output import CommandError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.spark.tables.running import Runner
     from penstock.spark.tables.warehouse import Warehouse
 
@@ -41,11 +44,13 @@ def warehouse_option(command: _Command) -> _Command:
 def engine_options(command: _Command) -> _Command:
     """Where the work is done."""
     for option in (
-        click.option("--local", is_flag=True, help="In this process, without Spark: for what one machine can take."),
+        click.option("--local", is_flag=True, help="Work in this process, however much there is to do."),
+        click.option("--spark", is_flag=True, help="Work in Spark, however little there is to do."),
         click.option(
             "--master",
             metavar="URL",
-            help="Spark's master, or sc://host:port for Spark Connect. [default: Spark's own, else local[*]]",
+            help="Spark's master, or sc://host:port for Spark Connect; implies --spark. [default: Spark's own, else "
+            "local[*]]",
         ),
     ):
         command = option(command)
@@ -65,21 +70,30 @@ def reader_properties(cluster: Cluster) -> Mapping[str, str]:
 
 
 @contextmanager
-def the_runner(name: str, *, local: bool, master: str | None) -> Iterator[Runner]:
-    """Who runs the tasks; Spark is stopped at the end."""
-    from penstock.spark.tables.running import LocalRunner, SparkRunner
+def the_runner(name: str, *, local: bool, spark: bool, master: str | None) -> Iterator[Runner]:
+    """Who runs the tasks: this process, or Spark if there is much to do; it is stopped at the end."""
+    from penstock.spark.tables.running import AutomaticRunner, LocalRunner
 
     if local:
+        if spark or master is not None:
+            raise CommandError("--local is work without Spark.", "Leave --spark and --master out, or --local.")
         yield LocalRunner()
         return
+    from penstock.spark.console_output import ConsoleOutput
     from penstock.spark.session import connect_address, session
 
-    remote = connect_address(master)
-    config = {} if remote else {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-    spark = session(name, master=master, visible_lag=False, config=config)
+    console = ConsoleOutput()
+    started: list[SparkSession] = []
+
+    def start() -> SparkSession:
+        remote = connect_address(master)
+        config = {} if remote else {"spark.ui.enabled": "false"}
+        started.append(session(name, master=master, config=config, reads_topics=False, console=console))
+        return started[0]
+
     try:
-        if not remote:
-            spark.sparkContext.setLogLevel("ERROR")
-        yield SparkRunner(spark)
+        yield AutomaticRunner(start, always_spark=spark or master is not None)
     finally:
-        spark.stop()
+        console.end()
+        for one in started:
+            one.stop()

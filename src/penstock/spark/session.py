@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import ConfigError, MissingDependency
 from penstock.spark.configured import is_local, told_by_environment
+from penstock.spark.console_output import ConsoleOutput, quiet_settings
 from penstock.spark.delivery import delivery_settings, make_archive
 from penstock.spark.interpreter import DRIVER_VARIABLE, VARIABLE, cure
 from penstock.spark.java import Java, find_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 # TCP between Spark and its Python costs two delayed acknowledgements of 40 ms a micro-batch.
@@ -46,10 +48,14 @@ def session(
     config: Mapping[str, str] | None = None,
     deliver: bool | None = None,
     visible_lag: bool = True,
+    reads_topics: bool = True,
+    console: ConsoleOutput | None = None,
 ) -> SparkSession:
     """A session, or the one there is. `deliver` sends this package to executors; without a word, if they are elsewhere.
 
-    A master sc://host:port is a Spark Connect server. Raises NoJava, MissingDependency, ConfigError.
+    A master sc://host:port is a Spark Connect server. Without `reads_topics` the data source is not registered, which
+    takes a second or two. `console` makes it a session that prints only errors. Raises NoJava, MissingDependency,
+    ConfigError.
     """
     check_pyspark()
     given = dict(config or {})
@@ -58,6 +64,9 @@ def session(
         chosen = _remote_settings(given, deliver)
     else:
         prepare(os.environ)
+        if console is not None:
+            told = {**told_by_environment(os.environ, spark_home()), **given}
+            given |= quiet_settings(told, master or told.get("spark.master"), spark_home())
         chosen = missing_settings(given, master, deliver)
     from pyspark.sql import SparkSession
 
@@ -70,9 +79,22 @@ def session(
         builder = builder.master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    finish(spark, visible_lag=visible_lag)
+    if console is not None and remote is None:
+        with console.held_back(_conf(name, master, chosen)):
+            spark = builder.getOrCreate()
+    else:
+        spark = builder.getOrCreate()
+    if reads_topics:
+        finish(spark, visible_lag=visible_lag)
     return spark
+
+
+def _conf(name: str | None, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
+    from pyspark import SparkConf
+
+    conf = SparkConf()
+    named = {"spark.app.name": name, "spark.master": master, **chosen}
+    return conf.setAll([(key, value) for key, value in named.items() if value is not None])
 
 
 def connect_address(master: str | None, config: Mapping[str, str] | None = None) -> str | None:

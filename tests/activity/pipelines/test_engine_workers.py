@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.timeouts import PATIENCE_S
 
-from penstock.activity.pipelines.workers import quiet
+from penstock.spark.worker_daemon import quiet
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_worker_that_fails_otherwise_is_told_and_one_that_does_not_goes_on() -
 
 
 @pytest.mark.parametrize(
-    ("module", "is_told"), [("penstock.activity.pipelines.workers", False), ("pyspark.daemon", True)]
+    ("module", "is_told"), [("penstock.spark.worker_daemon", False), ("pyspark.daemon", True)]
 )
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the end of a worker is seen in /proc")
 def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
@@ -91,4 +91,4 @@ def test_a_session_of_a_run_has_these_workers() -> None:
         "spark.stop()\n"
     )
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert "'penstock.activity.pipelines.workers', 'pyspark.worker'" in done.stdout, done.stderr
+    assert "'penstock.spark.worker_daemon', 'pyspark.worker'" in done.stdout, done.stderr

@@ -54,7 +54,7 @@ def test_a_load_delivers_itself_and_outlives_an_executor_that_is_killed(
         # A warehouse by a relative name: executors work in other folders.
         command = [
             sys.executable, "-m", "penstock", "load", "views", "-b", broker.address, "-w", "warehouse",
-            "--commit-records", "100", "--no-maintenance",
+            "--spark", "--commit-records", "100", "--no-maintenance",
         ]  # fmt: skip
         load = Daemon(command, environment, cwd=tmp_path)
         try:

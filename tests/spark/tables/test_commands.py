@@ -61,6 +61,63 @@ def test_a_table_is_made_loaded_shown_and_dropped(tables: Tables) -> None:
     assert tables.shell.json("table", "list") == {"tables": []}
 
 
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that starts Spark fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("penstock.spark.session.session", refuse)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_nothing_new_and_little_that_is_new_start_no_spark(tables: Tables) -> None:
+    tables.world.views(10)
+    tables.create()
+    assert "10 records read, 10 landed" in tables.shell.done("load", "views")
+    assert tables.shell.done("load", "views") == "views: nothing new\n"
+    assert tables.shell.done("load", "views", "--spark") == "views: nothing new\n"
+    assert tables.shell.done("load", "views", "--master", "spark://nowhere:7077") == "views: nothing new\n"
+    assert tables.shell.json("table", "maintain", "views")["joined"] == 0
+    assert tables.shell.json("table", "replay-dead", "views")["tried"] == 0
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize(
+    ("args", "most"), [(("--spark",), {}), (("--master", "local[1]"), {}), ((), {"MOST_LOCAL_RECORDS": 9}),
+                       ((), {"MOST_LOCAL_BYTES": 99})]
+)  # fmt: skip
+def test_what_is_asked_for_or_large_is_done_by_spark(
+    tables: Tables, args: tuple[str, ...], most: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in most.items():
+        monkeypatch.setattr(f"penstock.spark.tables.running.{name}", value)
+    tables.world.views(10)
+    tables.create()
+    with pytest.raises(AssertionError, match="Spark was started"):
+        tables.shell("load", "views", *args)
+    assert "10 records read" in tables.shell.done("load", "views", "--local")
+
+
+def test_local_and_spark_exclude_each_other(tables: Tables) -> None:
+    tables.create()
+    refused = tables.shell("load", "views", "--local", "--spark")
+    assert refused.exit_code == 2
+    assert "Leave --spark and --master out" in refused.output
+
+
+@pytest.mark.long
+def test_a_load_by_spark_prints_its_result_and_nothing_else(tables: Tables) -> None:
+    tables.world.views(10)
+    tables.create()
+    with tables.shell.process("load", "views", "--master", "local[1]") as process:
+        said, errors = process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert b"10 records read, 10 landed" in said
+    assert [line for line in errors.splitlines() if not line.startswith(b"Version 1: ")] == []
+
+
 def test_a_table_can_be_made_without_a_file(tables: Tables) -> None:
     tables.world.views(5)
     name = tables.world.topic

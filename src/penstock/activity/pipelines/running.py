@@ -31,6 +31,8 @@ from penstock.client.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.console_output import ConsoleOutput
+
 _LOOK_S: Final = 0.25
 _STATUS_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 30.0
@@ -69,7 +71,7 @@ _LOCAL: Final = {
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
-    "spark.python.daemon.module": "penstock.activity.pipelines.workers",
+    "spark.python.daemon.module": "penstock.spark.worker_daemon",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -84,7 +86,9 @@ def _is_local(master: str | None) -> bool:
     return master is None or master.startswith("local")
 
 
-def pipeline_session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
+def pipeline_session(
+    master: str | None = None, config: Mapping[str, str] | None = None, console: ConsoleOutput | None = None
+) -> SparkSession:
     """A session for streams of small batches. Raises NoJava, MissingDependency."""
     from penstock.spark.session import session
 
@@ -92,7 +96,7 @@ def pipeline_session(master: str | None = None, config: Mapping[str, str] | None
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The run shows its lag itself: a listener costs a fifth of such a batch.
     chosen = {**settings_for(master), **pools.settings(), **(config or {})}
-    spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False)
+    spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False, console=console)
     memory.give_back()
     return spark
 

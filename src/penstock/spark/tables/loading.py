@@ -31,7 +31,7 @@ from penstock.spark.tables.commits import (
 )
 from penstock.spark.tables.errors import ConcurrentLoad, RangeError
 from penstock.spark.tables.evolving import evolve, merged_columns
-from penstock.spark.tables.log_state import log_state, offsets_at
+from penstock.spark.tables.log_state import log_state, offsets_at, stored_bytes
 from penstock.spark.tables.planning import LogState, Standing
 from penstock.spark.tables.ranges import Span, limited, split, total, union
 from penstock.spark.tables.reports import Limits, LoadReport
@@ -112,6 +112,7 @@ class Loader:
             report.lost[:] = union([*report.lost, *lost])
             if not spans or (stop is not None and stop.is_set()):
                 return report
+            self._expect(spans, state)
             most = self._limits.commit_records
             if self.opened.table.mode == "upsert":
                 most = min(most, _MOST_UPSERTS)
@@ -140,8 +141,16 @@ class Loader:
                     hint="Begin later; or drop the table and load it anew, which takes as many commits as it needs",
                 )
         if spans:
+            self._expect(spans, state)
             self._step(spans, BACKFILL, report)
         return self.load_new(report, until=planning.ends_asked(asked) if bounded else None)
+
+    def _expect(self, spans: Sequence[Span], state: LogState) -> None:
+        self.expect(total(spans), lambda: stored_bytes(self._admin, state, spans))
+
+    def expect(self, records: int, size: Callable[[], int]) -> None:
+        """Tells the runner how much it is about to read."""
+        self._runner.expect(records, size)
 
     def since(self, time_ms: int, until_ms: int | None = None) -> list[Span]:
         """The offsets from a time on, up to another or to the end."""

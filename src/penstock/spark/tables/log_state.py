@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.errors import PenstockError
 from penstock.spark.tables.planning import LogState
+from penstock.spark.tables.ranges import Span
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
@@ -46,6 +47,24 @@ def offsets_at_all(admin: Admin, state: LogState, times_ms: Iterable[int]) -> di
             before = columns[index][-1] if columns[index] else offset
             columns[index].append(max(before, offset))
     return columns
+
+
+def stored_bytes(admin: Admin, state: LogState, spans: Sequence[Span]) -> int:
+    """About how many bytes these offsets take in the log, by the mean of their partitions; 0 where nobody says."""
+    try:
+        answers = admin.describe_log_dirs()
+    except PenstockError:
+        return 0
+    sizes: dict[int, int] = {}
+    for folders in answers.values():
+        if isinstance(folders, PenstockError):
+            continue
+        for folder in folders:
+            for (topic, index), size in folder.sizes.items():
+                if topic == state.topic:
+                    sizes[index] = max(size, sizes.get(index, 0))
+    means = {index: sizes.get(index, 0) / max(1, end - begin) for index, (begin, end) in state.bounds.items()}
+    return round(sum(span.size * means.get(span.partition, 0.0) for span in spans))
 
 
 def _asked(admin: Admin, wanted: Mapping[tuple[str, int], Any], isolation: str) -> dict[int, int]:

@@ -88,8 +88,9 @@ def _compact(store: Store, groups: list[tuple[LiveFile, ...]], table: Table | No
         return 0, 0
     schema = None if table is None else file_schema(table)
     made = [pickle.dumps(RewriteTask(store.storage, group, (), schema)) for group in groups]
-    files = [pickle.loads(answer) for answer in runner.run(rewrite_pickled, made)]
     removed = [file for group in groups for file in group]
+    runner.expect(sum(file.rows or 0 for file in removed), lambda: sum(file.size for file in removed))
+    files = [pickle.loads(answer) for answer in runner.run(rewrite_pickled, made)]
     store.commit(CommitNote(COMPACT), add=files, remove=removed, data_change=False)
     return len(removed), len(files)
 

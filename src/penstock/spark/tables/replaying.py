@@ -55,6 +55,7 @@ def replay_dead(loader: Loader) -> Replayed:
             offsets = piece.column("_offset")
             payloads[Span(partition, offsets[0].as_py(), offsets[-1].as_py() + 1)] = _stream(piece)
     report = LoadReport()
+    loader.expect(rows.num_rows, lambda: int(rows.nbytes))
     results = loader.run(list(payloads), report, payloads)
     stayed = _places(opened.dead.storage, [file for one in results for file in one.dead_files])
     gone = difference(_spans(rows), stayed)
