@@ -78,12 +78,12 @@ def test_a_change_counts_for_what_comes_after_it(broker: Broker, client: WireCli
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", "lz4"])
-def test_what_does_not_decompress_is_a_corrupt_message(broker: Broker, client: WireClient, kind: str) -> None:
+def test_what_does_not_decompress_is_an_invalid_record(broker: Broker, client: WireClient, kind: str) -> None:
     topic = make_topic(broker, configs={"compression.type": kind})
     for payload in (b"no gzip at all", compress(Codec.GZIP, b"x" * 500)[:-9]):
         batch = bytearray(HEADER_SIZE) + payload
         write_header(batch, 0, -1, Codec.GZIP, 0, BEGIN_MS, BEGIN_MS, -1, -1, -1, 1)
-        assert client.produce(topic, batch).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert client.produce(topic, batch).error_code == ErrorCode.INVALID_RECORD
     partition = broker.replicas.get(topic, 0)
     assert partition is not None
     assert call(broker, lambda: partition.log.log_end_offset) == 0

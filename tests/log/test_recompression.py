@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.log.log_stories import NOW_MS, ROOMY, base_offsets, batch_of, marker_of, open_new, reopen
 
-from penstock.log.errors import BatchTooLarge
+from penstock.log.errors import BatchTooLarge, InvalidBatch
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recompression import recompressed
 from penstock.log.settings import LogSettings
@@ -120,7 +120,7 @@ def test_a_batch_that_holds_less_than_it_says_is_not_stored_for_recovery_to_cut_
     files = SimulatedFiles()
     log = open_new(files, storing(Codec.NONE))
     put(log, batch_of())
-    with pytest.raises(CorruptBatch, match="records do not fit"):
+    with pytest.raises(InvalidBatch, match="records do not fit"):
         put(log, with_payload(compress(Codec.GZIP, b""), Codec.GZIP, 100))
     put(log, batch_of(1))
     log.close()

@@ -35,6 +35,7 @@ from penstock.broker.strays import SET_ASIDE, cluster_id_to_keep, set_strays_asi
 from penstock.broker.timed_workers import TimedWorkers
 from penstock.broker.topic_figures import TopicFigures
 from penstock.broker.upkeep import Timer, Upkeep
+from penstock.cluster.configs import MIN_INSYNC
 from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
 from penstock.cluster.errors import ClusterError
 from penstock.cluster.image import ClusterImage, diff
@@ -67,6 +68,8 @@ logger = logging.getLogger(__name__)
 
 METADATA_FOLDER: Final = ".metadata"
 _WORKER_THREADS = 4
+# Each may hold what the records of a request decompress to. They are not those of the syncs, lest these wait for them.
+_VALIDATION_THREADS = 2
 _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
 _RETRY_MS = 1_000
@@ -194,6 +197,12 @@ class Broker:
         self._follow_images()
         self._start_upkeep()
         self.is_ready = True
+        if self.settings.min_insync_replicas > 1:
+            logger.warning(
+                "%s is %d and this broker stands alone: writes with acks=all are rejected, except to topics that set 1",
+                MIN_INSYNC,
+                self.settings.min_insync_replicas,
+            )
 
     async def _start_clustered(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
         # Only here: it takes time to import.
@@ -281,6 +290,8 @@ class Broker:
             forget_life(self.files, self.settings.log_dirs)
         self.replicas = Replicas(logs, commits, broker_id=self.node_id, clock=self.clock, call_later=self.call_later)
         self._closers.append(self.replicas.close)
+        self.validators = self.world.workers(_VALIDATION_THREADS)
+        self._closers.append(self.validators.close)
         cleaner_workers = self.world.workers(1)
         self._closers.append(cleaner_workers.close)
         self.cleaner = LogCleaner(
@@ -346,7 +357,7 @@ class Broker:
         self.metrics.leaders.follow(lambda: self._count(self.replicas.led))
         figures = self._cluster_figures
         self.metrics.under_replicated_partitions.follow(lambda: figures(lambda each: each.under_replicated()))
-        self.metrics.under_min_isr_partitions.follow(lambda: figures(lambda each: each.under_min_isr()))
+        self.metrics.under_min_isr_partitions.follow(lambda: self._count(self._under_min_isr))
         self.metrics.active_controller.follow(lambda: figures(lambda each: each.is_controller()))
         self.metrics.offline_partitions.follow(lambda: figures(lambda each: each.offline_partitions()))
         self.metrics.replica_max_lag.follow(lambda: figures(lambda each: each.max_lag()))
@@ -476,6 +487,8 @@ class Broker:
         factor = settings.offsets_topic_replication_factor
         if self._clustering is None:
             factor = 1
+            # Whatever the broker demands of its topics: groups could store nothing otherwise.
+            configs[MIN_INSYNC] = "1"
         elif factor > len(self.cluster.image.brokers):
             # Made with fewer it would have fewer for good, because brokers start one after the other.
             raise TooFewBrokers(OFFSETS_TOPIC, factor, len(self.cluster.image.brokers))
@@ -556,6 +569,9 @@ class Broker:
             self._clustering.set_rates(self.settings)
 
     # --- figures
+
+    def _under_min_isr(self) -> Iterator[object]:
+        return (each for each in self.replicas.led() if each.insync_replicas < each.min_insync_replicas)
 
     def _count(self, things: Callable[[], Iterable[object]]) -> int | None:
         return sum(1 for _ in things()) if self.is_ready else None

@@ -1,7 +1,6 @@
-"""What a log takes from a client, and when an append begins a new segment: decisions on headers alone.
+"""Whether batches fit into a log, and when an append begins a new segment: decisions on headers alone.
 
-Rule: pure functions of settings, headers and the time. Records are looked into only where the topic demands it (a
-compacted one takes no record without a key).
+Pure functions of settings, headers and the time. What is in the batches is looked at by `validation`.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from penstock.log.errors import AppendTooLarge, BatchTooLarge, InvalidBatch, InvalidTimestamp
+from penstock.log.errors import AppendTooLarge, BatchTooLarge
 from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.settings import LogSettings
-from penstock.records import BatchHeader, Buffer, payload_of
-from penstock.records.kernel import count_null_keys
+from penstock.records import BatchHeader
 
 _INDEX_ENTRY_BYTES = 8
 
@@ -25,42 +23,6 @@ def check_sizes(settings: LogSettings, headers: Sequence[BatchHeader], total: in
             raise BatchTooLarge(header.size, limit)
     if total > settings.segment_bytes:
         raise AppendTooLarge(total, settings.segment_bytes)
-
-
-def check_client_batches(settings: LogSettings, batches: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
-    for header in headers:
-        if header.is_control:
-            raise InvalidBatch("a client may not write control batches")
-        if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
-            raise InvalidBatch(
-                f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
-            )
-        if header.producer_id >= 0 and len(headers) > 1:
-            raise InvalidBatch("an idempotent producer sends one batch a partition and request")
-        if settings.compacts:
-            _check_keys(batches, header)
-        if header.max_timestamp >= 0 and not settings.message_timestamp_append_time:
-            _check_timestamps(settings, header, now_ms)
-
-
-def _check_keys(batches: Buffer, header: BatchHeader) -> None:
-    plain, start, end = payload_of(batches, header)
-    if count_null_keys(plain, start, end, header.record_count):
-        raise InvalidBatch("a compacted topic takes only records with a key")
-
-
-def _check_timestamps(settings: LogSettings, header: BatchHeader, now_ms: int) -> None:
-    newest, oldest = header.max_timestamp, min(header.max_timestamp, header.base_timestamp)
-    if newest > now_ms + settings.message_timestamp_after_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {newest} is over message.timestamp.after.max.ms="
-            f"{settings.message_timestamp_after_max_ms} ahead of the broker's clock {now_ms}"
-        )
-    if oldest < now_ms - settings.message_timestamp_before_max_ms:
-        raise InvalidTimestamp(
-            f"timestamp {oldest} is over message.timestamp.before.max.ms="
-            f"{settings.message_timestamp_before_max_ms} behind the broker's clock {now_ms}"
-        )
 
 
 def must_roll(

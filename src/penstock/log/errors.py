@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class LogError(Exception):
@@ -20,7 +21,14 @@ class OffsetOutOfRange(LogError):
 
 
 class InvalidBatch(LogError):
-    """A batch that is whole and undamaged, but not one that this log takes."""
+    """A batch that is whole and undamaged, but not one that this log takes.
+
+    `record_errors` are the records at fault, if it is not the batch as such: their numbers and what is wrong.
+    """
+
+    def __init__(self, message: str, record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
 
 
 class BatchTooLarge(InvalidBatch):
@@ -42,7 +50,7 @@ class AppendTooLarge(InvalidBatch):
 
 
 class InvalidTimestamp(InvalidBatch):
-    """A batch whose timestamp is too far from the broker's clock."""
+    """A batch with a timestamp that is too far from the broker's clock, or of a type that no client may set."""
 
 
 class NonMonotonicOffsets(LogError):

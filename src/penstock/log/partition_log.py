@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.log import closing
-from penstock.log.append_checks import check_client_batches, check_sizes, must_roll
+from penstock.log.append_checks import check_sizes, must_roll
 from penstock.log.checkpoints import atomic_write
 from penstock.log.damage import LogDamage, forget_note, write_note
 from penstock.log.durability import Durability
@@ -47,6 +47,7 @@ from penstock.log.settings import LogSettings
 from penstock.log.sweeping import segment_files
 from penstock.log.sync_failures import note_failed_sync
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
+from penstock.log.validation import Validated, validate, writable
 from penstock.records import (
     BatchHeader,
     Buffer,
@@ -209,8 +210,10 @@ class PartitionLog:
 
     # --- append
 
-    def append(self, batches: Buffer, *, leader_epoch: int, now_ms: int, from_client: bool = True) -> Appended:
-        """A leader's append: check, give offsets, write.
+    def append(
+        self, batches: Buffer | Validated, *, leader_epoch: int, now_ms: int, from_client: bool = True
+    ) -> Appended:
+        """A leader's append: check, give offsets, write. What a client sent may have been validated before.
 
         A log that ends at 100 and a batch of three records: they get 100 to 102, and the log ends at 103.
         """
@@ -218,34 +221,36 @@ class PartitionLog:
             self._require_end()
         if leader_epoch < self.epochs.latest_epoch:
             raise StaleEpoch(self.epochs.latest_epoch, leader_epoch)
-        found = scan(batches)
-        if found.problem is not None or not found.headers:
-            raise CorruptBatch(found.problem or "no batch at all", found.end)
+        if not isinstance(batches, Validated):
+            batches = validate(self.settings, batches, now_ms) if from_client else self._own(batches)
+        data, found = batches.batches, batches.found
         headers = found.headers
-        check_sizes(self.settings, headers, found.end)
-        if from_client:
-            check_client_batches(self.settings, batches, headers, now_ms)
         if headers[0].producer_id >= 0 and not headers[0].is_control:
             verdict = self.producers.check(headers[0], from_client=from_client)
             if verdict.is_duplicate:
                 stamped = verdict.timestamp_ms if self.settings.message_timestamp_append_time else NO_APPEND_TIME
                 return Appended(verdict.base_offset, verdict.last_offset, stamped, is_duplicate=True)
         elif headers[0].is_control:
-            self._check_markers(batches, headers)
-        if self.settings.compression_codec is not None:
-            batches, found = recompressed(self.settings, batches, found)
-            headers = found.headers
-        if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
-            batches = bytearray(batches)
+            self._check_markers(data, headers)
         append_time_ms = NO_APPEND_TIME
         if self.settings.message_timestamp_append_time and from_client:
             append_time_ms = now_ms
             for header in headers:
-                stamp_append_time(batches, header, now_ms)
+                stamp_append_time(data, header, now_ms)
         base_offset = self.active.next_offset
-        assign_offsets(batches, headers, base_offset, leader_epoch)
-        self._write(batches, headers, found.end, now_ms)
+        assign_offsets(data, headers, base_offset, leader_epoch)
+        self._write(data, headers, found.end, now_ms)
         return Appended(base_offset, headers[-1].last_offset, append_time_ms)
+
+    def _own(self, batches: Buffer) -> Validated:
+        """Batches that this broker made itself."""
+        found = scan(batches)
+        if found.problem is not None or not found.headers:
+            raise CorruptBatch(found.problem or "no batch at all", found.end)
+        check_sizes(self.settings, found.headers, found.end)
+        if self.settings.compression_codec is not None:
+            batches, found = recompressed(self.settings, batches, found)
+        return Validated(writable(batches), found)
 
     def append_as_follower(self, batches: Buffer, *, now_ms: int) -> Appended | None:
         """Append batches as another log holds them, offsets and epochs included; None if there is no whole one.

@@ -27,6 +27,7 @@ from penstock.records import (
     Codec,
     CorruptBatch,
     Scan,
+    TooLarge,
     payload_of,
     scan,
 )
@@ -38,8 +39,18 @@ _GROWTH: Final = 16
 _LEAST_LIMIT: Final = 16 * 1024 * 1024
 
 
-def recompressed(settings: LogSettings, batches: Buffer, found: Scan) -> tuple[Buffer, Scan]:
+def needs_recompression(settings: LogSettings, headers: Sequence[BatchHeader]) -> bool:
+    """Whether the topic wants one of the batches compressed another way."""
+    codec = settings.compression_codec
+    return codec is not None and any(_differs(header, codec) for header in headers)
+
+
+def recompressed(
+    settings: LogSettings, batches: Buffer, found: Scan, payloads: Sequence[tuple[Buffer, int, int]] | None = None
+) -> tuple[Buffer, Scan]:
     """The batches with the topic's codec, and what a scan finds in them; both as they were if none has another.
+
+    `payloads` are the batches' records, if somebody has decompressed them already.
 
     CorruptBatch if a batch cannot be decompressed or holds less than its header says; TooLarge or BatchTooLarge if it
     grows beyond what the topic takes.
@@ -48,9 +59,13 @@ def recompressed(settings: LogSettings, batches: Buffer, found: Scan) -> tuple[B
     if codec is None or not any(_differs(header, codec) for header in found.headers):
         return batches, found
     whole = bytearray()
-    for header in found.headers:
+    for number, header in enumerate(found.headers):
         if _differs(header, codec):
-            whole += _batch(settings, batches, header, codec)
+            limit = _limit(settings, codec)
+            plain, start, end = payload_of(batches, header, limit) if payloads is None else payloads[number]
+            if end - start > limit:
+                raise TooLarge("what the batch decompresses to", limit)
+            whole += _batch(settings, memoryview(plain)[start:end], header, codec)
         else:
             whole += memoryview(batches)[header.position : header.end]
     result = scan(whole)
@@ -64,10 +79,9 @@ def _differs(header: BatchHeader, codec: int) -> bool:
     return header.codec != codec and not header.is_control
 
 
-def _batch(settings: LogSettings, batches: Buffer, header: BatchHeader, codec: int) -> bytearray:
-    plain, start, end = payload_of(batches, header, _limit(settings, codec))
+def _batch(settings: LogSettings, plain: Buffer, header: BatchHeader, codec: int) -> bytearray:
     batch = bytearray(HEADER_SIZE)
-    batch += compress(codec, memoryview(plain)[start:end], settings.compression_level)
+    batch += compress(codec, plain, settings.compression_level)
     write_header(
         batch, header.base_offset, header.leader_epoch, header.attributes & ~_CODEC_BITS | codec,
         header.last_offset_delta, header.base_timestamp, header.max_timestamp, header.producer_id,

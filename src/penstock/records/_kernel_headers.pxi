@@ -220,22 +220,31 @@ def assign_offsets(buffer, headers, int64_t offset, int32_t leader_epoch):
 
 def stamp_append_time(buffer, header, int64_t now_ms):
     """Turn a batch in place into one stamped with the broker's time: attribute, max timestamp, checksum."""
+    stamp(buffer, as_header(header), now_ms, True)
+
+
+def stamp_create_time(buffer, header, int64_t max_timestamp):
+    """Turn a batch in place into one stamped by its producer, the last at `max_timestamp`."""
+    stamp(buffer, as_header(header), max_timestamp, False)
+
+
+cdef int stamp(buffer, BatchHeader batch, int64_t max_timestamp, bint by_broker) except -1:
     cdef Py_buffer view
     cdef uint8_t *p
-    cdef BatchHeader batch = as_header(header)
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
         if batch.position < 0 or batch.size < HEADER or batch.position > view.len - batch.size:
             raise ValueError(f"batch at {batch.position} is outside of a buffer of {view.len} bytes")
         p = <uint8_t *>view.buf + batch.position
-        batch.attributes = batch.attributes | 8
-        batch.max_timestamp = now_ms
+        batch.attributes = batch.attributes | 8 if by_broker else batch.attributes & ~8
+        batch.max_timestamp = max_timestamp
         put16(p + 21, batch.attributes)
-        put64(p + 35, <uint64_t>now_ms)
+        put64(p + 35, <uint64_t>max_timestamp)
         batch.crc = checksum(p + CRC_START, batch.size - CRC_START)
         put32(p + 17, batch.crc)
     finally:
         PyBuffer_Release(&view)
+    return 0
 
 
 cdef inline BatchHeader as_header(object candidate):

@@ -2,8 +2,8 @@
 
 Rule: it exists so that Penstock runs where nothing can be compiled, and so that the kernel has something to be
 compared with. `_kernel.pyx` explains the layout of the bytes; what is said there holds here. Each part of the
-kernel has its counterpart: headers, records (encode and decode), columns, compaction; for clients rows, partitions,
-producing, lanes, consuming.
+kernel has its counterpart: headers, records (encode and decode), columns, compaction, validation; for clients
+rows, partitions, producing, lanes, consuming.
 """
 
 from penstock.records.twin_bytes import Buffer, RecordTuple
@@ -16,6 +16,7 @@ from penstock.records.twin_headers import (
     assign_offsets,
     scan,
     stamp_append_time,
+    stamp_create_time,
     write_header,
 )
 from penstock.records.twin_lanes import Callbacks, Lane, Moment, Ticket, TopicLanes
@@ -23,8 +24,19 @@ from penstock.records.twin_partitions import murmur2, partition_rows
 from penstock.records.twin_producing import BatchBuilder, encode_columns
 from penstock.records.twin_records import Record, decode_records, encode_records
 from penstock.records.twin_rows import BytesSource, ColumnRows, HeaderSource, NumberSource
+from penstock.records.twin_validation import (
+    RECORD_OUT_OF_PLACE,
+    RECORD_OUT_OF_TIME,
+    RECORD_WITHOUT_KEY,
+    UNREADABLE_RECORD,
+    validate_records,
+)
 
 __all__ = [
+    "RECORD_OUT_OF_PLACE",
+    "RECORD_OUT_OF_TIME",
+    "RECORD_WITHOUT_KEY",
+    "UNREADABLE_RECORD",
     "BatchBuilder",
     "BatchHeader",
     "Buffer",
@@ -57,5 +69,7 @@ __all__ = [
     "partition_rows",
     "scan",
     "stamp_append_time",
+    "stamp_create_time",
+    "validate_records",
     "write_header",
 ]

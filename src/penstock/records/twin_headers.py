@@ -240,13 +240,23 @@ def assign_offsets(buffer: Buffer, headers: Iterable[BatchHeader], offset: int, 
 def stamp_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> None:
     """Turn a batch in place into one stamped with the broker's time: attribute, max timestamp, checksum."""
     check_header(header)
+    _stamp(buffer, header, header.attributes | 8, now_ms)
+
+
+def stamp_create_time(buffer: Buffer, header: BatchHeader, max_timestamp: int) -> None:
+    """Turn a batch in place into one stamped by its producer, the last at `max_timestamp`."""
+    check_header(header)
+    _stamp(buffer, header, header.attributes & ~8, max_timestamp)
+
+
+def _stamp(buffer: Buffer, header: BatchHeader, attributes: int, max_timestamp: int) -> None:
     view = writable(buffer)
     if header.position < 0 or header.size < HEADER_SIZE or header.position > len(view) - header.size:
         raise ValueError(f"batch at {header.position} is outside of a buffer of {len(view)} bytes")
-    header.attributes |= 8
-    header.max_timestamp = now_ms
-    _ATTRIBUTES.pack_into(view, header.position + 21, header.attributes)
-    _MAX_TIMESTAMP.pack_into(view, header.position + 35, now_ms)
+    header.attributes = attributes
+    header.max_timestamp = max_timestamp
+    _ATTRIBUTES.pack_into(view, header.position + 21, attributes)
+    _MAX_TIMESTAMP.pack_into(view, header.position + 35, max_timestamp)
     header.crc = crc32c(view[header.position + CRC_START : header.position + header.size])
     _CRC.pack_into(view, header.position + 17, header.crc)
 

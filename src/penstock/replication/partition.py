@@ -24,6 +24,7 @@ from penstock.cluster.layout import NO_LEADER
 from penstock.log.errors import LogError, RecordsTruncated
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
+from penstock.log.validation import Validated
 from penstock.records import Buffer
 from penstock.replication.commit_waiters import NEVER_MS, CommitWaiters, Done
 from penstock.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
@@ -226,7 +227,9 @@ class Partition:
 
     # --- a leader's
 
-    def append(self, records: Buffer, now_ms: int, *, from_client: bool = True, is_waited_for: bool = True) -> Appended:
+    def append(
+        self, records: Buffer | Validated, now_ms: int, *, from_client: bool = True, is_waited_for: bool = True
+    ) -> Appended:
         """Append as the leader; what the log raises passes through. NotLeaderError, NotEnoughReplicas.
 
         `is_waited_for`: somebody will wait for the commit, so there must be enough replicas, and the sync is urgent.
@@ -235,17 +238,18 @@ class Partition:
         if leadership is None:
             raise NotLeaderError(self.topic, self.index)
         log = self.log
+        data = records.batches if isinstance(records, Validated) else records
         if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
             if from_client:
                 self._refusals = self._refusals or Refusals()
-                self._refusals.add(records, log.producers, now_ms)
+                self._refusals.add(data, log.producers, now_ms)
             raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
         if self._refusals:
-            self._refusals.check(records, log.producers, now_ms)
+            self._refusals.check(data, log.producers, now_ms)
         appended = log.append(records, leader_epoch=leadership.epoch, now_ms=now_ms, from_client=from_client)
         end = appended.last_offset + 1
         if not appended.is_duplicate:
-            size = len(records)
+            size = len(data)
             self._watchers.appended(end, size)
             # Before the sync is asked for, which may be done here: followers can copy meanwhile.
             self._watchers.tell_end(self, size)

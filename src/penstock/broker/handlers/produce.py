@@ -1,25 +1,35 @@
 """Produce: appending record batches to partitions.
 
 Each partition succeeds or fails by itself. With acks=0 nothing is answered (the connection ends if records are
-refused), with 1 as soon as the records are in the leader's log, with all when they are durable on as many replicas as
+rejected), with 1 as soon as the records are in the leader's log, with all when they are durable on as many replicas as
 the topic demands; with any of them, what fills `flush.messages` waits for its sync. The answer waits for the slowest
 partition, and the connection goes on meanwhile.
+
+Records are validated before they are appended (`log.validation`). What is small is validated at once. A batch that
+would hold up the event loop is validated on another thread, and the partitions that follow it in the request, and the
+requests that follow on the connection, wait: what a producer sends is appended in the order in which it was sent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
 from penstock.broker.request import Answer, EndConnection, Request
 from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes, why_missing
-from penstock.log.errors import LogError
-from penstock.log.partition_log import Appended
-from penstock.records import Buffer, Codec, UnsupportedCodec
+from penstock.log.errors import InvalidBatch, LogError
+from penstock.log.settings import LogSettings
+from penstock.log.validation import Budget, LongValidation, Validated, validate
+from penstock.records import Buffer, Codec, TooLarge, UnsupportedCodec
 from penstock.records.conversion import upconvert
+from penstock.replication.errors import NotLeaderError
 from penstock.replication.partition import Partition
+from penstock.runtime.workers import Outcome, WorkersError
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -36,102 +46,155 @@ ALL: Final = -1
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
 _TELLS_LEADERS = 10
+_TRANSACTIONAL_BIT = 16
+# Messages of old clients are converted one by one: 3 us each, of 26 bytes at least.
+_LOOP_CONVERTED_BYTES = 16 * 1024
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: ProduceRequest = request.message
-    acks = message.acks
-    response = ProduceResponse()
-    waiting = _Waiting(broker, request, response, answer)
-    for topic in message.topic_data:
-        outcomes = TopicProduceResponse(name=topic.name)
-        response.responses.append(outcomes)
-        for data in topic.partition_data:
-            outcome = PartitionProduceResponse(index=data.index)
-            outcomes.partition_responses.append(outcome)
-            if acks not in (0, 1, ALL):
-                reason = f"acks={acks} is not 0, 1 or -1 (all)"
-                waiting.refuse(outcome, ErrorCode.INVALID_REQUIRED_ACKS, reason)
-                continue
-            partition = broker.replicas.get(topic.name, data.index)
-            if partition is None:
-                waiting.refuse(outcome, why_missing(broker, topic.name, data.index), None)
-                continue
-            try:
-                appended, size = _append(partition, data, acks, request)
-            except EXPECTED as error:
-                waiting.refuse(outcome, error_code_of(error), str(error))
-                continue
-            if not appended.is_duplicate:
-                records = appended.last_offset - appended.base_offset + 1
-                broker.topic_figures(topic.name).produced(size, records)
-            outcome.base_offset = appended.base_offset
-            outcome.log_append_time_ms = appended.append_time_ms
-            outcome.log_start_offset = partition.log.log_start_offset
-            end = appended.last_offset + 1
-            if acks == ALL:
-                broker.replicas.when_committed(partition, end, message.timeout_ms, waiting.one_more(outcome))
-            elif partition.log.flush_count_reached:
-                broker.replicas.when_durable(partition, end, waiting.one_more(outcome))
-    if acks == 0:
-        _end_if_refused(response)
-        answer(None)
-    else:
-        waiting.release()
+    produce = _Produce(broker, request, answer)
+    if message.acks not in (0, 1, ALL):
+        produce.reject_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={message.acks} is not 0, 1 or -1 (all)")
+    produce.run()
 
 
-def _end_if_refused(response: ProduceResponse) -> None:
-    """Who wants no answer notices only this way that its records go nowhere, and asks again who leads."""
-    for topic in response.responses:
-        for outcome in topic.partition_responses:
-            if outcome.error_code != ErrorCode.NONE:
-                where = f"{topic.name}-{outcome.index}"
-                raise EndConnection(f"records for {where} with acks=0 refused: {outcome.error_message or 'unknown'}")
+class _Produce:
+    """One request: its partitions are appended one after another, and the answer leaves when all are committed or
+    have failed.
+    """
 
+    __slots__ = (
+        "_answer", "_broker", "_budget", "_has_refusals", "_is_deferred", "_left", "_parts", "_request", "_response",
+    )  # fmt: skip
 
-def _append(partition: Partition, data: PartitionProduceData, acks: int, request: Request) -> tuple[Appended, int]:
-    records = _as_batches(data, partition, request.version)
-    return partition.append(records, request.now_ms, is_waited_for=acks == ALL), len(records)
-
-
-def _as_batches(data: PartitionProduceData, partition: Partition, version: int) -> Buffer:
-    """The records as magic 2: as they came, but for those of old clients."""
-    records = data.records
-    if records is None or not isinstance(records, (bytes, bytearray, memoryview)):
-        return b""
-    if len(records) > _ATTRIBUTES_POSITION:
-        if records[_MAGIC_POSITION] < 2:
-            # What it grows to is bounded by what the log would take.
-            limit = max(partition.log.settings.max_message_bytes, len(records)) * 16
-            return bytearray(upconvert(records, limit=limit))
-        if version < 7 and records[_ATTRIBUTES_POSITION] & 7 == Codec.ZSTD:
-            raise UnsupportedCodec("zstd needs Produce version 7 or higher")
-    return records
-
-
-class _Waiting:
-    """An answer that leaves when every partition is committed or has failed."""
-
-    __slots__ = ("_answer", "_broker", "_has_refusals", "_left", "_request", "_response")
-
-    def __init__(self, broker: Broker, request: Request, response: ProduceResponse, answer: Answer) -> None:
+    def __init__(self, broker: Broker, request: Request, answer: Answer) -> None:
         self._broker = broker
         self._request = request
-        self._response = response
+        self._response = ProduceResponse()
         self._answer = answer
+        self._budget = Budget()
+        self._parts = _parts(request.message, self._response)
         self._has_refusals = False
-        self._left = 1  # the handler itself, until all partitions are appended
+        self._is_deferred = False  # whether the connection's later requests wait for this one
+        self._left = 1  # the request itself, until all partitions are appended
+
+    def run(self) -> None:
+        """Append partitions until all are, or one must be validated elsewhere first; then this is called again."""
+        broker, request = self._broker, self._request
+        for topic, data, outcome in self._parts:
+            partition = broker.replicas.get(topic, data.index)
+            if partition is None:
+                self.refuse(outcome, why_missing(broker, topic, data.index), None)
+                continue
+            try:
+                if partition.leadership is None:
+                    raise NotLeaderError(topic, data.index)
+                prepared = _prepared(data, request, partition.log.settings, self._budget, on_loop=True)
+                self._append(topic, partition, prepared, outcome)
+            except EXPECTED as error:
+                self._refuse_for(outcome, error)
+            except LongValidation:
+                if self._defer(topic, partition, data, outcome):
+                    return
+        self._finish()
+
+    def _append(self, topic: str, partition: Partition, prepared: Validated, outcome: PartitionProduceResponse) -> None:
+        broker, message = self._broker, self._request.message
+        if _is_transactional(prepared):
+            self.refuse(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+            return
+        acks = message.acks
+        appended = partition.append(prepared, self._request.now_ms, is_waited_for=acks == ALL)
+        if not appended.is_duplicate:
+            records = appended.last_offset - appended.base_offset + 1
+            broker.topic_figures(topic).produced(prepared.found.end, records)
+        outcome.base_offset = appended.base_offset
+        outcome.log_append_time_ms = appended.append_time_ms
+        outcome.log_start_offset = partition.log.log_start_offset
+        end = appended.last_offset + 1
+        if acks == ALL:
+            broker.replicas.when_committed(partition, end, message.timeout_ms, self.one_more(outcome))
+        elif partition.log.flush_count_reached:
+            broker.replicas.when_durable(partition, end, self.one_more(outcome))
+
+    # --- what takes long
+
+    def _defer(
+        self, topic: str, partition: Partition, data: PartitionProduceData, outcome: PartitionProduceResponse
+    ) -> bool:
+        """Validate on another thread, and go on from there; whether that was begun."""
+        work = partial(_prepared, data, self._request, partition.log.settings, self._budget, on_loop=False)
+        try:
+            self._broker.validators.run(work, partial(self._validated, topic, partition, outcome))
+        except WorkersError as error:
+            self.refuse(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records were not validated: {error}")
+            return False
+        if not self._is_deferred:
+            self._is_deferred = True
+            if self._request.channel is not None:
+                self._request.channel.mute()
+        return True
+
+    def _validated(
+        self, topic: str, partition: Partition, outcome: PartitionProduceResponse, validated: Outcome[Validated]
+    ) -> None:
+        try:
+            self._append(topic, partition, validated.result(), outcome)
+        except EXPECTED as error:
+            self._refuse_for(outcome, error)
+        except Exception as error:  # noqa: BLE001 - the request must be answered, whatever it is
+            self.refuse(outcome, error_code_of(error), str(error))
+        self.run()
+
+    def _finish(self) -> None:
+        if self._request.message.acks == 0:
+            self._end_if_refused()
+            self._answer(None)
+        else:
+            self.release()
+        if self._is_deferred and self._request.channel is not None:
+            self._request.channel.unmute()
+
+    def _end_if_refused(self) -> None:
+        """Who wants no answer notices only this way that its records go nowhere, and asks again who leads."""
+        if not self._has_refusals:
+            return
+        for topic in self._response.responses:
+            for outcome in topic.partition_responses:
+                if outcome.error_code != ErrorCode.NONE:
+                    where, why = f"{topic.name}-{outcome.index}", outcome.error_message or "unknown"
+                    error = EndConnection(f"records for {where} with acks=0 rejected: {why}")
+                    if not self._is_deferred:
+                        raise error
+                    if self._request.channel is not None:
+                        self._request.channel.end(error)
+                    return
+
+    # --- the answer
 
     def one_more(self, outcome: PartitionProduceResponse) -> _Part:
         """One more to wait for: what to call when it is committed, or cannot be."""
         self._left += 1
         return _Part(self, outcome)
 
+    def reject_all(self, code: ErrorCode, reason: str) -> None:
+        for _, _, outcome in self._parts:
+            self.refuse(outcome, code, reason)
+
     def refuse(self, outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
         self._has_refusals = True
         outcome.error_code = code
         outcome.base_offset = -1
         outcome.error_message = reason
+
+    def _refuse_for(self, outcome: PartitionProduceResponse, error: BaseException) -> None:
+        self.refuse(outcome, error_code_of(error), str(error))
+        if isinstance(error, InvalidBatch) and error.record_errors:
+            outcome.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+                for index, reason in error.record_errors
+            ]
 
     def release(self) -> None:
         self._left -= 1
@@ -144,16 +207,70 @@ class _Waiting:
 class _Part:
     """One partition's part in the waiting."""
 
-    __slots__ = ("_outcome", "_waiting")
+    __slots__ = ("_outcome", "_produce")
 
-    def __init__(self, waiting: _Waiting, outcome: PartitionProduceResponse) -> None:
-        self._waiting = waiting
+    def __init__(self, produce: _Produce, outcome: PartitionProduceResponse) -> None:
+        self._produce = produce
         self._outcome = outcome
 
     def __call__(self, error: LogError | None) -> None:
         if error is not None:
-            self._waiting.refuse(self._outcome, error_code_of(error), str(error))
-        self._waiting.release()
+            self._produce.refuse(self._outcome, error_code_of(error), str(error))
+        self._produce.release()
+
+
+def _parts(
+    message: ProduceRequest, response: ProduceResponse
+) -> Iterator[tuple[str, PartitionProduceData, PartitionProduceResponse]]:
+    """The partitions of a request, each with its place in the response."""
+    for topic in message.topic_data:
+        outcomes = TopicProduceResponse(name=topic.name)
+        response.responses.append(outcomes)
+        for data in topic.partition_data:
+            outcome = PartitionProduceResponse(index=data.index)
+            outcomes.partition_responses.append(outcome)
+            yield topic.name, data, outcome
+
+
+def _prepared(
+    data: PartitionProduceData, request: Request, settings: LogSettings, budget: Budget, *, on_loop: bool
+) -> Validated:
+    """The records as the log takes them, on whichever thread. LongValidation if `on_loop` and it would take long."""
+    records = _as_batches(data, settings, request.version, on_loop=on_loop)
+    return validate(settings, records, request.now_ms, budget, on_loop=on_loop)
+
+
+def _as_batches(data: PartitionProduceData, settings: LogSettings, version: int, *, on_loop: bool) -> Buffer:
+    """The records as magic 2: as they came, but for those of old clients."""
+    records = data.records
+    if records is None or not isinstance(records, (bytes, bytearray, memoryview)):
+        return b""
+    if len(records) > _ATTRIBUTES_POSITION:
+        if records[_MAGIC_POSITION] < 2:
+            return _converted(records, settings, on_loop=on_loop)
+        if version < 7 and records[_ATTRIBUTES_POSITION] & 7 == Codec.ZSTD:
+            raise UnsupportedCodec("zstd needs Produce version 7 or higher")
+    return records
+
+
+def _converted(records: Buffer, settings: LogSettings, *, on_loop: bool) -> bytearray:
+    if not on_loop:
+        # What it grows to is bounded by what the log would take.
+        return bytearray(upconvert(records, limit=max(settings.max_message_bytes, len(records)) * 16))
+    if len(records) > _LOOP_CONVERTED_BYTES:
+        raise LongValidation
+    try:
+        return bytearray(upconvert(records, limit=4 * _LOOP_CONVERTED_BYTES))
+    except TooLarge:
+        raise LongValidation from None
+
+
+def _is_transactional(prepared: Validated) -> bool:
+    """Such a batch holds the last stable offset until its transaction ends, and here is nobody yet who would end it."""
+    headers = prepared.found.headers
+    if len(headers) == 1:
+        return bool(headers[0].attributes & _TRANSACTIONAL_BIT)
+    return any(header.is_transactional for header in headers)
 
 
 def _tell_leaders(broker: Broker, response: ProduceResponse) -> None:

@@ -1,0 +1,206 @@
+"""What a leader takes from a client: whole batches whose every record a consumer can read.
+
+A log holds what it was given, so what is wrong with a batch is found here or by every consumer. The checks are those
+of Kafka's LogValidator: checksum, sizes, a record for each offset, offset deltas 0, 1, 2, lengths that add up, a
+payload that can be decompressed, timestamps near the broker's clock, keys where the topic is compacted. A batch is
+taken or rejected as a whole; the error names the records that are at fault. Followers copy what a leader took and look
+at checksums only.
+
+Decompression makes work out of few bytes: a megabyte of gzip may hold a gigabyte. So a request has a `Budget`. What is
+small is validated on the event loop; where a batch is not, `LongValidation` is raised, and the caller validates it
+on another thread. `validate` depends on its arguments alone, and no object of the log is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.log.append_checks import check_sizes
+from penstock.log.errors import InvalidBatch, InvalidTimestamp
+from penstock.log.recompression import needs_recompression, recompressed
+from penstock.log.settings import LogSettings
+from penstock.records import (
+    DEFAULT_DECOMPRESSED_LIMIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    Buffer,
+    CorruptBatch,
+    Payload,
+    Scan,
+    TooLarge,
+    payload_of,
+    scan,
+)
+from penstock.records.kernel import (
+    RECORD_OUT_OF_PLACE,
+    RECORD_OUT_OF_TIME,
+    RECORD_WITHOUT_KEY,
+    stamp_create_time,
+    validate_records,
+)
+
+LOOP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one request that are looked at on the event loop: at ten nanoseconds a record of seven bytes, 6 ms."""
+LOOP_PACKED_BYTES: Final = 64 * 1024
+"""A compressed batch of more bytes is not tried on the event loop."""
+LOOP_PLAIN_BYTES: Final = 256 * 1024
+"""What a compressed batch may hold to be validated on the event loop: 1 ms of gzip."""
+LOOP_REQUEST_PLAIN_BYTES: Final = 1024 * 1024
+"""What all compressed batches of one request may hold to be validated on the event loop."""
+LOOP_RECOMPRESSED_BYTES: Final = 16 * 1024
+"""Batches of more bytes are not compressed on the event loop."""
+RECORD_ERRORS: Final = 1_000
+"""Records that one response names as being at fault; a request of a megabyte could have a million of them."""
+
+_CODEC_BITS = 7
+_APPEND_TIME_BIT = 8
+_UNUSUAL_BITS = _APPEND_TIME_BIT | 32  # control batches
+_INT64_MAX = 2**63 - 1
+_ANY_TIME = -_INT64_MAX - 1, _INT64_MAX
+
+
+class LongValidation(Exception):
+    """Validating would hold up the event loop: it is to be done on another thread."""
+
+
+class Budget:
+    """What may be spent on one request: on the event loop, and in all."""
+
+    # Of the class until something is spent: most requests are small.
+    loop_bytes = LOOP_BYTES
+    loop_plain_bytes = LOOP_REQUEST_PLAIN_BYTES
+    decompressed_bytes = DEFAULT_DECOMPRESSED_LIMIT
+    record_errors = RECORD_ERRORS
+
+
+class Validated:
+    """Batches that a log may take, and what a scan finds in them. The buffer may be changed in place."""
+
+    __slots__ = ("batches", "found")
+
+    def __init__(self, batches: Buffer, found: Scan) -> None:
+        self.batches = batches
+        self.found = found
+
+
+def validate(
+    settings: LogSettings, batches: Buffer, now_ms: int, budget: Budget | None = None, *, on_loop: bool = False
+) -> Validated:
+    """A client's batches as the log takes them: checked, compressed as the topic wants it, in a writable buffer.
+
+    CorruptBatch for bytes that are not whole batches, InvalidBatch and its kinds for what this log does not take,
+    TooLarge for what decompresses to more than is left of the budget, LongValidation if `on_loop`.
+    """
+    if budget is None:
+        budget = Budget()
+    size = len(batches)
+    if on_loop:
+        if size > budget.loop_bytes:
+            raise LongValidation
+        budget.loop_bytes -= size
+    found = scan(batches)
+    headers = found.headers
+    if found.problem is not None or not headers:
+        raise CorruptBatch(found.problem or "no batch at all", found.end)
+    check_sizes(settings, headers, size)
+    batches = writable(batches)
+    is_stamped = settings.message_timestamp_append_time
+    earliest, latest = _ANY_TIME if is_stamped else _timestamps(settings, now_ms)
+    needs_keys = settings.compacts
+    recompresses = settings.compression_codec is not None and needs_recompression(settings, headers)
+    if recompresses and on_loop and size > LOOP_RECOMPRESSED_BYTES:
+        raise LongValidation
+    plain: Buffer
+    payloads: list[tuple[Buffer, int, int]] = []
+    first = 0  # the number of the batch's first record among all
+    for header in headers:
+        attributes, count = header.attributes, header.record_count
+        if attributes & _UNUSUAL_BITS or count != header.last_offset_delta + 1 or len(headers) > 1:
+            _check_header(header, is_stamped, len(headers))
+        if attributes & _CODEC_BITS:
+            plain, start, end = _unpacked(batches, header, budget, on_loop)
+        else:
+            plain, start, end = batches, header.position + HEADER_SIZE, header.position + header.size
+        try:
+            newest, faults = validate_records(
+                plain, start, end, count, header.base_timestamp, earliest, latest, needs_keys, budget.record_errors
+            )
+        except CorruptBatch as error:
+            raise InvalidBatch(error.reason) from None
+        if faults:
+            budget.record_errors = max(0, budget.record_errors - len(faults))
+            raise _error_of(faults, first, header, earliest, latest)
+        if (newest != header.max_timestamp or attributes & _APPEND_TIME_BIT) and not is_stamped:
+            # Retention and lookups by time go by the header.
+            stamp_create_time(batches, header, newest)
+        if recompresses:
+            payloads.append((plain, start, end))
+        first += count
+    if recompresses:
+        batches, found = recompressed(settings, batches, found, payloads)
+    return Validated(batches, found)
+
+
+def writable(batches: Buffer) -> bytearray | memoryview:
+    """The same bytes where offsets can be written into them."""
+    if isinstance(batches, memoryview) and not batches.readonly:
+        return batches
+    return batches if isinstance(batches, bytearray) else bytearray(batches)
+
+
+def _timestamps(settings: LogSettings, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest timestamp that a record may have."""
+    latest = now_ms + settings.message_timestamp_after_max_ms
+    return now_ms - settings.message_timestamp_before_max_ms, latest if latest < _INT64_MAX else _INT64_MAX
+
+
+def _check_header(header: BatchHeader, is_stamped: bool, batches: int) -> None:
+    if header.is_control:
+        raise InvalidBatch("a client may not write control batches")
+    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidBatch(
+            f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
+        )
+    if header.producer_id >= 0 and batches > 1:
+        raise InvalidBatch("an idempotent producer sends one batch a partition and request")
+    if is_stamped and header.timestamp_type == LOG_APPEND_TIME:
+        raise InvalidTimestamp("only a broker may set the timestamp type LogAppendTime")
+
+
+def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: bool) -> Payload:
+    """The records of a compressed batch; what they take is taken from the budget."""
+    limit = budget.decompressed_bytes
+    if on_loop:
+        if header.size > LOOP_PACKED_BYTES:
+            raise LongValidation
+        limit = min(limit, budget.loop_plain_bytes, LOOP_PLAIN_BYTES)
+    try:
+        payload = payload_of(batches, header, limit)
+    except TooLarge:
+        if limit < budget.decompressed_bytes:
+            raise LongValidation from None
+        raise
+    except CorruptBatch as error:
+        # The checksum was right: to send it again would not help, and CorruptBatch says that it would.
+        raise InvalidBatch(f"the batch cannot be decompressed: {error.reason}") from None
+    budget.decompressed_bytes -= payload.end
+    budget.loop_plain_bytes -= payload.end
+    return payload
+
+
+def _error_of(
+    faults: Sequence[tuple[int, int]], first: int, header: BatchHeader, earliest: int, latest: int
+) -> InvalidBatch:
+    reasons = {
+        RECORD_WITHOUT_KEY: "a compacted topic takes only records with a key",
+        RECORD_OUT_OF_TIME: f"the timestamp is not within {earliest} to {latest}, which is what the broker's clock, "
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
+        RECORD_OUT_OF_PLACE: "the offset delta is not the record's number in the batch",
+    }
+    errors = tuple((first + index, reasons.get(problem, "the record does not parse")) for index, problem in faults)
+    kind = InvalidTimestamp if any(problem == RECORD_OUT_OF_TIME for _, problem in faults) else InvalidBatch
+    index, reason = errors[0]
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return kind(f"record {index} of {header.record_count} is rejected: {reason}{more}", errors)
