@@ -53,7 +53,7 @@ from penstock.log.settings import LogSettings
 from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
-from penstock.runtime.network import Limits
+from penstock.runtime.network import UNBOUNDED, Limits
 from penstock.runtime.process import SystemProcess
 from penstock.runtime.randomness import Random
 from penstock.runtime.workers import InlineWorkers, Workers
@@ -600,6 +600,7 @@ class Broker:
 def _limits(settings: BrokerSettings) -> Limits:
     return Limits(
         max_frame_bytes=settings.socket_request_max_bytes,
+        max_request_bytes=settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else UNBOUNDED,
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_ip,
         idle_ms=max(0, settings.connections_max_idle_ms),

@@ -19,6 +19,7 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.files import Buffer, File
 
 UNLIMITED: Final = 2**31 - 1
+UNBOUNDED: Final = 2**63 - 1
 SYSTEM_DEFAULT: Final = -1
 _COMPLAINT_MS: Final = 1000
 
@@ -138,6 +139,9 @@ class Limits:
     """Frames of a connection that may be unanswered; at this many no more are taken, until half are answered."""
     max_output_bytes: int = 8 * 1024 * 1024
     """Bytes of answers that may wait for a peer to read them; beyond, no more frames are taken from it."""
+    max_request_bytes: int = UNBOUNDED
+    """Bytes of requests that are being received or not answered, over all connections; beyond, who brings a large one
+    is not read until there is room."""
     max_connections: int = UNLIMITED
     max_connections_per_address: int = UNLIMITED
     idle_ms: int = 600_000

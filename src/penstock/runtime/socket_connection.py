@@ -4,7 +4,9 @@ Noun: a socket on the event loop, the frames that come in by it and the places o
 
 Rule: a lone answer leaves in the call that completes it. Where several are under way, those that become ready in one
 turn of the loop leave together at its end. As long as too many frames are unanswered, or too many bytes unsent, nothing
-is read from the peer, so that what a peer can make the server hold is bounded; it goes on at half of that.
+is read from the peer, so that what a peer can make the server hold is bounded; it goes on at half of that. What all
+peers together can make it hold is bounded by `socket_memory`, and what they can have done in one turn of the loop by
+`socket_turns`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.runtime.busy_poll import SMALL_BYTES, BusyPoll
+from penstock.runtime.clock import Clock
 from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
 from penstock.runtime.socket_farewell import Farewell, discard_unread
-from penstock.runtime.socket_input import FrameInput, FrameRefused
+from penstock.runtime.socket_input import BUFFER_BYTES, FrameInput, FrameRefused
+from penstock.runtime.socket_memory import RequestMemory
 from penstock.runtime.socket_output import BUFFERS, Output, size_of
+from penstock.runtime.socket_turns import FREE_FRAMES, QUANTUM_FRAMES, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +47,9 @@ class Shared:
         "handler",
         "limits",
         "loop",
+        "memory",
         "poll",
+        "turns",
         "wheel",
     )
 
@@ -55,6 +62,7 @@ class Shared:
         buffer: memoryview,
         complain: Callable[[str, str], None],
         forget: Callable[[SocketConnection], None],
+        clock: Clock,
     ) -> None:
         self.loop = loop
         self.handler = handler
@@ -65,16 +73,19 @@ class Shared:
         self.forget = forget
         self.counters = Counters()
         self.poll = BusyPoll(loop, limits.busy_poll_us)
+        self.memory = RequestMemory(loop, clock, limits.max_request_bytes)
+        self.turns = Turns(loop, clock)
 
 
 class SocketReply:
     """A place in the order of answers."""
 
-    __slots__ = ("__weakref__", "_connection", "chunks")
+    __slots__ = ("__weakref__", "_connection", "chunks", "frame_bytes")
 
-    def __init__(self, connection: SocketConnection) -> None:
+    def __init__(self, connection: SocketConnection, frame_bytes: int) -> None:
         self._connection: SocketConnection | None = connection
         self.chunks: Sequence[Chunk] | None = None
+        self.frame_bytes = frame_bytes
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         connection = self._connection
@@ -97,6 +108,8 @@ class SocketConnection:
         "_farewell",
         "_finishing",
         "_flush_due",
+        "_frame_bytes",
+        "_in_line",
         "_input",
         "_output",
         "_places",
@@ -119,7 +132,7 @@ class SocketConnection:
         self._shared = shared
         self._sock = sock
         self._descriptor = sock.fileno()
-        self._input = FrameInput(sock, shared.buffer, shared.limits.max_frame_bytes)
+        self._input = FrameInput(sock, shared.buffer, shared.limits.max_frame_bytes, partial(shared.memory.admit, self))
         self._output = Output(sock)
         self._places: deque[SocketReply] = deque()
         self._unsent_bytes = 0
@@ -128,6 +141,8 @@ class SocketConnection:
         self._writing = False
         self._flush_due = False
         self._resume_due = False
+        self._in_line = False
+        self._frame_bytes = 0
         self._finishing = False
         self._farewell: Farewell | None = None
         self.id = number
@@ -143,8 +158,8 @@ class SocketConnection:
 
     @property
     def busy(self) -> bool:
-        """The peer waits for an answer that is not ready: it cannot be blamed for silence."""
-        return bool(self._places) and not self._output.queue
+        """The peer waits for an answer that is not ready, or is not read: it cannot be blamed for silence."""
+        return (bool(self._places) and not self._output.queue) or self._input.is_waiting
 
     @property
     def pending_replies(self) -> int:
@@ -181,6 +196,29 @@ class SocketConnection:
             self._shared.loop.remove_reader(self._descriptor)
 
     def _on_readable(self) -> None:
+        turns = self._shared.turns
+        if turns.line or (turns.frames >= FREE_FRAMES and turns.is_over()):
+            self._wait_in_line()
+            return
+        self._receive()
+
+    def _wait_in_line(self) -> None:
+        """Others have their turn first."""
+        self._stop_reading()
+        self._input.hold()
+        self._in_line = True
+        self._shared.turns.wait(self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._in_line = False
+        if self.closed or self._finishing:
+            return
+        frames = self._shared.counters.frames
+        self._resume()
+        if self._reading and self._shared.counters.frames == frames:
+            self._receive()
+
+    def _receive(self) -> None:
         try:
             count = self._input.receive()
         except BlockingIOError:
@@ -205,20 +243,45 @@ class SocketConnection:
         shared = self._shared
         limits = shared.limits
         places, source, waiting = self._places, self._input, self._output.queue
+        turns, memory = shared.turns, shared.memory
+        handed_out = 0
         try:
             while True:
-                if len(places) >= limits.max_pending_replies or self._unsent_bytes > limits.max_output_bytes:
+                if (
+                    len(places) >= limits.max_pending_replies
+                    or self._unsent_bytes > limits.max_output_bytes
+                    or (places and memory.held > memory.limit)
+                ):
                     self._stop_reading()
                     source.hold()
                     break
+                if (turns.frames >= FREE_FRAMES and turns.is_over()) or (handed_out >= QUANTUM_FRAMES and turns.line):
+                    self._wait_in_line()
+                    break
                 frame = source.next_frame()
                 if frame is None:
+                    if source.is_waiting:
+                        self._stop_reading()
+                        source.hold()
                     break
                 shared.counters.frames += 1
+                turns.frames += 1
+                handed_out += 1
+                size = self._frame_bytes = len(frame)
+                if source.admitted_bytes:
+                    source.admitted_bytes = 0
+                    memory.received(self)
+                else:
+                    memory.held += size
                 # A lone answer may leave at once; others wait for those of the frames behind it.
                 more = source.more
                 self._corked = more or bool(places) or bool(waiting)
-                shared.handler.frame(self, frame)
+                try:
+                    shared.handler.frame(self, frame)
+                finally:
+                    if self._frame_bytes:
+                        self._release(self._frame_bytes)  # no answer was reserved for it
+                        self._frame_bytes = 0
                 if not more or self.closed or self._finishing:
                     break
         except FrameRefused as error:
@@ -241,11 +304,12 @@ class SocketConnection:
         if self._finishing:
             if not self._places and not self._output.queue and self._farewell is None:
                 self._part()
-        elif not self._resume_due:
-            limits = self._shared.limits
+        elif not self._resume_due and not self._in_line and not self._input.is_waiting:
+            limits, memory = self._shared.limits, self._shared.memory
             if (
                 len(self._places) <= limits.max_pending_replies // 2
                 and self._unsent_bytes <= limits.max_output_bytes // 2
+                and not (self._places and memory.held > memory.limit)
             ):
                 # Not here: the handler may be in the middle of completing a reply.
                 self._resume_due = True
@@ -259,11 +323,37 @@ class SocketConnection:
         self._input.unhold()
         self._hand_out()
 
+    # The memory of requests
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self._input.arrived_bytes
+
+    def admitted(self) -> None:
+        self._input.admit()
+        self._settle()
+
+    def too_slow(self) -> None:
+        reason = "others wait for the memory of its request, which comes too slowly"
+        self._shared.complain("slow", f"connection {self.id} from {self.peer} is closed: {reason}")
+        self.close(reason)
+
+    def _release(self, size: int) -> None:
+        self._shared.memory.release(size, large=size > BUFFER_BYTES)
+
+    def _release_all(self) -> None:
+        self._shared.memory.forget(self)
+        if self._input.admitted_bytes:
+            self._release(self._input.admitted_bytes)
+        for reply in self._places:
+            self._release(reply.frame_bytes)
+
     # Out
 
     def reply(self) -> SocketReply:
-        reply = SocketReply(self)
+        reply = SocketReply(self, self._frame_bytes)
         if not self.closed:
+            self._frame_bytes = 0
             self._places.append(reply)
         return reply
 
@@ -271,6 +361,13 @@ class SocketConnection:
         """Called by a reply: let it leave when all before it have."""
         if self.closed:
             return
+        memory = self._shared.memory
+        size = reply.frame_bytes
+        if size > BUFFER_BYTES or memory.line:
+            self._release(size)
+        else:
+            memory.held -= size
+        reply.frame_bytes = 0
         places, waiting = self._places, self._output.queue
         if places[0] is not reply:
             reply.chunks = chunks
@@ -405,6 +502,7 @@ class SocketConnection:
             self._farewell.cancel()
             self._farewell = None
         self._sock.close()
+        self._release_all()
         self._places.clear()
         self._output.queue.clear()
         self._unsent_bytes = 0

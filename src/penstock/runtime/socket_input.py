@@ -4,13 +4,15 @@ Noun: the bytes that have arrived on one connection and were not handed out yet.
 
 Rule: memory follows arrival, never announcement. All connections of a server receive into one buffer; a frame that is
 whole in it is copied out, once, into a bytearray of its own. A frame that is larger than the buffer is received
-straight into its bytearray, which at each step grows by no more than what has arrived of it. A length that is negative
-or above the limit is refused as soon as its four bytes are there.
+straight into its bytearray, which at each step grows by no more than what has arrived of it; before its first byte is
+kept, `admit` is asked whether there is room for it. A length that is negative or above the limit is refused as soon as
+its four bytes are there.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -50,6 +52,10 @@ class FrameRefused(NetworkError):
         super().__init__(text)
 
 
+def _always(size: int) -> bool:
+    return True
+
+
 class FrameInput:
     """One connection's side of it: `receive`, then `next_frame` until there is none.
 
@@ -58,6 +64,7 @@ class FrameInput:
     """
 
     __slots__ = (
+        "_admit",
         "_buffer",
         "_data",
         "_end",
@@ -68,10 +75,23 @@ class FrameInput:
         "_rest",
         "_size",
         "_sock",
+        "admitted_bytes",
+        "is_waiting",
     )
 
-    def __init__(self, sock: socket.socket, buffer: memoryview, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        buffer: memoryview,
+        max_frame_bytes: int,
+        admit: Callable[[int], bool] = _always,
+    ) -> None:
         self._sock = sock
+        self._admit = admit
+        self.admitted_bytes = 0
+        """The size of the large frame that there is room for, which is being received or about to be."""
+        self.is_waiting = False
+        """Whether there is no room for the next frame yet."""
         self._buffer = buffer
         self._max_frame_bytes = max_frame_bytes
         self._data = buffer
@@ -91,6 +111,16 @@ class FrameInput:
     def memory_bytes(self) -> int:
         """What is held of frames that were not handed out."""
         return len(self._rest) + (0 if self._frame is None else len(self._frame))
+
+    @property
+    def arrived_bytes(self) -> int:
+        """What has arrived of the frame that is being received."""
+        return 0 if self._frame is None else self._filled
+
+    def admit(self) -> None:
+        """There is room for the frame that waits."""
+        self.is_waiting = False
+        (self.admitted_bytes,) = _PREFIX.unpack_from(self._rest)
 
     def receive(self) -> int:
         """Receive once; how many bytes came, 0 at the end of the stream. Raises OSError, also when none are there."""
@@ -141,6 +171,11 @@ class FrameInput:
         if after <= end:
             self._position = after
             return bytearray(self._data[start:after])
+        if size > BUFFER_BYTES and not self.admitted_bytes:
+            if not self._admit(size):
+                self.is_waiting = True
+                return None
+            self.admitted_bytes = size
         self._position = end
         self._frame = bytearray(self._data[start:end])
         self._size, self._filled = size, end - start
@@ -174,3 +209,6 @@ class FrameInput:
         self._data = self._buffer
         self._rest, self._frame = b"", None
         self._position = self._end = 0
+        self._admit = _always
+        self.admitted_bytes = 0
+        self.is_waiting = False

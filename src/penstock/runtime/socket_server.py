@@ -50,7 +50,7 @@ class SocketServer:
         self._complain = Complaints(clock, logger)
         self._wheel: IdleWheel[SocketConnection] = IdleWheel(clock, limits.idle_ms)
         buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget)
+        self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget, clock)
         self._listeners: dict[int, socket.socket] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._connections: dict[int, SocketConnection] = {}
@@ -63,6 +63,11 @@ class SocketServer:
     @property
     def counters(self) -> Counters:
         return self._shared.counters
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of requests that are being received or not answered."""
+        return self._shared.memory.held
 
     @property
     def connections(self) -> list[SocketConnection]:
@@ -202,6 +207,7 @@ class SocketServer:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
                 self._idle_timer = None
+            self._shared.memory.close()
         # The handler hears of the last connections in this turn of the loop.
         await asyncio.sleep(0)
 

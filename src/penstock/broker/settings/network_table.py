@@ -107,7 +107,10 @@ SOCKETS: Final = (
                least=0, dynamic=True),
     Definition("queued.max.requests", _INT, 500, "Requests that may be waiting or in work before the broker stops to "
                "read more.", _HIGH, least=1),
-    Definition("queued.max.request.bytes", _LONG, -1, "The same in bytes; zero or less is no limit."),
+    # Kafka's default is no limit. A broker that is a Python process has no heap of a fixed size that would be one.
+    Definition("queued.max.request.bytes", _LONG, 512 * MIB, "Bytes of requests that are being received or in work, "
+               "over all connections; beyond, connections that bring more than 64 KiB at once wait. Zero or less is no "
+               "limit."),
     Definition("request.timeout.ms", _INT, 30_000, "How long this broker waits for an answer of another one.", _HIGH,
                least=1),
     Definition("socket.connection.setup.timeout.ms", _LONG, 10_000, "How long a connection to another broker may take "
