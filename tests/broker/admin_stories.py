@@ -22,7 +22,8 @@ from penstock.broker.handlers import (
     incremental_alter_configs,
 )
 from penstock.broker.request import Request
-from penstock.broker.settings import BrokerSettings, settings_from
+from penstock.broker.settings import BrokerSettings, settings_from, topic_settings
+from penstock.broker.settings.topic_settings import TopicSettings
 from penstock.cluster.embedded_tree import EmbeddedTree
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.service import ClusterMetadata
@@ -120,6 +121,9 @@ class Stage:
             self.settings = self.settings.with_changes(
                 {**gone, **new.broker_config(node)}, cluster_wide=cluster_wide
             ).with_broker_id(NODE_ID)
+
+    def settings_in(self, image: ClusterImage, name: str) -> TopicSettings:
+        return topic_settings(self.settings, image.topic_config(name))
 
     async def ask(self, key: ApiKey, version: int, message: Message) -> Any:
         """The answer; it is an error to be answered twice."""

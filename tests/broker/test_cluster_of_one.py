@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.broker.group_client import committed, find_coordinator
-from tests.broker.wire_client import WireClient, make_topic
+from tests.broker.wire_client import WireClient, batch_of, call, make_topic
 
+from penstock import Admin, ConfigResource, TopicSpec
 from penstock.broker.broker import Broker
+from penstock.client.errors import InvalidSetting
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
@@ -17,6 +19,7 @@ from penstock.wire.schemas.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from penstock.wire.schemas.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
 from penstock.wire.schemas.list_partition_reassignments import ListPartitionReassignmentsRequest
 from penstock.wire.schemas.offset_commit import (
@@ -99,6 +102,46 @@ def test_who_looks_for_a_transactions_coordinator_is_told_not_to_ask_again(clien
 def test_a_coordinator_of_an_unknown_type_is_an_invalid_request(client: WireClient) -> None:
     answer = client.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=9, coordinator_keys=["x"]), 4)
     assert [each.error_code for each in answer.coordinators] == [ErrorCode.INVALID_REQUEST]
+
+
+# --- replicas in sync
+
+
+def test_more_replicas_in_sync_than_there_are_is_rejected_for_a_topic(broker: Broker, client: WireClient) -> None:
+    with Admin(f"127.0.0.1:{broker.advertised[0].port}") as admin:
+        with pytest.raises(InvalidSetting, match="cannot be met by 1 replica") as caught:
+            admin.create_topic(TopicSpec("tight", 1, config={"min.insync.replicas": 2}))
+        assert "acks=all" in str(caught.value)
+        assert "tight" not in broker.cluster.image.topics
+        topic = make_topic(broker, configs={"min.insync.replicas": "1"})
+        with pytest.raises(InvalidSetting, match="cannot be met by 1 replica"):
+            admin.alter_config(ConfigResource.topic(topic), {"min.insync.replicas": 2})
+        admin.alter_config(ConfigResource.topic(topic), {"min.insync.replicas": 1, "retention.ms": 5})
+
+
+def test_a_broker_that_demands_more_replicas_than_itself_says_so_and_honours_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    demanding = {"min.insync.replicas": "2", "offsets.topic.num.partitions": "1"}
+    with EmbeddedBroker(settings=demanding, http_port=0) as embedded, WireClient(embedded.port) as client:
+        assert "min.insync.replicas is 2 and this broker stands alone" in caplog.text
+        asked = CreateTopicsRequest(
+            topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("strict", "loose")]
+        )
+        asked.topics[1].configs = [CreatableTopicConfig(name="min.insync.replicas", value="1")]
+        answer = client.ask(ApiKey.CREATE_TOPICS, asked, 5)
+        assert [each.error_code for each in answer.topics] == [ErrorCode.NONE, ErrorCode.NONE]
+        assert "topic strict has 1 replicas, and the brokers' min.insync.replicas is 2" in caplog.text
+        assert "topic loose" not in caplog.text
+        for acks, code in ((-1, ErrorCode.NOT_ENOUGH_REPLICAS), (1, ErrorCode.NONE)):
+            assert client.produce("strict", batch_of(b"x"), acks=acks).error_code == code
+        assert client.produce("loose", batch_of(b"x")).error_code == ErrorCode.NONE
+        # Groups store their offsets all the same.
+        find_coordinator(client, "readers")
+        assert client.ask(ApiKey.OFFSET_COMMIT, commit_request("readers", ("loose", 0, 1)), 8)
+        assert committed(client, "readers", "loose") == 1
+        metrics = b"".join(call(embedded.broker, lambda: list(embedded.broker.metrics.registry.render())))
+        assert b"kafka_server_under_min_isr_partitions 1\n" in metrics
 
 
 # --- moves between brokers

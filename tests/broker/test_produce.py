@@ -101,7 +101,10 @@ def test_acks_that_mean_nothing_are_refused(broker: Broker, client: WireClient, 
 
 
 def test_two_replicas_demanded_of_one_broker_refuse_acks_all_alone(broker: Broker, client: WireClient) -> None:
-    topic = make_topic(broker, configs={"min.insync.replicas": "2"})
+    topic = make_topic(broker)
+    partition = broker.replicas.get(topic, 0)
+    assert partition is not None
+    call(broker, lambda: partition.demand_insync(2))
     assert client.produce(topic, batch_of(b"value")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert log_of(broker, topic).log_end_offset == 0
     assert client.produce(topic, batch_of(b"value"), acks=1).error_code == ErrorCode.NONE

@@ -504,13 +504,20 @@ class Broker:
         reasons: tuple[str, ...] = ()
         status: Any = self._status
         if self.is_ready or self._status == "degraded":
-            offline = self.replicas.logs.offline
-            reasons = tuple(f"data folder {path} is offline: {error.reason}" for path, error in offline.items())
+            reasons = tuple(self._ailments())
             status = "degraded" if reasons else "ok"
         loading = self._loading if self._status == "starting" else None
         uptime_s = (self.clock.monotonic_ms() - self._started_ms) / 1000
         progress = None if loading is None else {"logs_open": loading.done, "logs": loading.total}
         return Health(status, self.node_id, __version__, round(uptime_s, 1), reasons, progress)
+
+    def _ailments(self) -> Iterator[str]:
+        for path, error in self.replicas.logs.offline.items():
+            yield f"data folder {path} is offline: {error.reason}"
+        unmade = self.replicas.unmade
+        if unmade:
+            (topic, index), reason = next(iter(unmade.items()))
+            yield f"{len(unmade)} partitions cannot be created, {topic}-{index} among them: {reason}"
 
     # --- following the image
 

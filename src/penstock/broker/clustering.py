@@ -227,9 +227,6 @@ class Clustering:
     def under_replicated(self) -> int:
         return sum(1 for each in self._broker.replicas.led() if each.leadership and not each.leadership.is_complete)
 
-    def under_min_isr(self) -> int:
-        return sum(1 for each in self._broker.replicas.led() if each.insync_replicas < each.min_insync_replicas)
-
     def is_controller(self) -> int:
         return int(self.membership.controller is not None)
 

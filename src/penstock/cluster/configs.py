@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.cluster import paths
 from penstock.cluster.decision import Decision
@@ -16,6 +16,10 @@ from penstock.cluster.errors import InvalidConfig, InvalidRequest, Refusal, Unkn
 from penstock.cluster.image import ClusterImage, Settings
 from penstock.cluster.layout import encode_config
 from penstock.cluster.tree import Create, Operation, Set
+
+MIN_INSYNC: Final = "min.insync.replicas"
+
+_NONE: Final[Settings] = {}
 
 
 class ResourceKind(IntEnum):
@@ -83,6 +87,20 @@ def check_settings(kind: ResourceKind, settings: Settings, rules: ConfigRules) -
             raise bad_setting(kind, problem)
 
 
+def check_insync(settings: Settings, replicas: int, before: Settings = _NONE) -> None:
+    """Reject min.insync.replicas above the number of replicas, when a topic is given that for itself.
+
+    Kafka accepts it, and every write with acks=all fails from then on. What is stored already stays, and what comes
+    from the brokers' settings is accepted: those are for all topics, also for the ones with more replicas.
+    """
+    wanted = settings.get(MIN_INSYNC)
+    if wanted is not None and wanted != before.get(MIN_INSYNC) and int(wanted) > replicas:
+        raise InvalidConfig(
+            f"{MIN_INSYNC}={wanted} cannot be met by {replicas} replica{'s' if replicas > 1 else ''}: every write with "
+            "acks=all would be rejected. Set it to the number of replicas at most, or give the topic more of them first"
+        )
+
+
 def bad_setting(kind: ResourceKind, reason: str) -> Refusal:
     """What Kafka answers: INVALID_CONFIG for a topic's setting, INVALID_REQUEST for a broker's."""
     return InvalidConfig(reason) if kind is ResourceKind.TOPIC else InvalidRequest(reason)
@@ -136,6 +154,7 @@ def _broker_node(name: str) -> str:
 
 def _stored(image: ClusterImage, kind: ResourceKind, name: str, settings: Settings) -> Decision:
     if kind is ResourceKind.TOPIC:
+        check_insync(settings, image.topics[name].replication_factor, image.topic_config(name))
         path, known = paths.topic_config(name), name in image.topic_configs
         after = image.with_topic_config(name, settings)
     else:

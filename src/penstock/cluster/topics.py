@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from penstock.cluster import paths
 from penstock.cluster.assignment import Load, assign_replicas
-from penstock.cluster.configs import ConfigRules, ResourceKind, check_settings
+from penstock.cluster.configs import ConfigRules, ResourceKind, check_insync, check_settings
 from penstock.cluster.decision import Decision
 from penstock.cluster.errors import (
     InvalidConfig,
@@ -75,6 +75,7 @@ def create_topic(
         assignment = _given(image, wanted)
     else:
         assignment = _placed(image, wanted, defaults, placement)
+    check_insync(settings, len(assignment[0]))
     partitions = tuple(_new_partition(replicas, image.controller_epoch) for replicas in assignment)
     topic = TopicImage(wanted.name, topic_id, partitions)
     config_path, config = paths.topic_config(topic.name), encode_config(settings)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage, diff
 from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
@@ -27,6 +28,7 @@ from penstock.runtime.clock import Clock
 logger = logging.getLogger(__name__)
 
 _EXPIRY_MS: Final = 100
+_RETRIED_AT_ONCE: Final = 20  # each is made here and now, with its syncs
 
 
 class ReplicaSettings(Protocol):
@@ -60,6 +62,13 @@ class Changed:
     gone: list[tuple[str, int]] = field(default_factory=list)
 
 
+class _Unmade(NamedTuple):
+    """A partition for which there is no room; whether it was new, and what the disk said."""
+
+    is_new: bool
+    reason: str
+
+
 class Replicas:
     """The partitions that this broker holds. `brokers` are the epochs of those that are alive, by id."""
 
@@ -75,7 +84,7 @@ class Replicas:
         self._clock = clock
         self._call_later = call_later
         self._partitions: dict[str, dict[int, Partition]] = {}
-        self._unmade: dict[tuple[str, int], bool] = {}  # for want of room; whether they were new
+        self._unmade: dict[tuple[str, int], _Unmade] = {}  # for want of room
         self._timed: dict[Partition, None] = {}  # where somebody waits for others, and not for ever
         self._timer: Timer | None = None
 
@@ -133,16 +142,25 @@ class Replicas:
     def retry(self, image: ClusterImage, settings_of: SettingsOf) -> Changed:
         """Take up what could not be for want of room on the disk, or of open files, if it still is to be here."""
         changed = Changed()
-        unmade, self._unmade = self._unmade, {}
-        for (name, index), is_new in unmade.items():
+        for (name, index), unmade in list(islice(self._unmade.items(), _RETRIED_AT_ONCE)):
+            del self._unmade[name, index]
             topic = image.topics.get(name)
             state = None if topic is None or name in image.deleting else topic.partition(index)
             if topic is None or state is None or self._me not in state.replicas or self.get(name, index) is not None:
                 continue
-            partition = self._open(topic, index, settings_of(name), is_new=is_new)
-            if partition is not None:
-                self._give_role(partition, state, changed)
+            partition = self._open(topic, index, settings_of(name), is_new=unmade.is_new, again=True)
+            if partition is None:
+                break  # the others would find as little room
+            self._give_role(partition, state, changed)
+        made = len(changed.led) + len(changed.followed)
+        if made:
+            logger.info("%d partitions were created that had found no room; %d are left", made, len(self._unmade))
         return changed
+
+    @property
+    def unmade(self) -> Mapping[tuple[str, int], str]:
+        """The partitions that this broker is to hold and has no room for, and what the disk said."""
+        return {key: unmade.reason for key, unmade in self._unmade.items()}
 
     def _apply_topic(
         self,
@@ -170,7 +188,9 @@ class Replicas:
             if partition is not None:
                 self._give_role(partition, state, changed)
 
-    def _open(self, topic: TopicImage, index: int, settings: ReplicaSettings, *, is_new: bool) -> Partition | None:
+    def _open(
+        self, topic: TopicImage, index: int, settings: ReplicaSettings, *, is_new: bool, again: bool = False
+    ) -> Partition | None:
         try:
             log = self.logs.get(topic.name, index)
             if log is None:
@@ -179,9 +199,11 @@ class Replicas:
             else:
                 log.settings = settings.log
         except LogError as error:
-            logger.error("%s-%d cannot be served: %s", topic.name, index, error)
-            if isinstance(error, DiskFull | TooManyOpenFiles):
-                self._unmade[topic.name, index] = is_new
+            is_passing = isinstance(error, DiskFull | TooManyOpenFiles)
+            if not (again and is_passing):
+                logger.error("%s-%d cannot be served: %s", topic.name, index, error)
+            if is_passing:
+                self._unmade[topic.name, index] = _Unmade(is_new, str(error))
             return None
         partition = Partition(
             topic.name, index, log, self._commits, self.logs, self._clock,

@@ -7,12 +7,14 @@ has something to say about starts out with that, where the client says nothing e
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.refusals import NAMED_TWICE, Explanation, explain, repeated
 from penstock.broker.request import Answer, Request
 from penstock.broker.settings import BrokerSettings, check_topic_settings, describe_topic
+from penstock.cluster.configs import MIN_INSYNC
 from penstock.cluster.errors import InvalidConfig, InvalidReplicaAssignment, InvalidRequest, Refusal
 from penstock.cluster.image import TopicImage
 from penstock.cluster.topic_names import check_topic_name
@@ -28,6 +30,8 @@ from penstock.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
 
 _SHOWS_TOPIC: Final = 5
 # Descriptions cost a fraction of a millisecond each, and others wait meanwhile.
@@ -53,6 +57,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
                 continue
             if not message.validate_only:
                 result.topic_id = outcome.topic.topic_id
+                _warn_of_insync(broker, outcome.topic, new[outcome.name])
             if request.version >= _SHOWS_TOPIC:
                 _show(broker.settings, outcome.topic, new[outcome.name], result, described)
                 if number % _AT_ONCE == _AT_ONCE - 1:
@@ -123,6 +128,21 @@ def _new_topic(broker: Broker, wanted: CreatableTopic, sound: set[Own]) -> NewTo
             raise InvalidConfig("\n".join(reasons))
         sound.add(own)
     return topic
+
+
+def _warn_of_insync(broker: Broker, topic: TopicImage, wanted: NewTopic) -> None:
+    """What the topic asks for itself was checked; what it has from the brokers is for all topics, and is accepted."""
+    if MIN_INSYNC in wanted.configs:
+        return
+    demanded = broker.settings_in(broker.cluster.image, topic.name).min_insync_replicas
+    if demanded > topic.replication_factor:
+        logger.warning(
+            "topic %s has %d replicas, and the brokers' %s is %d: its writes with acks=all are rejected",
+            topic.name,
+            topic.replication_factor,
+            MIN_INSYNC,
+            demanded,
+        )
 
 
 def _refuse(result: CreatableTopicResult, reason: Explanation) -> None:
