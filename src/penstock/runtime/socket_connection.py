@@ -255,7 +255,10 @@ class SocketConnection:
                     self._stop_reading()
                     source.hold()
                     break
-                if (turns.frames >= FREE_FRAMES and turns.is_over()) or (handed_out >= QUANTUM_FRAMES and turns.line):
+                # The clock is looked at with every fourth frame.
+                if turns.frames >= FREE_FRAMES and (
+                    (handed_out >= QUANTUM_FRAMES and turns.line) or (not handed_out & 3 and turns.is_over())
+                ):
                     self._wait_in_line()
                     break
                 frame = source.next_frame()
@@ -276,12 +279,9 @@ class SocketConnection:
                 # A lone answer may leave at once; others wait for those of the frames behind it.
                 more = source.more
                 self._corked = more or bool(places) or bool(waiting)
-                try:
-                    shared.handler.frame(self, frame)
-                finally:
-                    if self._frame_bytes:
-                        self._release(self._frame_bytes)  # no answer was reserved for it
-                        self._frame_bytes = 0
+                shared.handler.frame(self, frame)
+                if self._frame_bytes:
+                    self._release_frame()  # no answer was reserved for it
                 if not more or self.closed or self._finishing:
                     break
         except FrameRefused as error:
@@ -341,8 +341,14 @@ class SocketConnection:
     def _release(self, size: int) -> None:
         self._shared.memory.release(size, large=size > BUFFER_BYTES)
 
+    def _release_frame(self) -> None:
+        self._release(self._frame_bytes)
+        self._frame_bytes = 0
+
     def _release_all(self) -> None:
         self._shared.memory.forget(self)
+        if self._frame_bytes:
+            self._release_frame()
         if self._input.admitted_bytes:
             self._release(self._input.admitted_bytes)
         for reply in self._places:

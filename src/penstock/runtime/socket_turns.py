@@ -55,11 +55,12 @@ class Turns:
 
     def _next(self) -> None:
         """A turn begins."""
-        self.frames = 0
         line = self.line
         if not line:
+            self.frames = 0
             self._is_marked = False
             return
+        self.frames = FREE_FRAMES  # in a crowd no frames are free
         now_ms = self._clock.monotonic_ms()
         self._until_ms = now_ms + TURN_MS
         # Those who come back to the line in this turn have had theirs.
