@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from tests.timeouts import PATIENCE_S
 
-from penstock.cli.main import cli
+from penstock.cli.main import cli, main
 
 
 class Shell:
@@ -43,6 +45,32 @@ class Shell:
 
     def lines(self, *args: str | Path | int, stdin: str | bytes | None = None) -> list[str]:
         return self.done(*args, stdin=stdin).splitlines()
+
+    def at_terminal(self, *args: str | Path | int, answer: str = "") -> subprocess.CompletedProcess[str]:
+        """In a process of its own whose standard input is a terminal, at which `answer` was typed."""
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, answer.encode())
+            return subprocess.run(
+                [sys.executable, "-m", "penstock", *map(str, args)], stdin=theirs, capture_output=True, text=True,
+                env={**os.environ, **self.environment}, timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    def error(self, *args: str | Path | int) -> dict[str, Any]:
+        """What a command that fails writes to standard error for programs, and nothing else; with its exit code."""
+        words = [*map(str, args), "--format", "json"]
+        # The command sets the last one for its children; it must not stay.
+        with CliRunner().isolation(env={**self.environment, "PYTHONSAFEPATH": "1"}) as (_, stderr, _):
+            with pytest.raises(SystemExit) as ended:
+                main(words)
+            sys.stderr.flush()
+            (line,) = stderr.getvalue().splitlines()
+        found: dict[str, Any] = json.loads(line)
+        assert found["exitCode"] == ended.value.code
+        return found
 
     @contextmanager
     def process(self, *args: str | Path | int, **options: Any) -> Iterator[subprocess.Popen[bytes]]:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.cli.commands import Shell
 
 from penstock.testing.embedded_broker import EmbeddedBroker
+
+
+@pytest.fixture(autouse=True)
+def config_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Profiles of whoever runs the tests are not theirs to use."""
+    folder = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    monkeypatch.delenv("PENSTOCK_PROFILE", raising=False)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,10 @@ def test_every_command_says_what_it_is_for(path: tuple[str, ...]) -> None:
         command = command.get_command(click.Context(command), name)
     assert command is not None
     assert command.help
-    if path[0] not in ("up", "server", "zookeeper", "log", "spark", "completion") and path not in WITHOUT_CLUSTER:
+    if (
+        path[0] not in ("up", "server", "zookeeper", "log", "spark", "completion", "profile")
+        and path not in WITHOUT_CLUSTER
+    ):
         names = {option for param in command.params for option in param.opts}
         assert {"--bootstrap-server", "--command-config", "--zookeeper"} <= names
         assert "--format" in names

@@ -131,7 +131,7 @@ def test_a_folder_of_somebody_else_is_refused(command: str, tmp_path: Path) -> N
     (tmp_path / "letters").mkdir()
     result = run("log", command, tmp_path / "letters")
     assert result.exit_code == 2
-    assert "neither segments nor partitions" in result.stderr
+    assert "is not a data folder or a partition's folder" in result.stderr
 
 
 def test_a_name_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 from tests.cli.commands import Shell, put_on_path
 from tests.cli.logs import run
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
+
+from penstock.cli.main import cli
+from penstock.testing.embedded_broker import EmbeddedBroker
 
 
 def completed(shell: Shell, *words: str) -> list[str]:
@@ -41,6 +46,35 @@ def test_topics_and_groups_are_asked_of_the_broker(shell: Shell, topic: str, sin
     assert completed(shell, "consume", "--topic", single[:8]) == [single]
     assert completed(shell, "groups", "describe", group[:8]) == [group]
     assert completed(shell, "configs", "describe", "--topic", topic, "retention.m") == ["retention.ms"]
+
+
+def offered_here(shell: Shell, *words: str) -> list[str]:
+    """The same, in this process."""
+    with CliRunner().isolation(env=shell.environment):
+        found = ShellComplete(cli, {}, "penstock", "_PENSTOCK_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    return [item.value for item in found]
+
+
+def test_settings_are_completed_after_set(shell: Shell, topic: str) -> None:
+    for words in (("create", "a-new-one", "--set"), ("alter", topic, "-c"), ("alter", topic, "--config")):
+        assert offered_here(shell, "topics", *words, "retention.m") == ["retention.ms="]
+    assert offered_here(shell, "configs", "alter", "-t", topic, "--set", "retention.m") == ["retention.ms="]
+    assert offered_here(shell, "configs", "alter", "--broker", "0", "--set", "log.retention.m") == [
+        "log.retention.minutes=", "log.retention.ms=",
+    ]  # fmt: skip
+    assert offered_here(shell, "topics", "alter", topic, "--unset", "retention.m") == ["retention.ms"]
+    assert offered_here(shell, "server", "start", "--set", "log.retention.h") == ["log.retention.hours="]
+
+
+def test_a_profile_says_whom_to_ask(broker: EmbeddedBroker, topic: str) -> None:
+    nowhere = Shell("")
+    nowhere.done("profile", "create", "here", "-b", broker.address)
+    nowhere.done("profile", "use", "--none")
+    assert offered_here(nowhere, "topics", "describe", "--profile", "h") == ["here"]
+    assert offered_here(nowhere, "topics", "describe", "--profile", "here", topic[:8]) == [topic]
+    assert offered_here(nowhere, "topics", "describe", topic[:8]) == []
+    nowhere.done("profile", "use", "here")
+    assert offered_here(nowhere, "topics", "describe", topic[:8]) == [topic]
 
 
 def test_no_broker_is_no_completion() -> None:

@@ -168,3 +168,40 @@ def test_one_group_of_two_is_shown(shell: Shell, filled: str, group: str) -> Non
 )
 def test_what_a_target_means(target: Target, committed_offset: int | None, at: int | None, expected: int) -> None:
     assert _wanted(target, committed_offset, begin=2, end=9, at=at)[0] == expected
+
+
+def test_a_group_that_is_made_by_a_move_is_reported(shell: Shell, single: str, group: str) -> None:
+    seek = ("groups", "seek", group, "--topic", single, "--to-earliest")
+    assert f"There is no group '{group}'; --execute would create it." in shell.done(*seek)
+    assert group not in shell.done("groups", "list")
+    made = shell(*seek, "--execute")
+    assert (made.exit_code, made.stderr) == (0, f"Group '{group}' did not exist; it was created.\n")
+    assert shell(*seek, "--execute").stderr == ""
+
+
+def test_a_group_that_does_not_exist_is_not_made_by_a_typing_mistake(shell: Shell, single: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
+    words = ("--topic", single, "--to-earliest", "--execute")
+    typo = shell.at_terminal("groups", "seek", f"{group}x", *words)
+    assert typo.returncode == 4
+    assert typo.stderr == f"Error: There is no group '{group}x'.\nDid you mean {group}? --create creates it.\n"
+    assert f"{group}x" not in shell.done("groups", "list")
+    meant = shell.at_terminal("groups", "seek", f"{group}x", *words, "--create")
+    assert meant.returncode == 0
+    assert f"{group}x" in shell.done("groups", "list")
+
+
+def test_a_move_asks_at_a_terminal(shell: Shell, filled: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", filled, "--to-earliest", "--execute")
+    seek = ("groups", "seek", group, "--topic", filled, "--to-latest")
+    declined = shell.at_terminal(*seek, answer="n\n")
+    assert (declined.returncode, set(committed(shell, group).values())) == (1, {0})
+    accepted = shell.at_terminal(*seek, answer="y\n")
+    assert (accepted.returncode, set(committed(shell, group).values())) == (0, {10})
+
+
+def test_a_dry_run_deletes_no_group(shell: Shell, single: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
+    assert shell.done("groups", "delete", "-g", group, "--dry-run") == f"{group} would be deleted (dry run).\n"
+    assert shell("groups", "delete", f"{group}x", "--dry-run").exit_code == 4
+    assert group in shell.done("groups", "list")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ import pytest
 from tests.cli.commands import Shell
 from tests.timeouts import PATIENCE_S
 
+from penstock.cli.produce_sending import RetryNotice
 from penstock.client.consumer import Consumer, ConsumerRecord
+from penstock.client.errors import error_for
+from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.error_codes import ErrorCode
 
 
 def stored(shell: Shell, topic: str) -> list[ConsumerRecord[Any, Any]]:
@@ -236,3 +242,68 @@ def test_a_line_goes_out_when_it_is_typed_and_ctrl_c_counts(shell: Shell, single
     assert process.returncode == 130
     assert "1 record sent" in errors
     assert "Traceback" not in errors
+
+
+def test_a_topic_that_comes_into_being_is_reported(shell: Shell, single: str) -> None:
+    name = f"{single}-new"
+    assert shell("produce", name, stdin="a\n").stderr == (
+        f"1 record sent to {name}.\nTopic '{name}' did not exist; it was created.\n"
+    )
+    assert shell("produce", name, stdin="a\n").stderr == f"1 record sent to {name}.\n"
+
+
+def test_somebody_who_types_does_not_make_a_topic_by_mistake(shell: Shell, single: str) -> None:
+    typo = f"{single}x"
+    result = shell.at_terminal("produce", typo, answer="hello\n\x04")
+    assert result.returncode == 4
+    assert f"There is no topic '{typo}'." in result.stderr
+    assert f"Did you mean {single}? --create creates it." in result.stderr
+    assert typo not in shell.lines("topics", "list")
+    meant = shell.at_terminal("produce", typo, "--create", answer="hello\n\x04")
+    assert meant.returncode == 0, meant.stderr
+    assert values(shell, typo) == [b"hello"]
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_what_is_tried_again_is_reported_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = _Clock()
+    notice = RetryNotice(clock)
+    error = error_for(ErrorCode.NOT_ENOUGH_REPLICAS, where="views-0 on broker 0")
+    log = logging.getLogger("penstock.producer")
+    with notice.listening():
+        for clock.now_s in (0.0, 1.0, 3.0, 4.0, 20.0):
+            log.debug("%s-%d: attempt %d failed: %s", "views", 0, 1, error)
+        log.debug("something else: %s", "no error")
+        notice.progressed()
+        clock.now_s = 40.0
+        log.debug("%s-%d: attempt %d failed: %s", "views", 0, 1, error)
+    log.debug("%s", error)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("Still trying after 3 s: views-0 on broker 0: ")
+    assert "(NOT_ENOUGH_REPLICAS)" in first
+    assert "--set min.insync.replicas=N" in first
+    assert second.startswith("Still trying after 20 s: views-0 on broker 0: ")
+
+
+def test_a_broker_that_does_not_take_records_is_named_while_they_are_tried(shell: Shell, single: str) -> None:
+    """The client logs what it tries again as the notice expects it: the error among the arguments."""
+    with EmbeddedBroker() as broker, Shell(broker.address).process("produce", single, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"taken\n")
+        process.stdin.flush()
+        while not values(Shell(broker.address), single):
+            pass
+        broker.stop()
+        process.stdin.write(b"not taken\n")
+        process.stdin.flush()
+        line = process.stderr.readline().decode()
+    assert line.startswith("Still trying after ")
+    assert "connection refused" in line

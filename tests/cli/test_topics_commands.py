@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
+
 import pytest
 from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
 
+from penstock.client.producer import Producer
 from penstock.testing.embedded_broker import EmbeddedBroker
+
+START_MS = 1_600_000_000_000
 
 
 def test_a_topic_from_its_making_to_its_end(shell: Shell) -> None:
@@ -126,3 +133,142 @@ def test_healthy_partitions_are_not_troubled(shell: Shell, topic: str) -> None:
 
 def test_table_is_another_word_for_text(shell: Shell, topic: str) -> None:
     assert shell.done("topics", "describe", topic, "--format", "table") == shell.done("topics", "describe", topic)
+
+
+def test_an_empty_list_says_so_without_writing_a_line(shell: Shell) -> None:
+    result = shell("topics", "list", "--match", "no-such-.*")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No topic matches 'no-such-.*'.\n"
+    assert shell("groups", "list", "--state", "Dead").stderr == "No group is in state Dead.\n"
+
+
+def test_a_cluster_without_topics_says_so() -> None:
+    with EmbeddedBroker() as fresh:
+        empty = Shell(fresh.address)
+        for command in (("topics", "list"), ("topics", "describe"), ("offsets",)):
+            result = empty(*command)
+            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no topics.\n")
+        for command in (("groups", "list"), ("groups", "describe")):
+            result = empty(*command)
+            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no groups.\n")
+
+
+def test_topics_may_be_named_by_an_option(shell: Shell, topic: str, single: str) -> None:
+    found = shell.json("topics", "describe", "-t", topic, single)["topics"]
+    assert [each["name"] for each in found] == sorted([topic, single])
+    assert shell("topics", "create").exit_code == 2
+
+
+# --- changes
+
+
+def test_no_at_a_terminal_is_no_interrupt(shell: Shell, single: str) -> None:
+    result = shell.at_terminal("topics", "delete", single, answer="n\n")
+    assert result.returncode == 1
+    assert "with all records?" in result.stderr
+    assert result.stderr.endswith("Nothing was changed.\n")
+    assert "Interrupted" not in result.stderr
+    assert single in shell.lines("topics", "list")
+
+
+def test_yes_at_a_terminal_deletes(shell: Shell, single: str) -> None:
+    result = shell.at_terminal("topics", "delete", single, answer="y\n")
+    assert (result.returncode, result.stdout) == (0, f"Deleted {single}.\n")
+    assert single not in shell.lines("topics", "list")
+
+
+def test_a_dry_run_deletes_nothing(shell: Shell, single: str) -> None:
+    assert shell.done("topics", "delete", single, "--dry-run") == f"{single} would be deleted (dry run).\n"
+    assert shell("topics", "delete", f"{single}x", "--dry-run").exit_code == 4
+    assert single in shell.lines("topics", "list")
+    contradiction = shell("topics", "delete", single, "--dry-run", "--yes")
+    assert contradiction.exit_code == 2
+    assert single in shell.lines("topics", "list")
+
+
+# --- trim
+
+
+def begins(shell: Shell, topic: str) -> dict[int, int]:
+    return {each["partition"]: each["begin"] for each in shell.json("offsets", topic)["partitions"]}
+
+
+@pytest.fixture
+def filled(shell: Shell, topic: str) -> str:
+    """Ten records in each of three partitions, a second apart."""
+    with Producer[bytes, bytes](shell.address) as producer:
+        for number in range(30):
+            producer.send(topic, b"v", partition=number % 3, timestamp_ms=START_MS + number // 3 * 1000)
+    return topic
+
+
+def test_records_before_an_offset_are_trimmed_of_the_partitions_that_are_named(shell: Shell, filled: str) -> None:
+    text = shell.done("topics", "trim", f"{filled}:0,2", "--before-offset", 4, "--execute")
+    assert text.splitlines()[-1] == "Deleted 8 records."
+    assert begins(shell, filled) == {0: 4, 1: 0, 2: 4}
+
+
+def test_records_before_a_time_are_trimmed(shell: Shell, filled: str) -> None:
+    shell.done("topics", "trim", filled, "--before-time", START_MS + 2500, "--execute")
+    assert begins(shell, filled) == {0: 3, 1: 3, 2: 3}
+    # All of them are years old.
+    shell.done("topics", "trim", f"{filled}:1", "--older-than", "7 days", "--execute")
+    assert begins(shell, filled) == {0: 3, 1: 10, 2: 3}
+
+
+def test_a_trim_only_shows_its_plan_unless_it_is_told_to_do_it(shell: Shell, filled: str) -> None:
+    for words in (("--dry-run",), ()):
+        document = shell.json("topics", "trim", filled, "--all-records", *words)
+        assert document["executed"] is False
+        assert [each["deleted"] for each in document["partitions"]] == [10, 10, 10]
+    declined = shell.at_terminal("topics", "trim", filled, "--all-records", answer="n\n")
+    assert (declined.returncode, "Delete 30 records of 3 partitions?" in declined.stderr) == (1, True)
+    assert begins(shell, filled) == {0: 0, 1: 0, 2: 0}
+    accepted = shell.at_terminal("topics", "trim", filled, "--all-records", answer="y\n")
+    assert (accepted.returncode, "Deleted 30 records." in accepted.stdout) == (0, True)
+    assert begins(shell, filled) == {0: 10, 1: 10, 2: 10}
+
+
+def test_a_trim_never_leaves_the_range_of_a_partition(shell: Shell, filled: str) -> None:
+    shell.done("topics", "trim", filled, "--before-offset", 6, "--execute")
+    text = shell.done("topics", "trim", filled, "--before-offset", 2, "--execute")
+    assert "Nothing to delete" in text
+    assert begins(shell, filled) == {0: 6, 1: 6, 2: 6}
+    shell.done("topics", "trim", filled, "--before-offset", 99, "--execute")
+    assert begins(shell, filled) == {0: 10, 1: 10, 2: 10}
+
+
+@pytest.mark.parametrize("words", [(), ("--all-records", "--before-offset", "3")])
+def test_a_trim_says_which_records_it_needs_to_know(shell: Shell, filled: str, words: tuple[str, ...]) -> None:
+    result = shell("topics", "trim", filled, *words)
+    assert (result.exit_code, "--older-than" in result.stderr) == (2, True)
+
+
+def test_a_compacted_topic_is_not_trimmed(shell: Shell, single: str) -> None:
+    shell.done("configs", "alter", "-t", single, "--set", "cleanup.policy=compact")
+    shell.done("produce", single, "-k", "a", stdin="v\n")
+    result = shell("topics", "trim", single, "--all-records", "--execute")
+    assert result.exit_code == 1
+    assert "POLICY_VIOLATION" in result.stderr
+    assert begins(shell, single) == {0: 0}
+
+
+# --- watch
+
+
+def test_a_list_is_shown_again_and_again(shell: Shell, single: str) -> None:
+    words = ("topics", "describe", single, "--watch", "--interval", "50ms", "--format", "json")
+    with shell.process(*words) as process:
+        assert process.stdout is not None
+        ends = [json.loads(process.stdout.readline())["topics"][0]["partitions"][0]["endOffset"]]
+        shell.done("produce", single, stdin="one more\n")
+        while ends[-1] == 0:
+            ends.append(json.loads(process.stdout.readline())["topics"][0]["partitions"][0]["endOffset"])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    assert (ends[0], ends[-1]) == (0, 1)
+
+
+def test_a_topic_that_is_not_there_is_not_watched(shell: Shell) -> None:
+    result = shell("topics", "describe", "never-was", "--watch")
+    assert result.exit_code == 4

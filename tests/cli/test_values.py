@@ -38,6 +38,10 @@ NOW_MS = 1_700_000_000_000
         ("P1DT2H", 93_600_000),
         ("p1w", 604_800_000),
         ("PT0.5S", 500),
+        ("90 minutes", 5_400_000),
+        ("1 hour 30 min", 5_400_000),
+        ("1h 30m", 5_400_000),
+        ("2 Weeks", 1_209_600_000),
     ],
 )
 def test_durations(text: str, expected_ms: int) -> None:
@@ -56,6 +60,9 @@ def test_what_is_no_duration_is_shown_one(text: str) -> None:
         ("now", NOW_MS),
         ("-1h", NOW_MS - 3_600_000),
         ("15m ago", NOW_MS - 900_000),
+        ("1 hour ago", NOW_MS - 3_600_000),
+        ("an hour ago", NOW_MS - 3_600_000),
+        ("2 days and 30 minutes ago", NOW_MS - 2 * 86_400_000 - 1_800_000),
         ("1700000000123", 1_700_000_000_123),
         ("1700000000", 1_700_000_000_000),
         ("2023-11-14T22:13:20Z", NOW_MS),
@@ -64,6 +71,14 @@ def test_what_is_no_duration_is_shown_one(text: str) -> None:
 )
 def test_times(text: str, expected_ms: int) -> None:
     assert parse_time_ms(text, NOW_MS) == expected_ms
+
+
+def test_yesterday_began_at_local_midnight() -> None:
+    today = datetime.fromtimestamp(parse_time_ms("today", NOW_MS) / 1000)
+    yesterday = datetime.fromtimestamp(parse_time_ms("yesterday", NOW_MS) / 1000)
+    assert (today.hour, today.minute, yesterday.hour, yesterday.minute) == (0, 0, 0, 0)
+    assert today.date() == datetime.fromtimestamp(NOW_MS / 1000).date()
+    assert (today.date() - yesterday.date()).days == 1
 
 
 def test_a_time_without_a_zone_is_local() -> None:

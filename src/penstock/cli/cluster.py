@@ -12,13 +12,14 @@ and what to do *on the command line*, with an exit code by its kind:
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from penstock.cli.completing import DEFAULT_SERVER, SERVER_VARIABLE
+from penstock.cli.completing import DEFAULT_SERVER, PROFILE_VARIABLE, SERVER_VARIABLE, profile_names
 from penstock.cli.output import JSON, CommandError, sentence, show_error
 from penstock.cli.values import Assignment
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 EXIT_UNREACHABLE: Final = 3
 EXIT_REFUSED: Final = 4
 _TIMES_SINCE: Final = 1
+_SERVERS: Final = "bootstrap.servers"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -112,21 +114,17 @@ def cluster_command(command: _Command) -> _Command:
     @functools.wraps(command)
     def run(
         *args: Any,
-        bootstrap_server: str,
+        bootstrap_server: str | None,
+        profile: str | None,
         zookeeper: str | None,
         command_config: str | None,
         command_property: tuple[tuple[str, str], ...],
         request_timeout_ms: int,
         **params: Any,
     ) -> Any:
-        from penstock.cli.properties import client_properties
-
-        properties = client_properties(command_config, dict(command_property))
-        source = click.get_current_context().get_parameter_source("bootstrap_server")
-        is_default = source is not None and source.name == "DEFAULT"
-        servers = properties.get("bootstrap.servers", bootstrap_server) if is_default else bootstrap_server
         if zookeeper is not None:
-            servers = zookeeper if zookeeper.startswith("zookeeper://") else f"zookeeper://{zookeeper}"
+            bootstrap_server = zookeeper if zookeeper.startswith("zookeeper://") else f"zookeeper://{zookeeper}"
+        servers, properties = reached(bootstrap_server, profile, command_config, dict(command_property))
         given_timeout = click.get_current_context().get_parameter_source("request_timeout_ms")
         if given_timeout is not None and given_timeout.name == "DEFAULT":
             request_timeout_ms = _milliseconds(properties.get("request.timeout.ms"), request_timeout_ms)
@@ -136,6 +134,39 @@ def cluster_command(command: _Command) -> _Command:
     for option in _OPTIONS:
         run = option(run)
     return run  # type: ignore[return-value]
+
+
+def reached(
+    server: str | None, profile: str | None, command_config: str | None, given: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Where the cluster is and its clients' properties, of all that may say so.
+
+    The address is that of --bootstrap-server, else of PENSTOCK_BOOTSTRAP_SERVER unless --profile is given, else that of
+    --command-config, else the profile's. The profile in use counts only where nothing else names a cluster.
+    """
+    from penstock.cli.properties import client_properties
+
+    properties = client_properties(command_config, given)
+    named = profile or os.environ.get(PROFILE_VARIABLE)
+    by_variable = os.environ.get(SERVER_VARIABLE)
+    if not named and not (server or by_variable or _SERVERS in properties):
+        from penstock.cli.profile import in_use
+
+        named = in_use()
+    kept: dict[str, str] = {}
+    if named:
+        from penstock.cli.profile import properties_of
+
+        kept = properties_of(named)
+    found = (
+        server,
+        by_variable if not profile else None,
+        properties.get(_SERVERS),
+        kept.get(_SERVERS),
+        by_variable,
+        DEFAULT_SERVER,
+    )
+    return next(address for address in found if address), {**kept, **properties}
 
 
 def _milliseconds(text: str | None, default: int) -> int:
@@ -158,11 +189,15 @@ _OPTIONS: Final = (
         "--command-config", metavar="FILE",
         help="Properties for the client, as Kafka has them: client.id, security.protocol, ssl.ca.location ...",
     ),
+    click.option(
+        "--profile", metavar="NAME", shell_complete=profile_names,
+        help=f"A profile: `penstock profile`.  [env: {PROFILE_VARIABLE}; default: the one in use]",
+    ),
     click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers through ZooKeeper instead."),
     click.option(
         "-b", "--bootstrap-server", "--bootstrap-servers", "--broker-list", "bootstrap_server",
-        default=DEFAULT_SERVER, show_default=True, envvar=SERVER_VARIABLE, show_envvar=True,
-        metavar="HOST:PORT,...", help="Where the cluster is.",
+        metavar="HOST:PORT,...",
+        help=f"Where the cluster is.  [env: {SERVER_VARIABLE}; default: the profile's, else {DEFAULT_SERVER}]",
     ),
 )  # fmt: skip
 

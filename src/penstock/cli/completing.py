@@ -5,7 +5,6 @@ Rule: a shell waits while this works, so the broker gets a second at most, and w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin
 
 SERVER_VARIABLE: Final = "PENSTOCK_BOOTSTRAP_SERVER"
+PROFILE_VARIABLE: Final = "PENSTOCK_PROFILE"
 DEFAULT_SERVER: Final = "localhost:9092"
 _PATIENCE_MS: Final = 1_000
 
@@ -74,13 +74,26 @@ def _broker_settings() -> list[str]:
     return sorted(BROKER_DEFINITIONS)
 
 
+def profile_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    from penstock.cli.profile import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def _ask(ctx: click.Context, question: Callable[[Admin], list[str]]) -> list[str]:
+    from penstock.cli.cluster import reached
+    from penstock.cli.output import CommandError
+    from penstock.cli.properties import ssl_context
     from penstock.client.admin import Admin
     from penstock.client.errors import PenstockError
 
-    servers = ctx.params.get("bootstrap_server") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     try:
-        with Admin(servers, request_timeout_ms=_PATIENCE_MS, connect_timeout_ms=_PATIENCE_MS) as admin:
+        servers, properties = reached(
+            ctx.params.get("bootstrap_server"), ctx.params.get("profile"), ctx.params.get("command_config"), {}
+        )
+        with Admin(
+            servers, request_timeout_ms=_PATIENCE_MS, connect_timeout_ms=_PATIENCE_MS, ssl=ssl_context(properties)
+        ) as admin:
             return question(admin)
-    except PenstockError:
+    except (PenstockError, CommandError):
         return []

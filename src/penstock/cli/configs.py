@@ -17,7 +17,7 @@ from penstock.cli.output import JSON, CommandError, Output, format_option, print
 from penstock.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from penstock.client.admin import ConfigEntry, ConfigResource
+    from penstock.client.admin import Admin, ConfigEntry, ConfigResource
 
 # As a default it is how Kafka writes "not set": flush.messages, flush.ms, max.compaction.lag.ms.
 _LONG_MAX = str(2**63 - 1)
@@ -81,7 +81,7 @@ def describe(
     """
     resource = _resource(topic, broker, all_brokers)
     with cluster.admin() as admin:
-        settings = admin.describe_config(resource)
+        settings = _described(admin, resource)
     check_names(settings, names, resource)
     shown = [
         entry
@@ -131,7 +131,7 @@ def alter(
     if not changes:
         raise CommandError("Nothing to change was given.", "Give --set NAME=VALUE or --unset NAME.")
     with cluster.admin() as admin:
-        before = admin.describe_config(resource)
+        before = _described(admin, resource)
         if not all_brokers:
             check_names(before, changes, resource)
         admin.alter_config(resource, changes, validate_only=dry_run)
@@ -148,6 +148,17 @@ def alter(
     show_table(output, ("SETTING", "BEFORE", "AFTER"), rows)
     if dry_run:
         output.line("Dry run: nothing was changed, but it would be accepted.")
+
+
+def _described(admin: Admin, resource: ConfigResource) -> Mapping[str, ConfigEntry]:
+    """The settings of a topic or broker; Refused, with the nearest, for a topic that does not exist."""
+    from penstock.cli.partitions import explained_topics
+    from penstock.client.errors import UnknownTopic
+
+    try:
+        return admin.describe_config(resource)
+    except UnknownTopic as error:
+        raise explained_topics(admin, {resource.name: error})[resource.name] from None
 
 
 def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose: object) -> None:

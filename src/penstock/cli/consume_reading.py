@@ -26,10 +26,10 @@ from penstock.cli.cluster import Cluster
 from penstock.cli.coding import NotCodable, decoder
 from penstock.cli.consume_formats import CodecDecoder, Formatter, Record
 from penstock.cli.output import CommandError, counted, printable
+from penstock.cli.partitions import no_such_partition, no_such_topic
 from penstock.cli.values import NameAndPartitions, Place
 from penstock.client.consumer import Consumer, TopicPartition
-from penstock.client.errors import DeserializationError, UnknownTopic, error_for
-from penstock.wire.error_codes import ErrorCode
+from penstock.client.errors import DeserializationError
 
 _EXIT_NOT_SHOWN: Final = 1
 _EXIT_INTERRUPTED: Final = 130
@@ -165,21 +165,22 @@ class Reading:
     def _consumer(self, cluster: Cluster, options: dict[str, Any]) -> Consumer[Any, Any]:
         consumer: Consumer[Any, Any] = Consumer(bootstrap_servers=cluster.servers, **options)
         try:
-            self._subscribe(consumer)
+            self._subscribe(cluster, consumer)
         except BaseException:
             consumer.close()
             raise
         return consumer
 
-    def _subscribe(self, consumer: Consumer[Any, Any]) -> None:
+    def _subscribe(self, cluster: Cluster, consumer: Consumer[Any, Any]) -> None:
         wanted = self._wanted
         if not wanted.topics:
             consumer.subscribe(pattern=wanted.include, exclude=wanted.exclude)
             return
-        there = {item.topic: consumer.partitions_for_topic(item.topic) for item in wanted.topics}
+        there = {item.topic: frozenset(consumer.partitions_for_topic(item.topic)) for item in wanted.topics}
         for name, partitions in there.items():
             if not partitions:
-                raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where=f"topic {name}")
+                with cluster.admin() as admin:
+                    raise no_such_topic(name, admin.list_topics(include_internal=True))
         if self._group is not None and wanted.names_partitions:
             raise CommandError(
                 "Partitions are given, and a group.", "A group shares the partitions among its members: leave one out."
@@ -364,10 +365,7 @@ def _chosen(topics: Iterable[NameAndPartitions], there: dict[str, frozenset[int]
     for item in topics:
         for index in sorted(there[item.topic]) if item.partitions is None else item.partitions:
             if index not in there[item.topic]:
-                raise UnknownTopic(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where=f"{item.topic}-{index}",
-                    detail=f"the topic has partitions 0 to {len(there[item.topic]) - 1}",
-                )  # fmt: skip
+                raise no_such_partition(item.topic, index, len(there[item.topic]))
             yield TopicPartition(item.topic, index)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.cluster import Cluster, cluster_command, show_failures, told
+from penstock.cli.cluster import Cluster, Refused, cluster_command, show_failures, told
 from penstock.cli.completing import topic_names
 from penstock.cli.options import asking_options, confirmed_plan, groups_named, watch_option
 from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable
@@ -240,7 +240,7 @@ def seek(
         if plan.state == NEW and not create and not dry_run and sys.stdin.isatty():
             there = [each.group_id for each in admin.list_groups()]
             missing = no_such_group(group, there)
-            raise CommandError(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+            raise Refused(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
         if output_format != JSON:
             show_plan(output, plan)
         if execute:

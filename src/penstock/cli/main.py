@@ -54,6 +54,7 @@ AREAS: Mapping[str, Area] = {
     "perf": Area("penstock.cli.perf", "perf", "Measure: produce, consume, latency."),
     "pipeline": Area("penstock.cli.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."),
     "produce": Area("penstock.cli.produce", "produce", "Send lines or files as records to a topic."),
+    "profile": Area("penstock.cli.profile", "profile", "Clusters by name: create, use, list, show, edit, delete."),
     "reassign": Area("penstock.cli.reassign", "reassign", "Move partitions: plan, start, status, cancel."),
     "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
     "spark": Area("penstock.cli.spark", "spark", "Spark with everything set: shell, submit, python."),
@@ -148,10 +149,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if _wants_traceback():
             raise
-        from penstock.cli.log_lines import told
-
-        show_error(_mistake(told(error)), as_json=as_json)
-        code = EXIT_MISTAKE
+        shown = _missing_package(error) or _mistake(error)
+        show_error(shown, as_json=as_json)
+        code = shown.exit_code
     sys.exit(code)
 
 
@@ -164,9 +164,22 @@ class _Ended(CommandError):
         click.echo(self.problem, err=True)
 
 
-def _mistake(what: str) -> CommandError:
+def _missing_package(error: Exception) -> CommandError | None:
+    """What to install, if a package is missing that an extra brings."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    from penstock.cli.cluster import told
+    from penstock.client.errors import MissingDependency
+
+    missing = error if isinstance(error, MissingDependency) else MissingDependency.of_import(error, "this command")
+    return None if missing is None else told(missing)
+
+
+def _mistake(error: Exception) -> CommandError:
+    from penstock.cli.log_lines import told
+
     return _Mistake(
-        f"This should not have happened: {what}.",
+        f"This should not have happened: {told(error)}.",
         f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.",
     )
 

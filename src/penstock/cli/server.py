@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.completing import setting_assignments
 from penstock.cli.log_lines import LEVELS, log_to_stderr
 from penstock.cli.output import CommandError
 
@@ -63,7 +64,10 @@ def server() -> None:
     help="Where clients connect, as listeners; port 0 is any free one.  [default: :9092, all addresses]",
 )  # fmt: skip
 @click.option("--config", metavar="FILE", help="Settings, in the form of Kafka's server.properties.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="One setting more; overrides the file.")
+@click.option(
+    "-c", "--set", "assignments", multiple=True, metavar="NAME=VALUE", shell_complete=setting_assignments,
+    help="A setting; overrides the file.",
+)  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
     help="Port of /metrics and /health; 0 turns them off.",
