@@ -87,6 +87,19 @@ def test_a_wrong_advertised_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("roomy")
+def test_more_replicas_in_sync_are_asked_for_than_there_are(tmp_path: Path) -> None:
+    with EmbeddedBroker(str(tmp_path), settings={"min.insync.replicas": "2"}) as broker:
+        broker.create_topic("views")
+        broker.create_topic("clicks", config={"min.insync.replicas": "1"})
+        code, found = findings(Shell(broker.address))
+    assert code == 1
+    (problem,) = [finding for finding in found if finding["level"] == PROBLEM]
+    assert (problem["check"], problem["subject"]) == ("min-insync", "views")
+    assert "min.insync.replicas is 2 and there is 1 replica" in problem["text"]
+    assert "--topic views --set min.insync.replicas=1" in problem["advice"]
+
+
+@pytest.mark.usefixtures("roomy")
 def test_records_of_the_future(tmp_path: Path) -> None:
     with EmbeddedBroker(
         str(tmp_path), settings={"log.message.timestamp.after.max.ms": "9223372036854775807"}

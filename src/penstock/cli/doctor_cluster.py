@@ -19,7 +19,7 @@ from penstock.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
 from penstock.cli.output import counted, human_bytes, sentence
 from penstock.cli.topics_report import is_troubled
 from penstock.cli.values import duration_text
-from penstock.client.admin import AsyncAdmin, LogDirectory, OffsetResult, TopicDescription, TopicSpec
+from penstock.client.admin import AsyncAdmin, ConfigResource, LogDirectory, OffsetResult, TopicDescription, TopicSpec
 from penstock.client.cluster_view import Node
 from penstock.client.connection import Connection
 from penstock.client.errors import BootstrapError, PenstockError
@@ -33,6 +33,7 @@ _FUTURE_MS: Final = 60_000
 _FREE_SHARE: Final = 0.10
 _FREE_BYTES: Final = 1024**3
 _MOST_PARTITIONS: Final = 2_000
+_MOST_TOPICS: Final = 1_000
 _HTTP_TIMEOUT_S: Final = 2.0
 # What each part of the command needs a broker to serve.
 _NEEDS: Final = {
@@ -207,7 +208,37 @@ async def _topics(admin: AsyncAdmin) -> list[Finding]:
         )  # fmt: skip
     if not findings:
         findings.append(Finding(OK, "leaders", "partitions", f"all {len(parts):,} have leaders and replicas in sync"))
+    findings += await _min_insync(admin, topics)
     return findings + await _records_of_the_future(admin, [(name, part.index) for name, part in parts if part.leader])
+
+
+async def _min_insync(admin: AsyncAdmin, topics: list[TopicDescription]) -> list[Finding]:
+    """Topics that ask for more replicas in sync than they have: no write with acks=all will ever succeed."""
+    looked_at = {ConfigResource.topic(topic.name): topic for topic in topics[:_MOST_TOPICS] if topic.partitions}
+    try:
+        settings = await admin.describe_configs(looked_at)
+    except PenstockError:
+        return []
+    wrong: dict[str, tuple[int, int]] = {}
+    for resource, topic in looked_at.items():
+        found = settings[resource]
+        entry = None if isinstance(found, PenstockError) else found.get("min.insync.replicas")
+        needed = int(entry.value) if entry is not None and entry.value and entry.value.isdigit() else 0
+        fewest = min(len(part.replicas) for part in topic.partitions)
+        if needed > fewest:
+            wrong[topic.name] = (needed, fewest)
+    if not wrong:
+        return []
+    name, (needed, fewest) = next(iter(wrong.items()))
+    return [
+        Finding(
+            PROBLEM, "min-insync", _some(list(wrong)),
+            f"min.insync.replicas is {needed} and there {'is' if fewest == 1 else 'are'} {counted(fewest, 'replica')}: "
+            "no write with acks=all can succeed",
+            f"Ask for fewer: penstock configs alter --topic {name} --set min.insync.replicas={fewest}. "
+            f"Or add replicas: penstock reassign plan {name} -r {needed}",
+        )
+    ]  # fmt: skip
 
 
 def _some(names: list[str]) -> str:
