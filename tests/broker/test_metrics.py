@@ -431,6 +431,38 @@ def test_sizes_groups_and_connections_are_read_from_their_owners() -> None:
     assert "kafka_log_size_bytes" not in _shown(metrics.registry)
 
 
+def test_the_lag_of_groups_is_shown_where_the_end_is_known() -> None:
+    metrics = BrokerMetrics(_Process())
+    ends = {("views", 0): 100, ("views", 1): 7}
+    committed = [("audit", "views", 0, 40), ("audit", "views", 1, 9), ("audit", "elsewhere", 3, 5)]
+    metrics.read_lag_from(lambda: committed, lambda topic, partition: ends.get((topic, partition)))
+    shown = _shown(metrics.registry)
+    assert shown["kafka_group_committed_offset"].value(group="audit", topic="elsewhere", partition="3") == 5
+    assert {tuple(dict(labels).values()): value for (_, labels), value in shown["kafka_group_lag"].samples.items()} == {
+        ("audit", "views", "0"): 60,
+        ("audit", "views", "1"): 0,  # committed behind the end that is known here
+    }
+    assert shown["kafka_group_lag_truncated"].value() == 0
+
+
+def test_the_lag_of_groups_is_bounded_whatever_clients_commit() -> None:
+    metrics = BrokerMetrics(_Process())
+    looked_at = 0
+
+    def committed() -> Iterator[tuple[str, str, int, int]]:
+        nonlocal looked_at
+        yield "x" * 30_000, "views", 0, 0
+        for number in range(1_000_000):
+            looked_at += 1
+            yield f"g{number}", "views", 0, number
+
+    metrics.read_lag_from(committed, lambda topic, partition: 10)
+    shown = _shown(metrics.registry)
+    assert looked_at == 5_000
+    assert len(shown["kafka_group_committed_offset"].samples) == 4_999
+    assert shown["kafka_group_lag_truncated"].value() == 1
+
+
 def test_the_process_is_shown_under_the_names_that_dashboards_know() -> None:
     shown = _shown(BrokerMetrics(_Process()).registry)
     assert shown["process_cpu_seconds_total"].value() == 12.5

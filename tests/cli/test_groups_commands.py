@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from urllib.request import urlopen
 
 import pytest
 from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
 
 from penstock.cli.groups_seek import Target, _wanted
 from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
+from penstock.testing.embedded_broker import EmbeddedBroker
 
 START_MS = 1_700_000_000_000
 
@@ -205,3 +208,17 @@ def test_a_dry_run_deletes_no_group(shell: Shell, single: str, group: str) -> No
     assert shell.done("groups", "delete", "-g", group, "--dry-run") == f"{group} would be deleted (dry run).\n"
     assert shell("groups", "delete", f"{group}x", "--dry-run").exit_code == 4
     assert group in shell.done("groups", "list")
+
+
+def test_the_lag_of_a_group_is_among_the_metrics_of_its_coordinator() -> None:
+    with EmbeddedBroker(http_port=0) as broker:
+        shell = Shell(broker.address)
+        broker.create_topic("views", partitions=2)
+        shell.done("produce", "views", "-p", 1, stdin="one\ntwo\nthree\n")
+        shell.done("groups", "seek", "audit", "--topic", "views", "--to-offset", 1, "--execute")
+        with urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=PATIENCE_S) as answer:
+            lines = answer.read().decode().splitlines()
+    assert 'kafka_group_committed_offset{group="audit",topic="views",partition="1"} 1' in lines
+    assert 'kafka_group_lag{group="audit",topic="views",partition="1"} 2' in lines
+    assert 'kafka_group_lag{group="audit",topic="views",partition="0"} 0' in lines
+    assert "kafka_group_lag_truncated 0" in lines

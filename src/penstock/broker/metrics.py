@@ -14,6 +14,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from penstock import __version__
@@ -23,6 +24,13 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode, error_code
 
 _TOPICS_MAX = 5000
+_LAGS_MAX = 5000
+_LABEL_CHARS_MAX = 255
+
+Committed = tuple[str, str, int, int]
+"""Group, topic, partition, and the offset that the group has committed."""
+EndOf = Callable[[str, int], int | None]
+"""Where a partition ends for its readers; None where this broker does not know."""
 
 
 class LogFigures(NamedTuple):
@@ -187,6 +195,30 @@ class BrokerMetrics:
         """`read` tells how many groups there are in each state (`Stable`, `Empty`...)."""
         count = Description("gauge", "kafka_group_count", "Consumer groups that this broker coordinates.", ("state",))
         self.registry.readings([count], lambda: (((state,), (number,)) for state, number in read().items()))
+
+    def read_lag_from(self, committed: Callable[[], Iterable[Committed]], end_of: EndOf) -> None:
+        """What groups have committed, and how many records lie behind it where the partition's end is known here.
+
+        A scrape looks at `_LAGS_MAX` partitions of groups at most, however many there are, and a group whose name is
+        too long for a label is left out: both are the clients' choice. `kafka_group_lag_truncated` says when.
+        """
+        labels = ("group", "topic", "partition")
+        offset = Description("gauge", "kafka_group_committed_offset", "Offset that a group has committed.", labels)
+        lag = Description("gauge", "kafka_group_lag", "Records from a group's committed offset to the end.", labels)
+
+        def read() -> Iterator[Row]:
+            found = list(islice(committed(), _LAGS_MAX + 1))
+            shown = [each for each in found[:_LAGS_MAX] if len(each[0]) <= _LABEL_CHARS_MAX]
+            truncated.set(int(len(shown) < len(found)))
+            for group, topic, partition, position in shown:
+                end = end_of(topic, partition)
+                yield (group, topic, partition), (position, None if end is None else max(0, end - position))
+
+        self.registry.readings([offset, lag], read)
+        # Declared after what sets it, since a scrape reads in the order of declarations.
+        truncated = self.registry.gauge(
+            "kafka_group_lag_truncated", "1 if groups have more partitions than are shown, else 0."
+        )
 
     def read_network_from(self, read: Callable[[], NetworkFigures]) -> None:
         descriptions = [

@@ -76,12 +76,16 @@ class CommittedOffsets:
         return list(found)
 
     def everything(self) -> dict[_Spot, CommittedOffset]:
-        return {
-            (group_id, topic, partition): entry.value
+        return dict(self.each())
+
+    def each(self) -> Iterator[tuple[_Spot, CommittedOffset]]:
+        """Every offset that counts, by group; for whoever may not want all of them."""
+        return (
+            ((group_id, topic, partition), entry.value)
             for group_id, topics in self._groups.items()
             for topic, partitions in topics.items()
             for partition, entry in partitions.items()
-        }
+        )
 
     # Changing
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -97,6 +97,13 @@ class GroupService:
     def count_by_state(self) -> dict[str, int]:
         """How many groups are in which state."""
         return dict(Counter(state for shard in self._shards.values() for state in shard.machine.states()))
+
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, partition and offset of what is committed with the coordinators of this broker."""
+        for shard in self._shards.values():
+            if shard.is_loaded:
+                for (group_id, topic, partition), stored in shard.machine.offsets.each():
+                    yield group_id, topic, partition, stored.offset
 
     def handle(self, group_id: str, context: RequestContext, handle: Handle) -> ErrorCode:
         """Let the coordinator of a group handle a request. If it cannot, why: it is not here, or not ready."""
