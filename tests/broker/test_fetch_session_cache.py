@@ -216,12 +216,16 @@ def test_consumers_get_no_session_beyond_the_partitions_that_may_be_kept() -> No
     assert broker.sessions.partitions_cached == 3
 
 
-def test_followers_are_not_limited_in_width() -> None:
-    broker = Broker(max_partitions=1)
-    follower = broker.open("a-0 a-1 a-2", privileged=True)
+def test_followers_have_a_limit_of_their_own_whatever_consumers_hold() -> None:
+    broker = Broker(max_partitions=3)
+    assert broker.open("a-0 a-1 a-2") > 0
+    follower = broker.open("a-0 a-1", privileged=True)
     response = broker.round(fetch("a-3", session=follower, epoch=1), privileged=True)
-    assert (response.session_id, broker.sessions.partitions_cached) == (follower, 4)
+    assert (response.session_id, broker.sessions.partitions_cached) == (follower, 6)
     assert broker.open("a-0") == 0
+    assert broker.open("a-0", privileged=True) == 0
+    response = broker.round(fetch("a-4", session=follower, epoch=2), privileged=True)
+    assert (response.error_code, broker.sessions.partitions_cached) == (70, 3)
 
 
 def test_unused_sessions_make_room_for_as_many_partitions_as_are_needed() -> None:

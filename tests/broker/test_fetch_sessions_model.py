@@ -118,13 +118,15 @@ class Model:
         self.evictions += 1
 
     def is_too_wide(self, size: int, privileged: bool) -> bool:
-        return not privileged and self.partitions + size > MAX_PARTITIONS
+        if privileged:
+            return sum(len(session.keys) for session in self.sessions if session.privileged) + size > MAX_PARTITIONS
+        return self.partitions + size > MAX_PARTITIONS
 
     def has_room(self, size: int, privileged: bool) -> bool:
         return len(self.sessions) < SLOTS and not self.is_too_wide(size, privileged)
 
     def make_room(self, size: int, privileged: bool) -> bool:
-        if not privileged and size > MAX_PARTITIONS:
+        if size > MAX_PARTITIONS:
             return False
         while not self.has_room(size, privileged):
             if not self.sessions or self.now_ms - self.sessions[0].used_ms <= EVICTION_MS:

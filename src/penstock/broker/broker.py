@@ -126,7 +126,12 @@ class Broker:
         self.random: Random = self.world.random
         self.served: dict[int, Served] = counted(SERVED)
         self.metrics = BrokerMetrics(SystemProcess())
-        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, EVICTION_MS, self.random)
+        self.sessions = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots,
+            EVICTION_MS,
+            self.random,
+            max_partitions=settings.max_incremental_fetch_session_cache_partitions,
+        )
         self.long_work = LongWork(self)
         self.metadata_answers = MetadataAnswers()
         self.is_ready = False

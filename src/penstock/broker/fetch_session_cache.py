@@ -15,8 +15,9 @@ When every slot is taken, a newcomer makes one session give way, the first found
 2. for a newcomer that is privileged (a follower), the smallest session that is not;
 3. the smallest of the newcomer's own kind that is older than the eviction time, if the newcomer has more partitions.
 
-If none is found, the newcomer gets no session. Neither does a consumer while the sessions hold as many partitions as
-they may: memory is bounded however wide the requests are.
+If none is found, the newcomer gets no session. Neither does it if the sessions would hold more partitions than they
+may: memory is bounded however wide the requests are. Followers have a bound of their own, of the same size, so that
+consumers cannot take replication's room.
 """
 
 from __future__ import annotations
@@ -288,6 +289,7 @@ class FetchSessionCache:
         self._old: dict[bool, SizeOrder] = {False: SizeOrder(), True: SizeOrder()}
         self._consumers = SizeOrder()
         self.partitions = 0
+        self._followed = 0  # those of followers
         self.evictions = 0
         self.disturbances = 0
 
@@ -311,7 +313,7 @@ class FetchSessionCache:
         self._young[session.id] = session
         if not privileged:
             self._consumers.add(session.size, session.id)
-        self.partitions += session.size
+        self._count(session, session.size)
         return session
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
@@ -325,7 +327,7 @@ class FetchSessionCache:
         session.change(asked, forgotten)
         if session.size != before:
             self._resize(session, before)
-        if session.size == 0 or (session.size > before and not session.privileged and self._is_over(0)):
+        if session.size == 0 or (session.size > before and self._is_over(0, session.privileged)):
             self.remove(session)
             return False
         return True
@@ -335,8 +337,13 @@ class FetchSessionCache:
         self._young.pop(session.id, None)
         self._old[session.privileged].discard(session.size, session.id)
         self._consumers.discard(session.size, session.id)
-        self.partitions -= session.size
+        self._count(session, -session.size)
         session.end()
+
+    def _count(self, session: FetchSession, more: int) -> None:
+        self.partitions += more
+        if session.privileged:
+            self._followed += more
 
     def _resize(self, session: FetchSession, before: int) -> None:
         orders = [] if session.id in self._young else [self._old[session.privileged]]
@@ -345,7 +352,7 @@ class FetchSessionCache:
         for order in orders:
             order.discard(before, session.id)
             order.add(session.size, session.id)
-        self.partitions += session.size - before
+        self._count(session, session.size - before)
 
     def _unused_id(self) -> int:
         while True:
@@ -353,20 +360,18 @@ class FetchSessionCache:
             if session_id not in self._sessions:
                 return session_id
 
-    def _is_over(self, more: int) -> bool:
-        return self.partitions + more > self._max_partitions
+    def _is_over(self, more: int, privileged: bool) -> bool:
+        return (self._followed if privileged else self.partitions) + more > self._max_partitions
 
     def _make_room(self, size: int, privileged: bool, now_ms: int) -> bool:
-        # Followers are few and known, and replication is what the cache is needed for most: only slots limit them.
-        needed = 0 if privileged else size
-        if needed > self._max_partitions:
+        if size > self._max_partitions:
             return False
-        while len(self._sessions) >= self._slots or (needed and self._is_over(needed)):
+        while len(self._sessions) >= self._slots or self._is_over(size, privileged):
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_ms <= self._eviction_ms:
                 break
             self._evict(oldest)
-        if needed and self._is_over(needed):
+        if self._is_over(size, privileged):
             return False
         if len(self._sessions) < self._slots:
             return True

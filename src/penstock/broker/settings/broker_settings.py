@@ -62,6 +62,7 @@ class BrokerSettings:
     socket_connection_setup_timeout_ms: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
+    max_incremental_fetch_session_cache_partitions: int
     max_request_partition_size_limit: int
 
     # topics

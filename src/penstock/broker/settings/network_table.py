@@ -127,6 +127,9 @@ FETCHES: Final = (
                "for; the first batch always comes whole.", least=1024),
     Definition("max.incremental.fetch.session.cache.slots", _INT, 1000, "Fetch sessions that the broker remembers.",
                least=0),
+    # Not Kafka's, whose slots bound the sessions but not their size. A partition of a session takes some 300 bytes.
+    Definition("max.incremental.fetch.session.cache.partitions", _INT, 250_000, "Partitions of all fetch sessions "
+               "together; beyond, clients get no session and name all partitions with each fetch.", least=0),
     Definition("max.request.partition.size.limit", _INT, 2000, "The most partitions in one answer to a description of "
                "topics.", least=1),
 )  # fmt: skip
