@@ -27,6 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.long
 def test_leaders_and_the_controller_die_and_freeze_under_load_and_nothing_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_kio_still_covers_what_it_did() -> None:
         assert not missing, name
 
 
+@pytest.mark.long
 def test_kio_reads_the_same_values_and_writes_the_same_bytes() -> None:
     def check(case: Case) -> None:
         theirs = kio_class(case)
