@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.coordination.group_stories import SESSION_MS, Story, protocols
 
 from penstock.coordination.settings import GroupSettings
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
-from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
+from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from penstock.wire.schemas.leave_group import LeaveGroupRequest
 
 
@@ -130,3 +131,62 @@ def test_a_limit_that_was_lowered_turns_the_last_to_come_away() -> None:
     last = story.join(three.member_id)
     assert story.replies[last].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert len(story.joined(tokens[0]).members) == 2
+
+
+# What members bring takes memory until they leave.
+
+
+def heavy(size: int) -> list[JoinGroupRequestProtocol]:
+    return [JoinGroupRequestProtocol(name="range", metadata=bytes(size))]
+
+
+def test_a_member_that_brings_too_much_is_rejected() -> None:
+    story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_member_bytes=10_000))
+    assert story.replies[story.join(offers=heavy(10_000))].error_code == ErrorCode.INVALID_REQUEST
+    assert story.shard._groups._memory.held == 0
+    assert story.joined(story.join(offers=heavy(5_000))).error_code == ErrorCode.NONE
+
+
+def test_members_of_all_groups_share_one_bound_and_give_it_back_when_they_go() -> None:
+    story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_members_bytes=25_000))
+    memory = story.shard._groups._memory
+    members = [story.joined(story.join(group=f"g{number}", offers=heavy(10_000))) for number in range(2)]
+    assert memory.held > 20_000
+    late = story.join(group="g2", offers=heavy(10_000))
+    assert story.replies[late].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    # Who is a member may come again with as much as it had.
+    again = story.join(members[0].member_id, group="g0", offers=heavy(10_000))
+    assert story.joined(again).error_code == ErrorCode.NONE
+    assert story.leave((members[1].member_id, None), group="g1") == [ErrorCode.NONE]
+    assert story.joined(story.join(group="g2", offers=heavy(10_000))).error_code == ErrorCode.NONE
+    story.pass_ms(2 * SESSION_MS)
+    assert memory.held == 0, "all sessions are over"
+
+
+def test_ids_that_nobody_comes_back_with_are_bounded_too() -> None:
+    story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_members_bytes=25_000))
+    request = JoinGroupRequest(
+        session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=heavy(10)
+    )
+    codes = [
+        story.ask(ApiKey.JOIN_GROUP, msgspec.structs.replace(request, group_id=f"g{number}")).error_code
+        for number in range(100)
+    ]
+    assert codes[0] == ErrorCode.MEMBER_ID_REQUIRED
+    assert codes[-1] == ErrorCode.GROUP_MAX_SIZE_REACHED
+    story.pass_ms(2 * SESSION_MS)
+    assert story.shard._groups._memory.held == 0
+    assert story.ask(ApiKey.JOIN_GROUP, msgspec.structs.replace(request, group_id="g")).error_code == codes[0]
+
+
+def test_a_coordinator_that_gives_up_gives_the_memory_of_its_members_back() -> None:
+    story = Story()
+    story.stable(3)
+    request = JoinGroupRequest(
+        group_id="h", session_timeout_ms=SESSION_MS, protocol_type="consumer", protocols=protocols()
+    )
+    assert story.ask(ApiKey.JOIN_GROUP, request).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    memory = story.shard._groups._memory
+    assert memory.held > 0
+    story.take(story.shard.unload())
+    assert memory.held == 0

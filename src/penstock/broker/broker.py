@@ -313,6 +313,8 @@ class Broker:
                 max_session_timeout_ms=settings.group_max_session_timeout_ms,
                 initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
                 max_size=settings.group_max_size,
+                max_member_bytes=settings.group_max_member_metadata_bytes,
+                max_members_bytes=settings.group_max_metadata_bytes,
                 offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
                 offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
                 offset_metadata_max_bytes=settings.offset_metadata_max_bytes,

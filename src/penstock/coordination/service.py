@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from penstock.coordination.errors import BadGroupRecord
 from penstock.coordination.events import Outcome, RequestContext
+from penstock.coordination.groups.members import MemberMemory
 from penstock.coordination.placement import partition_for_group
 from penstock.coordination.settings import GroupSettings
 from penstock.coordination.shard import GroupCoordinatorShard
@@ -68,6 +69,7 @@ class GroupService:
         self._call_later = call_later
         self._shards: dict[int, _Shard] = {}
         self._latest_ms = 0
+        self.memory = MemberMemory()
         self.partitions = 0
 
     def now_ms(self) -> int:
@@ -79,7 +81,7 @@ class GroupService:
         """Take on a partition of the offsets topic, afresh: replay what it holds, then serve."""
         self.resign(partition.index)
         self.partitions = partitions
-        shard = _Shard(self, partition, GroupCoordinatorShard(self._settings, self._random))
+        shard = _Shard(self, partition, GroupCoordinatorShard(self._settings, self._random, self.memory))
         self._shards[partition.index] = shard
         shard.load()
 

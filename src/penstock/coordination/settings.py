@@ -18,6 +18,9 @@ class GroupSettings:
     max_session_timeout_ms: int = 30 * _MINUTE_MS
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = NO_LIMIT
+    # What a member brings with JoinGroup, and what those of all groups of a broker have brought.
+    max_member_bytes: int = 1024 * 1024
+    max_members_bytes: int = 256 * 1024 * 1024
     # A member that joins for the first time cannot send heartbeats yet; its wait is bounded by this instead.
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
 

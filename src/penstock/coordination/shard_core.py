@@ -23,6 +23,7 @@ from penstock.coordination.group_records import (
     encode_record,
 )
 from penstock.coordination.groups.group import Group
+from penstock.coordination.groups.members import MemberMemory
 from penstock.coordination.groups.rebalance import expire, prepare
 from penstock.coordination.groups.table import GroupTable
 from penstock.coordination.offsets import CommittedOffsets
@@ -61,13 +62,14 @@ class _Write(NamedTuple):
 
 
 class ShardCore:
-    def __init__(self, settings: GroupSettings, random: Random) -> None:
+    def __init__(self, settings: GroupSettings, random: Random, memory: MemberMemory | None = None) -> None:
+        """`memory` is what all shards of a broker share."""
         self._settings = settings
         self._random = random
         self._phase = _Phase.LOADING
         self._saved: dict[str, SavedGroup] = {}
         self._offsets = CommittedOffsets()
-        self._groups = GroupTable(settings)
+        self._groups = GroupTable(settings, memory or MemberMemory())
         self._writes: dict[int, _Write] = {}
         self._last_write_id = 0
         self._touched: dict[str, Group] = {}

@@ -76,6 +76,12 @@ GROUPS: Final = (
     Definition("group.initial.rebalance.delay.ms", _INT, 3000, "How long a new group waits for more members before it "
                "shares out partitions.", least=0),
     Definition("group.max.size", _INT, INT_MAX, "The most members of a group.", least=1),
+    # Not Kafka's, where only the size of a request bounds what a member brings. A consumer brings its subscription and
+    # what it owns: some 30 bytes a partition.
+    Definition("group.max.member.metadata.bytes", _INT, MIB, "The most bytes that a member of a group may bring with "
+               "JoinGroup.", least=1),
+    Definition("group.max.metadata.bytes", _LONG, 256 * MIB, "The most bytes that the members of all groups of a broker"
+               " may have brought; beyond, new members are rejected with GROUP_MAX_SIZE_REACHED.", least=1),
     Definition("group.consumer.session.timeout.ms", _INT, 45_000, "The session timeout of groups whose assignment the "
                "broker makes.", least=1),
     Definition("group.consumer.min.session.timeout.ms", _INT, 45_000, "The shortest for any such group.", least=1),

@@ -19,7 +19,7 @@ from typing import Final
 from penstock.coordination.errors import ImpossibleTransition, Refused
 from penstock.coordination.events import RequestContext, Turn
 from penstock.coordination.group_records import NO_TIME, SavedGroup
-from penstock.coordination.groups.members import Member, loaded_member
+from penstock.coordination.groups.members import PROMISE_BYTES, Member, MemberMemory, loaded_member, size_of
 from penstock.coordination.groups.subscriptions import CONSUMER_PROTOCOL, subscribed_topics
 from penstock.coordination.refusals import refuse_join
 from penstock.coordination.settings import GroupSettings
@@ -52,9 +52,10 @@ _STEPS: Final = {
 class Group:
     """The live state of one group."""
 
-    def __init__(self, group_id: str, settings: GroupSettings) -> None:
+    def __init__(self, group_id: str, settings: GroupSettings, memory: MemberMemory) -> None:
         self.group_id = group_id
         self.settings = settings
+        self.memory = memory
         self.state = _EMPTY
         self.since_ms = NO_TIME
         self.generation = 0
@@ -121,7 +122,7 @@ class Group:
         member.is_new = True
         self._insert(member)
         self.leader = self.leader or member.member_id
-        self.pending.pop(member.member_id, None)
+        self._drop_promise(member.member_id)
         self._wait_for_join(member, waiting)
         self.expect(member, now_ms + self.settings.new_member_join_timeout_ms)
 
@@ -130,6 +131,7 @@ class Group:
         self._withdraw_support(member)
         member.protocols = protocols
         self._supporters.update(protocols.keys())
+        self._count(member)
         if member.joining is not None:
             self.answer_join(
                 member, refuse_join(ErrorCode.REBALANCE_IN_PROGRESS, member.joining.api_version, member.member_id), turn
@@ -138,10 +140,11 @@ class Group:
 
     def remove(self, member_id: str, turn: Turn, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """A member, or the promise of one, is no longer there. What it waits for is answered with `code`."""
-        self.pending.pop(member_id, None)
+        self._drop_promise(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
             return
+        self.memory.held -= member.held_bytes
         self._withdraw_support(member)
         self._dismiss(member, code, turn)
         if member.instance_id is not None:
@@ -182,8 +185,31 @@ class Group:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
+    def promise(self, member_id: str, deadline_ms: int) -> None:
+        """An id is given to a member, which has to join with it by then."""
+        self.pending[member_id] = deadline_ms
+        self.memory.held += PROMISE_BYTES
+        self.due(deadline_ms)
+
+    def _drop_promise(self, member_id: str) -> None:
+        if self.pending.pop(member_id, None) is not None:
+            self.memory.held -= PROMISE_BYTES
+
+    def has_room_for(self, member_id: str, protocols: dict[str, bytes]) -> bool:
+        """Whether a member may bring these, as far as the memory of all groups goes."""
+        member = self.members.get(member_id)
+        before = 0 if member is None else member.held_bytes
+        more = size_of(protocols) - before
+        return more <= 0 or self.memory.held + more <= self.settings.max_members_bytes
+
+    def _count(self, member: Member) -> None:
+        size = size_of(member.protocols)
+        self.memory.held += size - member.held_bytes
+        member.held_bytes = size
+
     def _insert(self, member: Member) -> None:
         self.members[member.member_id] = member
+        self._count(member)
         self._supporters.update(member.protocols.keys())
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
@@ -287,6 +313,9 @@ class Group:
         """The group is no longer ours: whoever waits is told."""
         for member in self.members.values():
             self._dismiss(member, code, turn)
+            self.memory.held -= member.held_bytes
+        self.memory.held -= PROMISE_BYTES * len(self.pending)
+        self.pending.clear()
         self.state = _DEAD
 
     def _wait_for_join(self, member: Member, waiting: RequestContext) -> None:

@@ -20,6 +20,7 @@ from penstock.coordination.groups.members import (
     new_member_id,
     offered_protocols,
     rebalance_timeout_ms,
+    size_of,
 )
 from penstock.coordination.groups.rebalance import complete_if_all_joined, joined, prepare, rebalance, roster
 from penstock.coordination.refusals import refuse_join
@@ -33,7 +34,12 @@ _SKIPS_ASSIGNMENT: Final = 9
 
 def join(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
     """Raises Refused, or answers now or when the rebalance is complete."""
-    if not _has_room(group, request.member_id):
+    offered = offered_protocols(request)
+    if size_of(offered) > group.settings.max_member_bytes:
+        raise Refused(ErrorCode.INVALID_REQUEST)
+    if not group.has_room_for(request.member_id, offered):
+        turn.reply(context, refuse_join(ErrorCode.GROUP_MAX_SIZE_REACHED, context.api_version, request.member_id))
+    elif not _has_room(group, request.member_id):
         group.remove(request.member_id, turn)
         complete_if_all_joined(group, turn)
         turn.reply(context, refuse_join(ErrorCode.GROUP_MAX_SIZE_REACHED, context.api_version))
@@ -65,8 +71,7 @@ def _join_anew(group: Group, request: JoinGroupRequest, context: RequestContext,
         _take_over(group, group.static[instance_id], member_id, request, context, turn)
     elif instance_id is None and context.api_version >= _ID_REQUIRED:
         deadline_ms = turn.now_ms + request.session_timeout_ms
-        group.pending[member_id] = deadline_ms
-        group.due(deadline_ms)
+        group.promise(member_id, deadline_ms)
         turn.reply(context, refuse_join(ErrorCode.MEMBER_ID_REQUIRED, context.api_version, member_id))
     else:
         _add(group, member_id, request, context, turn)

@@ -19,6 +19,24 @@ NO_MEMBER_ID: Final = ""
 
 # An id made of a client id of any length would not fit the strings it is sent in.
 _LONGEST_STEM: Final = 255
+# What a member takes that brings nothing.
+_LEAST_BYTES: Final = 1024
+PROMISE_BYTES: Final = 512
+"""What an id takes that was given to a member which has not joined with it yet."""
+
+
+class MemberMemory:
+    """The bytes that the members of all groups of a broker take."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
+def size_of(protocols: dict[str, bytes]) -> int:
+    """The bytes that a member takes that offers these."""
+    return _LEAST_BYTES + sum(len(name) + len(metadata) for name, metadata in protocols.items())
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +56,8 @@ class Member:
     """Has learnt of the current generation and not yet asked for its share."""
     joining: RequestContext | None = None
     syncing: RequestContext | None = None
+    held_bytes: int = 0
+    """What is counted for it."""
 
     @property
     def can_expire(self) -> bool:

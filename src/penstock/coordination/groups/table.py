@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from penstock.coordination.groups.group import NEVER, Group, GroupState
+from penstock.coordination.groups.members import MemberMemory
 from penstock.coordination.settings import GroupSettings
 
 
 class GroupTable:
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, memory: MemberMemory) -> None:
         self._settings = settings
+        self._memory = memory
         self._groups: dict[str, Group] = {}
         self._schedule: list[tuple[int, int, Group]] = []
         self._count = 0
@@ -29,7 +31,7 @@ class GroupTable:
     def ensure(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = Group(group_id, self._settings)
+            group = self._groups[group_id] = Group(group_id, self._settings, self._memory)
         return group
 
     def ids(self) -> Iterable[str]:
