@@ -368,12 +368,40 @@ def test_a_gap_too_wide_for_a_segment_begins_another() -> None:
     assert base_offsets(reopen(files, ROOMY, clean=True).log) == [far, 2 * far]
 
 
-def test_batches_too_far_apart_for_one_segment_are_not_taken_at_once() -> None:
-    log = a_log()
-    pair = batch_of(0, leader_epoch=0) + batch_of(1, base_offset=2**31, leader_epoch=0)
-    with pytest.raises(InvalidBatch, match="far apart"):
-        log.append_as_follower(pair, now_ms=NOW_MS)
-    assert log.log_end_offset == 0
+@pytest.mark.parametrize("clean", [True, False])
+def test_batches_too_far_apart_for_one_segment_are_split_among_several(clean: bool) -> None:
+    files = SimulatedFiles()
+    log = open_new(files, replace(ROOMY, index_interval_bytes=0))
+    far = MAX_RELATIVE_OFFSET
+    offsets = [0, 2, far, far + 2, 3 * far]
+    together = bytearray().join(batch_of(i, base_offset=at, leader_epoch=0) for i, at in enumerate(offsets))
+    appended = log.append_as_follower(together, now_ms=NOW_MS)
+    assert appended is not None
+    assert (appended.base_offset, appended.last_offset) == (0, 3 * far + 1)
+    assert base_offsets(log) == offsets
+    assert all(
+        0 <= entry.key < 2**31 for index in range(log.segment_count) for entry in log.segment_at(index).index.entries()
+    )
+    assert append(log, batch_of(9)) == (3 * far + 2, 3 * far + 3), "and the log goes on"
+    if clean:
+        log.close()
+    else:
+        log.flush()
+    again = reopen(files, ROOMY, clean=clean, recovery_point=log.log_end_offset).log
+    assert base_offsets(again) == [*offsets, 3 * far + 2]
+
+
+def test_an_index_leaves_out_what_its_entries_cannot_hold() -> None:
+    """As logs of earlier versions have it: a segment whose batches are not within 2^32 of its own offset."""
+    files = SimulatedFiles()
+    log = open_new(files, replace(ROOMY, index_interval_bytes=0))
+    segment = log.active
+    for number, at in enumerate((1, 2**32 - 1, 2**32, 2**40)):
+        batch = batch_of(number, records=1, base_offset=at)
+        segment.append(batch, scan(batch).headers)
+    segment.seal()
+    assert [entry.key for entry in segment.index.entries()] == [2**32 - 1]
+    assert segment.next_offset == 2**40 + 1
 
 
 # --- idempotence and transactions

@@ -51,7 +51,7 @@ class Channel(Departure):
 
     __slots__ = ("_unmuted", "end", "held", "is_closed", "muted")
 
-    def __init__(self, unmuted: Callable[[], None], end: Callable[[EndConnection], None]) -> None:
+    def __init__(self, unmuted: Callable[[], None], end: Callable[[Exception], None]) -> None:
         super().__init__()
         self._unmuted = unmuted
         self.end = end

@@ -34,6 +34,7 @@ class Durability:
         self.folder_changes = 1  # its files may be new
         self._folder_changes_synced = 0
         self._prepared_size = self._flushed_size = 0  # of the log at its last flush
+        self._prepared: list[tuple[Segment, int]] = []  # the segments of the last flush, and their sizes then
         self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
         self._appended_ms = now_ms
         self.marks = Marks()
@@ -98,6 +99,8 @@ class Durability:
         marker = self._begin_mark(targets) if mark else None
         log.epochs.save(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}")
         self._prepared_size = log.size
+        self._prepared = [(segment, segment.size) for segment in self.unsynced]
+        self._prepared.append((log.active, log.active.size))
         folder = log.folder if folder_is_dirty else None
         sealed = frozenset(segment.base_offset for segment in self.unsynced)
         return Flush(log.files, log.log_end_offset, log.generation, targets, folder, sealed, changes, marker)
@@ -118,6 +121,8 @@ class Durability:
             return
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
         self._flushed_size = self._prepared_size
+        for segment, size in self._prepared:
+            segment.synced_size = size
         self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
         self.unsynced = [segment for segment in self.unsynced if segment.base_offset not in flush.sealed]
         # What was appended while the flush ran is at most as old as that.

@@ -272,8 +272,6 @@ class PartitionLog:
             if header.is_control:
                 decode_marker(batches, header)  # a bad one is refused before it is written
             expected, epoch = header.next_offset, header.leader_epoch
-        if expected - found.headers[0].base_offset > MAX_RELATIVE_OFFSET:
-            raise InvalidBatch("batches too far apart for one segment: append them one by one")
         data = batches if found.end == len(batches) else memoryview(batches)[: found.end]
         self._write(data, found.headers, found.end, now_ms)
         return Appended(found.headers[0].base_offset, found.headers[-1].last_offset, NO_APPEND_TIME)
@@ -286,11 +284,20 @@ class PartitionLog:
             self.producers.check_marker(header, marker)
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
+        if headers[-1].last_offset - headers[0].base_offset > MAX_RELATIVE_OFFSET:
+            for run in _runs(headers):
+                part = memoryview(data)[run[0].position : run[-1].end]
+                self._write_run(data, part, run, len(part), now_ms)
+        else:
+            self._write_run(data, data, headers, size, now_ms)
+
+    def _write_run(self, data: Buffer, part: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
+        """Write batches that one segment can hold: `part` of `data`, in which the headers name their positions."""
         if must_roll(self.settings, self.active, headers, size, self._rolled_ms, now_ms):
             # Not at the batch's own offset: a gap between segments is how recovery knows that something is missing.
             self.roll(max(self.log_end_offset, headers[-1].last_offset - MAX_RELATIVE_OFFSET), now_ms)
         try:
-            self.active.append(data, headers)
+            self.active.append(part, headers)
         except LogFailed as error:
             self.fail(error)
             raise
@@ -585,3 +592,14 @@ class PartitionLog:
         with contextlib.suppress(OSError):
             self.active.release()
         self._open.release()
+
+
+def _runs(headers: Sequence[BatchHeader]) -> Iterator[list[BatchHeader]]:
+    """Batches, in order, that one segment can hold, which knows of offsets within 2^31 of its own."""
+    run = [headers[0]]
+    for header in headers[1:]:
+        if header.last_offset - run[0].base_offset > MAX_RELATIVE_OFFSET:
+            yield run
+            run = []
+        run.append(header)
+    yield run

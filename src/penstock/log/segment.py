@@ -21,6 +21,7 @@ from penstock.log.verified import VerifiedRanges
 from penstock.log.walk import Piece, Place, Run, walk, walk_headers, walk_runs
 from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, scan
 from penstock.runtime.files import File, Files
+from penstock.runtime.open_files import OPEN_FILES
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -75,6 +76,7 @@ class Segment:
         self.interval = index_interval_bytes
         self.since_index = 0
         self._file: File | None = None
+        self.synced_size = 0  # bytes known to be durable, of those that this process wrote
         self._torn = False
         self._broken: tuple[int, str] | None = None  # where a walk found damage that hides where the segment ends
         self.verified = VerifiedRanges()
@@ -96,18 +98,31 @@ class Segment:
         return segment
 
     def create_files(self) -> None:
-        self._file = self.files.open(self.path, create=True)
-        if self._file.size():
-            self._file.truncate(0)
+        file = self._file = OPEN_FILES.open(self, self.files, self.path, create=True)
+        if file.size():
+            file.truncate(0)
         self.index.create()
         self.time_index.create()
         self.aborted.clear()
 
     @property
     def file(self) -> File:
-        if self._file is None:
-            self._file = self.files.open(self.path)
-        return self._file
+        file = self._file  # another thread may let go of it
+        if file is None:
+            file = self._file = OPEN_FILES.open(self, self.files, self.path)
+        return file
+
+    def let_go(self) -> None:
+        """Keep the log's file open no longer than somebody uses it: others need the descriptor."""
+        self._file = None
+
+    @property
+    def growth(self) -> int:
+        return self.size
+
+    @property
+    def is_unsynced(self) -> bool:
+        return self.synced_size < self.size
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -139,7 +154,9 @@ class Segment:
         self.index.close()
         self.time_index.close()
         self.aborted.close()
-        self._file = None
+        if self._file is not None:
+            self._file = None
+            OPEN_FILES.forget(self)
 
     def remove(self) -> None:
         """Delete the files; the log first: an index without a log is swept up at the next start."""
@@ -368,6 +385,7 @@ class Segment:
         Costs the walk from the last index entry to the end, however large the segment is.
         """
         self.size = self.file.size() if size is None else size
+        self.synced_size = self.size  # or nobody here knows better
         trouble = self._load_indexes()
         if trouble is not None:
             self.reset()

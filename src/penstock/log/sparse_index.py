@@ -18,11 +18,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.runtime.files import File, Files
+from penstock.runtime.open_files import OPEN_FILES
 
 OFFSET_ENTRY: Final = Struct(">II")
 TIME_ENTRY: Final = Struct(">qI")
 
 _BLOCK_ENTRIES = 256
+_LARGEST = 2**32 - 1
+_LARGEST_TIME = 2**63 - 1
 
 
 class Entry(NamedTuple):
@@ -41,6 +44,7 @@ class SparseIndex:
         self._files = files
         self.path = path
         self._entry = entry
+        self._largest_key = _LARGEST if entry is OFFSET_ENTRY else _LARGEST_TIME
         self._file: File | None = None
         self._stored = 0  # entries in the file
         self._keys = array("q")  # those that are not in the file as it was opened
@@ -116,9 +120,13 @@ class SparseIndex:
         return self._last
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry beyond the last; one that is not is left out, which only makes lookups scan more."""
+        """Add an entry beyond the last; one that is not, or that the format cannot hold, is left out, which only makes
+        lookups scan more.
+        """
         last = self._last or _ZEROS
         if key <= last.key or (value <= last.value and self._last is not None):
+            return
+        if key > self._largest_key or not 0 <= value <= _LARGEST:
             return
         self._keys.append(key)
         self._values.append(value)
@@ -218,18 +226,33 @@ class SparseIndex:
         return low
 
     def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
+        file = self._file
+        if file is not None:
+            file.sync()
 
     @property
     def file(self) -> File:
         return self._open(create=True)
 
     def _open(self, *, create: bool = False) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path, create=create)
-        return self._file
+        file = self._file  # another thread may let go of it
+        if file is None:
+            file = self._file = OPEN_FILES.open(self, self._files, self.path, create=create)
+        return file
 
     def close(self) -> None:
         # Only let go: a flush that runs elsewhere may be about to sync it, and closes it by being the last holder.
+        if self._file is not None:
+            self._file = None
+            OPEN_FILES.forget(self)
+
+    def let_go(self) -> None:
         self._file = None
+
+    @property
+    def growth(self) -> int:
+        return len(self)
+
+    @property
+    def is_unsynced(self) -> bool:
+        return False  # what is lost of it is built anew

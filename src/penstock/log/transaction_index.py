@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 from penstock.log.checkpoints import parent_folder
 from penstock.log.errors import LogError
 from penstock.runtime.files import File, Files
+from penstock.runtime.open_files import OPEN_FILES
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 
@@ -109,7 +110,7 @@ class TransactionIndex:
         if reason:
             raise TransactionIndexError(self._path, f"{aborted} cannot follow {self._last}: {reason}")
         if not self._exists:
-            self._file = self._files.open(self._path, create=True)
+            self._file = OPEN_FILES.open(self, self._files, self._path, create=True)
             self._exists = True
             self._name_is_durable = False
         self._opened().write_at(self._count * ENTRY_BYTES, _ENTRY.pack(_VERSION, *aborted))
@@ -238,9 +239,21 @@ class TransactionIndex:
     # --- the file
 
     def _opened(self) -> File:
-        if self._file is None:
-            self._file = self._files.open(self._path)
-        return self._file
+        file = self._file  # another thread may let go of it
+        if file is None:
+            file = self._file = OPEN_FILES.open(self, self._files, self._path)
+        return file
+
+    def let_go(self) -> None:
+        self._file = None
+
+    @property
+    def growth(self) -> int:
+        return self._count
+
+    @property
+    def is_unsynced(self) -> bool:
+        return self._dirty
 
     def rename(self, path: str) -> None:
         """Give the file another name (as the segment's files get before they are removed)."""
@@ -251,9 +264,10 @@ class TransactionIndex:
 
     def close(self) -> None:
         """Let go of the file; what is asked next opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            OPEN_FILES.forget(self)
+            file.close()
 
     def remove(self) -> None:
         """Close it and remove the file if there is one."""

@@ -173,7 +173,7 @@ def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: boo
     """The records of a compressed batch; what they take is taken from the budget."""
     limit = budget.decompressed_bytes
     if on_loop:
-        if header.size > LOOP_PACKED_BYTES:
+        if header.size > LOOP_PACKED_BYTES or not budget.loop_plain_bytes:
             raise LongValidation
         limit = min(limit, budget.loop_plain_bytes, LOOP_PLAIN_BYTES)
     try:
@@ -186,7 +186,8 @@ def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: boo
         # The checksum was right: to send it again would not help, and CorruptBatch says that it would.
         raise InvalidBatch(f"the batch cannot be decompressed: {error.reason}") from None
     budget.decompressed_bytes -= payload.end
-    budget.loop_plain_bytes -= payload.end
+    if on_loop:
+        budget.loop_plain_bytes -= payload.end
     return payload
 
 

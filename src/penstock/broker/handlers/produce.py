@@ -140,12 +140,15 @@ class _Produce:
         self, topic: str, partition: Partition, outcome: PartitionProduceResponse, validated: Outcome[Validated]
     ) -> None:
         try:
-            self._append(topic, partition, validated.result(), outcome)
-        except EXPECTED as error:
-            self._refuse_for(outcome, error)
-        except Exception as error:  # noqa: BLE001 - the request must be answered, whatever it is
-            self.refuse(outcome, error_code_of(error), str(error))
-        self.run()
+            try:
+                self._append(topic, partition, validated.result(), outcome)
+            except EXPECTED as error:
+                self._refuse_for(outcome, error)
+            self.run()
+        except Exception as error:  # noqa: BLE001 - nobody else hears of it, and the connection's requests must go on
+            if self._request.channel is not None:
+                self._request.channel.end(error)
+                self._request.channel.unmute()
 
     def _finish(self) -> None:
         if self._request.message.acks == 0:

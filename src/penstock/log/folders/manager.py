@@ -38,6 +38,7 @@ from penstock.log.folders.removals import Removal, remove_all
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.runtime.files import Files
+from penstock.runtime.open_files import OPEN_FILES
 from penstock.runtime.parallel import in_parallel, outcome_of
 from penstock.runtime.randomness import Random
 from penstock.runtime.workers import Outcome, Workers, WorkersError
@@ -103,6 +104,7 @@ class LogManager:
 
         FolderInUse, WrongOwner, MetadataFileError, PartitionInTwoFolders: the operator must decide.
         """
+        OPEN_FILES.measure()  # whoever starts a process raises its limit first
         manager = cls(files, workers, commits, on_offline, making_threads)
         try:
             for path in paths:
