@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.cli.commands import Shell
 from tests.cli.running import Running
 from tests.ports import free_port
+from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, Consumer, TopicPartition
 from penstock.activity.events import KINDS, TRUTH_TOPIC
@@ -129,6 +132,19 @@ def test_options_that_make_no_sense_are_refused_before_a_broker_is_asked(
     result = Shell("localhost:1")("activity", "generate", *options)
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+@pytest.mark.parametrize("missing", ["numpy", "pyspark", "deltalake"])
+def test_without_the_spark_extra_it_is_named(missing: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from penstock.cli.main import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "activity", "run", "--data-dir", tmp_path], capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    problem, hint = done.stderr.splitlines()
+    assert problem == f"Error: A site's activity needs {missing}, which is not installed."
+    assert hint == 'pip install "penstock[spark]"'
 
 
 def test_truth_is_printed_for_people_too() -> None:

@@ -18,6 +18,7 @@ from penstock.cli.main import main
 
 _STDIN: Final = 0
 _PATIENCE_S: Final = 30.0
+_ASKED_PATIENCE_S: Final = 75.0  # longer than the parent waits, whose decision it is then
 _OTHERS_END_S: Final = 8.0
 _ENDED_LATE: Final = 75
 _OF_THE_PARENT: Final = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
@@ -32,7 +33,7 @@ def _end_with_parent() -> None:
         # The parent was killed, so all end at once. Spark's tasks would wait for a broker that is gone, and stay.
         time.sleep(_OTHERS_END_S)
     # Whatever the command waits for, nothing of it outlives the parent for long.
-    timer = threading.Timer(_PATIENCE_S, os._exit, [_ENDED_LATE])
+    timer = threading.Timer(_ASKED_PATIENCE_S if was_asked else _PATIENCE_S, os._exit, [_ENDED_LATE])
     timer.daemon = True
     timer.start()
     # One that came meanwhile is not a second one.

@@ -1,7 +1,7 @@
 """`penstock activity run`: a broker, a site, Spark's pipelines, a view of them and a page; `make run`.
 
-Rule: what would keep it from working is told before anything is started. One Ctrl-C ends it cleanly, a second one at
-once; either way the next run goes on with the same data.
+What would keep it from working is reported before anything is started. One Ctrl-C ends it cleanly, part by part, a
+second one at once; either way the next run goes on with the same data.
 """
 
 from __future__ import annotations
@@ -117,14 +117,16 @@ def run(
     """
     from rich.console import Console
 
+    from penstock.activity.live import supervising_checks as checks
     from penstock.activity.live.supervising_folder import CannotRun, RunFolder
     from penstock.activity.live.supervising_kept import RunFailed
 
-    options |= _reaching(options["bootstrap"], command_config, given)
-    console = Console(highlight=False)
-    folder = RunFolder(Path(data_dir))
     with ExitStack() as held:
         try:
+            checks.check_packages()  # before anything below imports them
+            options |= _reaching(options["bootstrap"], command_config, given)
+            console = Console(highlight=False)
+            folder = RunFolder(Path(data_dir))
             plan, listener = _checked(held, folder, _names(pipelines), seed, has_report, options)
             code = _run(held, console, plan, listener)
         except CannotRun as error:
@@ -185,7 +187,6 @@ def _checked(
     from penstock.activity.live.supervising_plan import Plan
 
     plan = Plan(folder.path, pipelines, has_report=has_report, **options)
-    checks.check_packages()
     checks.check_java(plan.master)
     listener = held.enter_context(checks.bound_page(plan.http_port))
     if plan.has_broker:
@@ -218,7 +219,7 @@ def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket)
     watch.start()
     held.callback(watch.close)
     held.enter_context(display)
-    with _stopped_by_signals(stop, display.line):
+    with _stopped_by_signals(stop):
         code = supervisor.run()
     display.__exit__(None, None, None)
     console.print(
@@ -301,7 +302,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
 
 
 @contextmanager
-def _stopped_by_signals(stop: threading.Event, told: Callable[[str], None]) -> Iterator[None]:
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     """The first SIGINT, SIGTERM or SIGHUP asks for the end, the second ends it now."""
     asked: list[int] = []
 

@@ -1,11 +1,11 @@
 """A run from its first process to its last: started step by step, watched, ended in order.
 
-Noun: `Supervisor`.
-
-Rule: broker, pipelines, generator come up in this order, each when the one before it answers; so `--minutes` and what
-is planted count from the moment when everything is there. They end in the other order: the generator sends what it has
-made, the pipelines commit what they have begun, the broker goes last. Asked to stop it takes ten seconds at most,
-whatever hangs; with a report, the pipelines first read to the end of the log, for which there is a bound too.
+Broker, pipelines, generator come up in this order, each when the one before it answers; so `--minutes` and what is
+planted count from the moment when everything is there. They end in the other order: the generator sends what it has
+made, the pipelines commit what they have begun, the broker goes last. Each part reports that it stops and when it has
+stopped. Nothing is killed that can still stop: the bound is far above what a stop takes, and whoever does not want to
+wait sends a second signal. With a report, the pipelines first read to the end of the log, for which there is a bound
+too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from penstock.activity.live.state import Query, Snapshot
 from penstock.activity.live.supervising_kept import Kept, RunFailed
 from penstock.activity.live.supervising_plan import Plan
 
-STOP_S: Final = 8.5
-"""Of the ten seconds; the rest is for this process itself, on a loaded machine."""
+STOP_S: Final = 60.0
+"""For each part to stop. Spark finishes the batches that it has begun, which on a busy machine takes many seconds."""
 _LOOK_S: Final = 0.1
-_BROKER_STOPS_S: Final = 1.5
-_GENERATOR_ENDS_S: Final = 20.0
-_PIPELINES_STOP_S: Final = 12.0
+_STILL_EVERY_S: Final = 5.0
+_ENDS_WITH: Final = {
+    "generator": "sends what it has made",
+    "pipelines": "commit what they have begun",
+    "broker": "closes its logs",
+}
 _DRAIN_S: Final = 120.0
 _START_S: Final = 180.0
 _LOADS: Final = "loads"
@@ -190,8 +193,7 @@ class Supervisor:
 
     def _end(self) -> int:
         if not self._origin_ms:
-            self._seen.set(phase=state.STOPPING, waits_for="")
-            self._stop_all(time.monotonic() + STOP_S)
+            self._stop_all()
             return 0
         code = 0
         if self._report is not None:
@@ -202,8 +204,7 @@ class Supervisor:
             except _Stopped:
                 self._display.line("Stopped before there was a report.")
                 code = _NO_REPORT
-        self._seen.set(phase=state.STOPPING, waits_for="")
-        self._stop_all(time.monotonic() + STOP_S)
+        self._stop_all()
         if self.generator.exit_code == _NOT_ALL_ACKNOWLEDGED:
             self._display.line("Not all events were acknowledged: logs/generator.log has the numbers.")
             code = code or _NOT_ALL_ACKNOWLEDGED
@@ -217,8 +218,8 @@ class Supervisor:
         """
         was_stopped = self._stop.is_set()
         self._seen.set(phase=state.DRAINING, waits_for="the generator to send what it has made")
-        self.generator.ask_to_end()
-        self._await_end(self.generator, _GENERATOR_ENDS_S)
+        self._ask_to_end(self.generator)
+        self._await_end(self.generator)
         ended_ms = time.time_ns() // 1_000_000
         self._seen.set(waits_for="the pipelines to read to the end of the log", ends_ms=ended_ms)
         self._display.line("Generated; the pipelines read to the end of the log ...")
@@ -234,26 +235,45 @@ class Supervisor:
                 each.look(time.monotonic())
             self._display.refresh(self._seen.snapshot)
             time.sleep(_LOOK_S)
-        self.pipelines.ask_to_end()
-        self._await_end(self.pipelines, _PIPELINES_STOP_S)
+        self._ask_to_end(self.pipelines)
+        self._await_end(self.pipelines)
 
-    def _stop_all(self, deadline_s: float) -> None:
-        self.generator.ask_to_end()
-        self.pipelines.ask_to_end()
-        for kept in (self.generator, self.pipelines):
-            self._await_end(kept, deadline_s - _BROKER_STOPS_S - time.monotonic())
-        self.broker.ask_to_end()
-        self._await_end(self.broker, deadline_s - time.monotonic())
+    def _stop_all(self) -> None:
+        self._seen.set(phase=state.STOPPING, waits_for="")
+        # The view goes now: what is left to see are these lines.
+        self._display.refresh(self._seen.snapshot)
+        if any(kept.is_alive for kept in self._all):
+            self._display.line("Stopping; Ctrl-C again kills what is left, and nothing acknowledged is lost.")
+        self._ask_to_end(self.generator)
+        self._ask_to_end(self.pipelines)
+        self._await_end(self.generator)
+        self._await_end(self.pipelines)
+        if self._plan.has_broker:
+            self._ask_to_end(self.broker)
+            self._await_end(self.broker)
 
-    def _await_end(self, kept: Kept, limit_s: float) -> None:
-        """One that does not end is killed: nothing is lost by that, and the next start goes on."""
-        until_s = time.monotonic() + limit_s
+    def _ask_to_end(self, kept: Kept) -> None:
+        if kept.is_alive:
+            self._display.step(kept.name, f"stopping: {_ENDS_WITH[kept.name]}")
+        kept.ask_to_end()
+
+    def _await_end(self, kept: Kept) -> None:
+        """One that hangs is killed: nothing is lost by that, and the next start goes on."""
+        was_alive = kept.is_alive
+        began_s = time.monotonic()
+        still_s = began_s + _STILL_EVERY_S
         while not kept.wait(_LOOK_S):
             self._display.refresh(self._seen.snapshot)
-            if time.monotonic() >= until_s:
-                self._display.line(f"{kept.name} did not end in time, and was killed")
+            now_s = time.monotonic()
+            if now_s - began_s >= STOP_S:
+                self._display.line(f"{kept.name} did not stop within {STOP_S:.0f} s, and was killed")
                 kept.kill()
                 return
+            if now_s >= still_s:
+                still_s += _STILL_EVERY_S
+                self._display.step(kept.name, f"still stopping after {now_s - began_s:.0f} s")
+        if was_alive:
+            self._display.step(kept.name, f"stopped after {time.monotonic() - began_s:.1f} s")
 
     def summary(self) -> dict[str, Any]:
         """What the generator said came of it; nothing if it did not come to that."""

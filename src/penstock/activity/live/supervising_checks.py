@@ -28,6 +28,7 @@ def check_packages() -> None:
 
     try:
         for module, package, extra in (
+            ("numpy", "numpy", "spark"),
             ("pyspark", "pyspark", "spark"),
             ("deltalake", "deltalake", "spark"),
             ("pyarrow", "pyarrow", "spark"),
@@ -36,9 +37,7 @@ def check_packages() -> None:
         ):
             load_optional(module, package, extra, "a site's activity")
     except MissingDependency as error:
-        raise CannotRun(
-            _sentence(error.message), _sentence(error.hint or "pip install 'penstock[spark,console]'")
-        ) from None
+        raise CannotRun(_sentence(error.message), error.hint or "pip install 'penstock[spark,console]'") from None
 
 
 def check_java(master: str | None) -> str:
@@ -118,5 +117,6 @@ def _is_free(port: int) -> bool:
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    text = text[:1].upper() + text[1:]
+    if text.partition(" ")[0] in ("a", "it", "no", "stop", "the"):  # not a name, which keeps its case
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!")) else f"{text}."
