@@ -373,6 +373,7 @@ class Broker:
             lambda: len(self.replicas.logs.offline) if hasattr(self, "replicas") else None
         )
         self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
+        self.metrics.read_lag_from(lambda: self.groups.committed() if self.is_ready else (), self._end_for_readers)
         http = HttpServer(
             {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
         )
@@ -603,6 +604,11 @@ class Broker:
             yield LogFigures(
                 hosted.topic, hosted.partition, log.size, log.segment_count, log.log_start_offset, log.log_end_offset
             )
+
+    def _end_for_readers(self, topic: str, index: int) -> int | None:
+        """The end of a partition that has a replica here; a follower knows it as of its last fetch."""
+        partition = self.replicas.get(topic, index)
+        return None if partition is None else partition.log.high_watermark
 
     def _network_figures(self) -> NetworkFigures:
         counters = self.server.counters
