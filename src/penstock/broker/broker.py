@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock import __version__
 from penstock.broker.config_rules import SettingsRules
+from penstock.broker.fetch_conversion import Conversions
 from penstock.broker.fetch_sessions import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.handlers.metadata import MetadataAnswers
@@ -167,6 +168,8 @@ class Broker:
         settings = self.settings
         workers = self.world.workers(_WORKER_THREADS)
         self._closers.append(workers.close)
+        self.conversions = Conversions(self.world.workers(1))
+        self._closers.append(self.conversions.close)
         self.server = self.world.server(Router(self), _limits(settings))
         self._closers.append(lambda: self.server.close(_STOP_TIMEOUT_MS))
         reserved = {each.name: self._reserve(each.host, each.port) for each in settings.listeners}
@@ -375,10 +378,18 @@ class Broker:
         self.metrics.read_groups_from(lambda: self.groups.count_by_state() if self.is_ready else {})
         self.metrics.read_lag_from(lambda: self.groups.committed() if self.is_ready else (), self._end_for_readers)
         http = HttpServer(
-            {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)}
+            {"/metrics": metrics_route(self.metrics.registry.render), "/health": health_route(self.health)},
+            hosts=self._http_hosts(),
         )
         self.http_port = await http.listen(self._http_host, self.http_port or 0)
         self._closers.append(http.close)
+
+    def _http_hosts(self) -> set[str] | None:
+        """The names by which HTTP requests may call this broker; None is any."""
+        if "*" in self.settings.penstock_http_hosts:
+            return None
+        names = {self.settings.host_name, self.settings.host_name.partition(".")[0], self._http_host}
+        return names | set(self.settings.penstock_http_hosts) | {each.host for each in self.advertised}
 
     async def stop(self) -> bool:
         """Answer what is owed, make everything durable, leave the mark of a clean stop; whether that was possible."""

@@ -16,14 +16,21 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.fetch_conversion import (
+    CONVERTED_BYTES,
+    FIRST_VERSION_WITH_BATCHES,
+    FIRST_VERSION_WITH_ZSTD,
+    SCANNED_BYTES,
+    without_zstd,
+)
 from penstock.broker.fetch_session_cache import Asked
 from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.fetch_topic_ids import is_unknown
 from penstock.broker.request import Request
 from penstock.broker.whereabouts import why_missing
+from penstock.log.errors import TooManyOpenFiles
+from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Region
-from penstock.records import Buffer, Codec, UnsupportedCodec, scan
-from penstock.records.conversion import downconvert
 from penstock.replication.following import Position
 from penstock.replication.near_reads import THE_LEADER, nearest_replica
 from penstock.replication.partition import Partition
@@ -34,9 +41,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 READ_COMMITTED: Final = 1
-_ZSTD_VERSION = 10
 _REPLICA_STATE_VERSION = 15
-_CONVERSION_LIMIT = 64 * 1024 * 1024
 
 
 class Read:
@@ -91,6 +96,8 @@ def reader_of(broker: Broker, request: Request) -> Reader:
 def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Generator[None, None, Read]:
     """One pass, with a yield after every `SLICE` partitions."""
     read = Read(min(reader.message.max_bytes, broker.settings.fetch_max_bytes))
+    if reader.version < FIRST_VERSION_WITH_ZSTD:
+        read.left = min(read.left, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
     pending = context.pending()
     if len(pending) <= SLICE:
         _read_into(read, broker, context, reader, pending)
@@ -191,7 +198,7 @@ class _Consumer(Reader):
             if data.preferred_read_replica != THE_LEADER:
                 return 0
         limit = min(left, wanted.partition_max_bytes)
-        region = log.read(wanted.fetch_offset, limit, upper_offset=upper) if limit > 0 or at_least_one else None
+        region = _read(log, wanted.fetch_offset, limit, upper) if limit > 0 or at_least_one else None
         if region is None or (region.size > limit and not at_least_one):
             return 0
         if self._committed_only:
@@ -199,12 +206,21 @@ class _Consumer(Reader):
                 AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
                 for entry in log.aborted_between(wanted.fetch_offset, upper)
             ]
-        if self.version < _ZSTD_VERSION:
-            records = _for_old_clients(region, self.version, wanted.fetch_offset)
-            data.records = records
-            return len(records)
+        # Readers from before batches get them converted, when all are read.
+        if FIRST_VERSION_WITH_BATCHES <= self.version < FIRST_VERSION_WITH_ZSTD:
+            region = without_zstd(region)
         data.records = region
         return region.size
+
+
+def _read(log: PartitionLog, offset: int, limit: int, upper: int | None) -> Region | None:
+    """None also where the process cannot open another file: those of the answer are closed when it is sent, and who
+    asks again finds others open.
+    """
+    try:
+        return log.read(offset, limit, upper_offset=upper)
+    except TooManyOpenFiles:
+        return None
 
 
 class _Follower(Reader):
@@ -256,7 +272,7 @@ class _Follower(Reader):
         if data.error_code or data.diverging_epoch.epoch >= 0 or self.delay_ms(partition) > 0:
             return 0
         limit = min(left, wanted.partition_max_bytes)
-        region = log.read(wanted.fetch_offset, limit) if limit > 0 or at_least_one else None
+        region = _read(log, wanted.fetch_offset, limit, None) if limit > 0 or at_least_one else None
         if region is None or (region.size > limit and not at_least_one):
             return 0
         throttle = self.broker.replicas.throttle
@@ -275,16 +291,3 @@ class _Follower(Reader):
 
 
 _NOWHERE: Final = EpochEndOffset()
-
-
-def _for_old_clients(region: Region, version: int, offset: int) -> Buffer:
-    """The bytes as a version below 10 may see them: magic 0 and 1 for the oldest, and never zstd."""
-    plain = region.read()
-    if version < 4:
-        return downconvert(plain, 0 if version < 2 else 1, limit=_CONVERSION_LIMIT, from_offset=offset)
-    for header in scan(plain, verify=False).headers:
-        if header.codec == Codec.ZSTD:
-            if header.position == 0:
-                raise UnsupportedCodec("zstd needs Fetch version 10 or higher")
-            return plain[: header.position]
-    return plain

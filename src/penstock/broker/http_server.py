@@ -4,19 +4,24 @@ Noun: a route, a path and the handler that makes a `Reply` from a `Request`. Onl
 
 Rule: whatever a peer does costs a bounded amount and stays with its own connection. A head has a maximum of bytes and
 of time, an answer a maximum of time; bodies of requests are not read, the connection ends instead; connections are
-counted, and when there is no room, the one that has kept us waiting for a request longest makes it. Nothing is raised
-into the loop.
+counted, and when there is no room, the one that has kept us waiting for a request longest makes it. Of one route only a
+few answers are on their way at a time, so that those who read `/metrics` slowly leave room for `/health`; the slowest
+makes room for the next. Nothing is raised into the loop.
+
+A request must name this broker in its Host header: by an address, as localhost, or by a name that is known to be its
+own. So a page from elsewhere, whose name was made to point here, cannot read what is meant for whoever runs the broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import json
 import logging
 import socket
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -32,6 +37,7 @@ _TEXT = "text/plain; charset=utf-8"
 _GZIP_MIN_BYTES = 1024
 _GZIP_LEVEL = 1  # Metrics shrink to a tenth already; more would cost the loop more than it saves the network.
 _GZIP_WBITS = 31
+_NOT_HERE = "this broker has another name; add the name that you use to penstock.http.hosts"
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024 * 1024
 
@@ -74,21 +80,34 @@ class HttpLimits:
     idle_s: float = 60.0
     head_s: float = 10.0
     answer_s: float = 30.0
+    answers_per_route: int = 8
+    """Answers of one route that may be on their way at a time."""
+    slow_s: float = 2.0
+    """An answer that takes longer gives way to others."""
 
 
 class HttpServer:
     """Serves `routes` on the running event loop."""
 
     def __init__(
-        self, routes: Mapping[str, Handler], *, limits: HttpLimits | None = None, clock: Clock | None = None
+        self,
+        routes: Mapping[str, Handler],
+        *,
+        limits: HttpLimits | None = None,
+        clock: Clock | None = None,
+        hosts: Collection[str] | None = None,
     ) -> None:
+        """`hosts` are the names of this machine, besides addresses and localhost; None is any."""
         self._routes = dict(routes)
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._limits = limits or HttpLimits()
         self._clock = clock or SystemClock()
         self._servers: list[asyncio.Server] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._refusing: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the longest waiting one first
+        # Answers on their way by route, with the time of their begin; the oldest first.
+        self._answering: dict[str, dict[asyncio.StreamWriter, float]] = {path: {} for path in self._routes}
         self._closing = False
 
     @property
@@ -146,6 +165,8 @@ class HttpServer:
             del self._waiting[oldest]
             oldest.transport.abort()
             full = False
+        elif full and any(self._cut_slow(path) for path in self._answering):
+            full = False
         if self._closing or (full and len(self._refusing) >= self._limits.connections):
             writer.transport.abort()
             return
@@ -156,6 +177,16 @@ class HttpServer:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(lambda _: writer.transport.abort())
+
+    def _cut_slow(self, path: str) -> bool:
+        """End the oldest answer of a route if it takes too long; whether it did."""
+        answering = self._answering[path]
+        oldest, since_ms = next(iter(answering.items()), (None, 0.0))
+        if oldest is None or self._clock.monotonic_ms() - since_ms < self._limits.slow_s * 1000:
+            return False
+        del answering[oldest]
+        oldest.transport.abort()
+        return True
 
     async def _guarded(self, talk: _Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -184,7 +215,23 @@ class HttpServer:
                     await self._send(writer, None, _text_reply(refused.status, refused.text))
                 return
             async with asyncio.timeout(self._limits.answer_s):
-                goes_on = await self._send(writer, request, await self._reply(request))
+                goes_on = await self._answer(writer, request)
+
+    async def _answer(self, writer: asyncio.StreamWriter, request: Request) -> bool:
+        if self._hosts is not None and not is_host_of(request.headers.get("host"), self._hosts):
+            return await self._send(writer, request, _text_reply(HTTPStatus.MISDIRECTED_REQUEST, _NOT_HERE))
+        answering = self._answering.get(request.path)
+        if answering is None:
+            return await self._send(writer, request, await self._reply(request))
+        if len(answering) >= self._limits.answers_per_route and not self._cut_slow(request.path):
+            text = f"{len(answering)} answers of {request.path} are on their way; try again later"
+            reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            return await self._send(writer, request, reply._replace(headers=(("Retry-After", "1"),)))
+        answering[writer] = self._clock.monotonic_ms()
+        try:
+            return await self._send(writer, request, await self._reply(request))
+        finally:
+            answering.pop(writer, None)
 
     async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         """The next head; nothing, if the peer has ended or stays idle."""
@@ -286,6 +333,24 @@ async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         unread = _LINGER_BYTES
         while unread > 0 and (data := await reader.read(64 * 1024)):
             unread -= len(data)
+
+
+def is_host_of(header: str | None, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine: by an address, as localhost, or by one of its names."""
+    if header is None:
+        return True  # HTTP/1.0, which no browser speaks
+    host = header.strip().lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") <= 1:
+        host = host.partition(":")[0]
+    if host == "localhost" or host.endswith(".localhost") or host.removesuffix(".") in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _text_reply(status: HTTPStatus, text: str) -> Reply:

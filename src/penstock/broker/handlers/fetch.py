@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.fetch_conversion import FIRST_VERSION_WITH_BATCHES
 from penstock.broker.fetch_reading import Read, Reader, read_all, reader_of
 from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.request import Answer, Request
@@ -87,6 +88,25 @@ def _last_pass(broker: Broker, context: FetchContext, request: Request, answer: 
 
 
 def _finish(
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
+) -> Generator[None, None, None]:
+    if request.version < FIRST_VERSION_WITH_BATCHES and read.size:
+        work = _convert_and_finish(broker, context, request, reader, read, answer)
+        broker.long_work.start(request.channel, read.size, work)
+        return
+    yield from _tell(broker, context, request, reader, read, answer)
+
+
+async def _convert_and_finish(
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
+) -> None:
+    offsets = {(topic, wanted.partition): wanted.fetch_offset for topic, wanted in context.partitions}
+    rows = [(data, offsets[topic, data.partition_index]) for topic, data in read.rows]
+    await broker.conversions.convert(rows, request.version)
+    await broker.long_work.through(_tell(broker, context, request, reader, read, answer), request.channel)
+
+
+def _tell(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
 ) -> Generator[None, None, None]:
     if len(read.rows) <= SLICE:

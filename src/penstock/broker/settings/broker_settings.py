@@ -60,6 +60,7 @@ class BrokerSettings:
     queued_max_request_bytes: int
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
+    penstock_http_hosts: tuple[str, ...]
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
     max_incremental_fetch_session_cache_partitions: int

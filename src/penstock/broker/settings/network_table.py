@@ -117,6 +117,9 @@ SOCKETS: Final = (
                "to come about.", least=1),
     Definition("socket.connection.setup.timeout.max.ms", _LONG, 30_000, "The same after several failures.", least=1,
                has_effect=False),
+    Definition("penstock.http.hosts", ConfigType.LIST, (), "Names by which this broker is called over HTTP (metrics, "
+               "health), besides addresses, localhost, the machine's name and those of advertised.listeners; * is any. "
+               "Requests for other names are rejected, so that pages from elsewhere cannot read them. Not Kafka's."),
     Definition("connection.failed.authentication.delay.ms", _INT, 100, "The pause before a failed login is answered.",
                _LOW, least=0, has_effect=False),
     Definition("connections.max.reauth.ms", _LONG, 0, "How long a login counts.", has_effect=False),
