@@ -197,7 +197,7 @@ def test_some_are_moved_though_others_are_refused(shell: Shell, cluster: Scripte
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense", "is no plan"),
+        ("nonsense", "is not a plan"),
         ('{"version": 2, "partitions": []}', "its version is 2"),
         ('{"version": 1}', "partitions"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),

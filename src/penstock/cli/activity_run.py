@@ -291,7 +291,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
                 samples=watch.samples(), told=display.line,
             )  # fmt: skip
         except PenstockError as error:
-            display.line(f"There is no report: {error.message}")
+            display.line(f"No report was written: {error.message}")
             return _FAILED
         display.__exit__(None, None, None)
         click.echo(outcome.text)

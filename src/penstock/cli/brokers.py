@@ -74,7 +74,7 @@ def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> N
         unknown = sorted(set(wanted) - {each.id for each in pictures})
         if unknown:
             there = ", ".join(str(each.id) for each in pictures)
-            raise Refused(f"There is no broker {unknown[0]}, and no partition names it.", f"There is {there}.")
+            raise Refused(f"There is no broker {unknown[0]}, and no partition names it.", f"The brokers are {there}.")
         chosen = [each for each in pictures if not wanted or each.id in wanted]
         settings = report.settings_of(admin, chosen)
     output = Output()

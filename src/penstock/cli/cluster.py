@@ -274,10 +274,12 @@ def _unreachable(error: BootstrapError) -> Unreachable:
 
 def advice_for(error: PenstockError) -> str:
     """What to do about it, in options instead of arguments; nothing where nothing is known to help."""
-    from penstock.client.errors import UnknownBroker
+    from penstock.client.errors import ConfigError, UnknownBroker
 
     if error.code is not None and error.code.name in _BY_CODE:
         return _BY_CODE[error.code.name]
+    if isinstance(error, ConfigError) and "bootstrap" in error.message:
+        return "Write HOST:PORT, several as HOST:PORT,HOST:PORT"
     if error.hint:
         return _in_properties(error.hint)
     if isinstance(error, UnknownBroker):

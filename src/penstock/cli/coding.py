@@ -107,7 +107,7 @@ def decoder(name: str) -> Decode | None:
 
         def number(data: bytes) -> Any:
             if len(data) != form.size:
-                raise NotCodable(f"{_shown(data)} is no {plain}: it has {len(data)} bytes, not {form.size}")
+                raise NotCodable(f"{_shown(data)} is not {plain}: it has {len(data)} bytes, not {form.size}")
             return form.unpack(data)[0]
 
         return number

@@ -13,7 +13,7 @@ import click
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
-@click.command(short_help="Print what makes a shell complete this command.")
+@click.command(short_help="Print a shell completion script.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
     """Print a script for a shell, after which Tab completes commands, options, topics, groups and settings.

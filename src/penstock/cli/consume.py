@@ -65,7 +65,10 @@ from penstock.cli.values import EARLIEST, Assignment, Moment, NameAndPartitions,
 )  # fmt: skip
 @click.option("--key-decoder", "--key-deserializer", default="text", show_default=True, help="The same for keys.")
 @click.option(
-    "--skip-message-on-error", "--skip-bad", is_flag=True, help="Tell of a record that cannot be shown, and go on."
+    "--skip-message-on-error",
+    "--skip-bad",
+    is_flag=True,
+    help="Skip records that cannot be decoded and print a warning.",
 )
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
@@ -152,5 +155,7 @@ def _filter(text: str | None, option: str) -> str | None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise CommandError(f"{text!r} is no regular expression: {error}.", f"For example: {option} 'web-.*'") from None
+        raise CommandError(
+            f"{text!r} is not a regular expression: {error}.", f"For example: {option} 'web-.*'"
+        ) from None
     return pattern

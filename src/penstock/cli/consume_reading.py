@@ -307,7 +307,7 @@ class Reading:
                     self._stream.flush()
                     raise CommandError(
                         f"{record.topic}-{record.partition}, offset {record.offset} cannot be shown: {error}.",
-                        "--skip-message-on-error tells of such records and goes on.",
+                        "--skip-message-on-error skips such records with a warning.",
                     ) from None
                 self._tell_skipped(record.topic, record.partition, record.offset, error)
                 continue
@@ -357,7 +357,7 @@ class NotShown(CommandError):
     def __init__(self, error: DeserializationError, cause: str) -> None:
         super().__init__(
             f"{error.topic}-{error.partition}, offset {error.offset} cannot be shown: {cause}.",
-            "--skip-message-on-error tells of such records and goes on; --value-decoder text shows the bytes.",
+            "--skip-message-on-error skips such records with a warning; --value-decoder text shows the bytes.",
         )
 
 

@@ -1,7 +1,7 @@
-"""`penstock doctor`: why does it not work?
+"""`penstock doctor`: diagnose connection and cluster problems.
 
-Rule: everything is looked at, even if the first thing is broken already, and each finding says what to do about it. A
-problem makes the exit code 1; a note, such as a Spark that is not installed, does not.
+Everything is looked at, even if the first thing is broken already, and each finding says what to do about it. A problem
+makes the exit code 1; a note, such as a Spark that is not installed, does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.cli.output import JSON, Output, counted, format_option, printable
 _EXIT_ILL: Final = 1
 
 
-@click.command(short_help="Find out why it does not work.")
+@click.command(short_help="Diagnose connection and cluster problems.")
 @click.option("--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
               help="Where brokers of Penstock answer /health; 0: do not ask.")  # fmt: skip
 @click.option("--probe", is_flag=True, help="Also make a topic, write and read a record, and delete it again.")
@@ -26,7 +26,7 @@ def doctor(cluster: Cluster, http_port: int, probe: bool, output_format: str) ->
     """Look at the way to the cluster, the cluster, its disks and clocks, and what this machine has installed.
 
     Finds: nothing listening, wrong advertised addresses, brokers of other versions, clocks that differ, disks that are
-    full, partitions without a leader, missing Java or Spark.
+    full, partitions without a leader, more replicas in sync asked for than exist, missing Java or Spark.
 
     \b
     Exit code: 0  nothing is wrong

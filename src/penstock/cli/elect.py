@@ -35,7 +35,7 @@ _EXIT_CODES = """\b
 
 @click.group(epilog=_EXIT_CODES)
 def elect() -> None:
-    """Elect leaders of partitions: preferred ones, or unclean ones where nobody is left."""
+    """Elect leaders of partitions: preferred ones, or unclean ones where no replica in sync is left."""
 
 
 @elect.command(short_help="Give leadership back to the first replicas.")
@@ -56,9 +56,9 @@ def preferred(
     _elect(cluster, "preferred", names, output_format)
 
 
-@elect.command(short_help="Have somebody lead, at the price of records.")
+@elect.command(short_help="Elect any live replica; acknowledged records may be lost.")
 @topics_named(required=False, partitions=True)
-@click.option("--all", "everything", is_flag=True, help="All partitions that nobody leads.")
+@click.option("--all", "everything", is_flag=True, help="All partitions without a leader.")
 @asking_options
 @format_option
 @cluster_command
@@ -70,9 +70,9 @@ def unclean(
     execute: bool,
     output_format: str,
 ) -> None:
-    """Have a replica lead that is alive, though it may lack records that were acknowledged: they are lost then.
+    """Elect a live replica even if it lacks acknowledged records: those are lost then.
 
-    Only for partitions that nobody leads, when those that have all records will not come back:
+    Only for partitions without a leader, when those that have all records will not come back:
     `penstock topics describe --unavailable` shows them, and who is missing.
     """
     if bool(names) == everything:

@@ -42,14 +42,14 @@ class Area(NamedTuple):
 AREAS: Mapping[str, Area] = {
     "activity": Area("penstock.cli.activity", "activity", "A site's activity: run, generate, truth, report."),
     "brokers": Area("penstock.cli.brokers", "brokers", "Show brokers, their disks and versions."),
-    "completion": Area("penstock.cli.completion", "completion", "Print what makes a shell complete this command."),
+    "completion": Area("penstock.cli.completion", "completion", "Print a shell completion script."),
     "configs": Area("penstock.cli.configs", "configs", "Show and change settings: describe, alter."),
     "consume": Area("penstock.cli.consume", "consume", "Read records from topics to standard output."),
-    "doctor": Area("penstock.cli.doctor", "doctor", "Find out why it does not work."),
+    "doctor": Area("penstock.cli.doctor", "doctor", "Diagnose connection and cluster problems."),
     "elect": Area("penstock.cli.elect", "elect", "Elect leaders of partitions: preferred, unclean."),
     "groups": Area("penstock.cli.groups", "groups", "Consumer groups: list, describe, seek, delete."),
     "load": Area("penstock.cli.load", "load", "Load a topic into its table: what is new, a range, or for ever."),
-    "log": Area("penstock.cli.log", "log", "Look into the files of a log: dump, verify."),
+    "log": Area("penstock.cli.log", "log", "Inspect the files of a log: dump, verify."),
     "offsets": Area("penstock.cli.offsets", "offsets", "Show where partitions begin and end, or offsets of a time."),
     "perf": Area("penstock.cli.perf", "perf", "Measure: produce, consume, latency."),
     "pipeline": Area("penstock.cli.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."),
@@ -59,8 +59,8 @@ AREAS: Mapping[str, Area] = {
     "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
     "spark": Area("penstock.cli.spark", "spark", "Spark with everything set: shell, submit, python."),
     "table": Area("penstock.cli.table", "table", "Topics as tables: create, list, describe, drop, audit and more."),
-    "topics": Area("penstock.cli.topics", "topics", "Topics: create, list, describe, alter, delete."),
-    "up": Area("penstock.cli.up", "up", "Run a broker on this machine, ready to try."),
+    "topics": Area("penstock.cli.topics", "topics", "Topics: create, list, describe, alter, trim, delete."),
+    "up": Area("penstock.cli.up", "up", "Run a broker or a cluster on this machine."),
     "zookeeper": Area("penstock.cli.zookeeper", "zookeeper", "Run a ZooKeeper for a cluster: start."),
 }
 

@@ -6,12 +6,14 @@ partitions, `TOPIC:0,2` these.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.cluster import Refused, told
 
 if TYPE_CHECKING:
+    from penstock.cli.cluster import Cluster
     from penstock.cli.output import CommandError
     from penstock.cli.values import NameAndPartitions
     from penstock.client.admin import Admin, PartitionDescription
@@ -74,6 +76,29 @@ def no_such(noun: str, name: str, there: Iterable[str], code: str) -> Refused:
 def no_such_partition(topic: str, index: int, count: int) -> Refused:
     has = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
     return Refused(f"Topic {topic!r} has no partition {index}.", f"It has {has}.", code="UNKNOWN_TOPIC_OR_PARTITION")
+
+
+def is_new_topic(cluster: Cluster, topic: str, *, create: bool) -> bool:
+    """Whether the topic to be written to does not exist yet.
+
+    With `create` it exists when this returns. Without it, at a terminal, Refused: it may be a typing mistake.
+    """
+    from penstock.client.admin import TopicSpec
+    from penstock.client.errors import PenstockError, UnknownTopic
+
+    with cluster.admin() as admin:
+        try:
+            found = admin.describe_topics([topic]).get(topic)
+        except PenstockError:
+            return False  # whoever may not describe a topic may still write to it
+        if not isinstance(found, UnknownTopic):
+            return False
+        if create:
+            admin.create_topic(TopicSpec(topic), exist_ok=True)
+        elif sys.stdin.isatty():
+            missing = no_such_topic(topic, admin.list_topics())
+            raise Refused(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+    return True
 
 
 def explained_topics(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:

@@ -12,7 +12,7 @@ import click
 
 from penstock.cli.cluster import Cluster, cluster_command
 from penstock.cli.completing import topic_names
-from penstock.cli.output import format_option
+from penstock.cli.output import format_option, printable
 from penstock.cli.values import Assignment
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -32,6 +32,9 @@ def _common(command: Any) -> Any:
     )(command)
 
 
+_create: Final = click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+
+
 @perf.command(short_help="Send records as fast as possible, or at a rate.")
 @_common
 @click.option(
@@ -45,10 +48,11 @@ def _common(command: Any) -> Any:
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
 @click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="[default: 256 KiB]")
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
+@_create
 @click.option("--random", "is_random", is_flag=True, help="Bytes that cannot be compressed, instead of text.")
 @click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer.")
 @cluster_command
-def produce(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+def produce(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
     """Send records, one by one, and measure how many are acknowledged a second and how long that takes.
 
     Latency is from `send` to the acknowledgement, of every hundredth record or of more if there are few.
@@ -58,6 +62,7 @@ def produce(cluster: Cluster, topic: str, as_json: bool, output_format: str, **o
     """
     from penstock.cli.perf_runs import measure_producing
 
+    _check_topic(cluster, topic, create)
     click.get_current_context().exit(measure_producing(cluster, topic, options, _format(as_json, output_format)))
 
 
@@ -96,13 +101,23 @@ def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **o
     "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
 )
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
+@_create
 @click.option("--end-to-end", is_flag=True, help="Until a consumer has the record, instead of the acknowledgement.")
 @cluster_command
-def latency(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+def latency(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
     """Send records one at a time: how long is it until each is acknowledged, or read by a consumer?"""
     from penstock.cli.perf_runs import measure_latency
 
+    _check_topic(cluster, topic, create)
     click.get_current_context().exit(measure_latency(cluster, topic, options, _format(as_json, output_format)))
+
+
+def _check_topic(cluster: Cluster, topic: str, create: bool) -> None:
+    """Report a topic that comes into being; at a terminal that needs --create."""
+    from penstock.cli.partitions import is_new_topic
+
+    if is_new_topic(cluster, topic, create=create):
+        click.echo(f"Topic {printable(topic)!r} did not exist; it is created.", err=True)
 
 
 def _format(as_json: bool, output_format: str) -> str:

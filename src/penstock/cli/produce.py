@@ -96,6 +96,7 @@ def produce(
                3  no broker could be reached
                4  the broker refused
     """
+    from penstock.cli.partitions import is_new_topic
     from penstock.cli.produce_sending import Sending
 
     if topic is None:
@@ -114,33 +115,11 @@ def produce(
         skips_bad=options["skip_bad"] or ignores,
         quiet=quiet,
     )
-    is_new = _is_new(cluster, topic, create)
+    is_new = is_new_topic(cluster, topic, create=create)
     code = sending.run(cluster.servers, client_options, read, files, sys.stdin.buffer)
     if is_new and sending.stored and not quiet:
         click.echo(f"Topic {printable(topic)!r} did not exist; it was created.", err=True)
     click.get_current_context().exit(code)
-
-
-def _is_new(cluster: Cluster, topic: str, create: bool) -> bool:
-    """Whether the topic does not exist yet. Refused if somebody types and has not said that it may be created."""
-    from penstock.cli.cluster import Refused
-    from penstock.cli.partitions import no_such_topic
-    from penstock.client.admin import TopicSpec
-    from penstock.client.errors import PenstockError, UnknownTopic
-
-    with cluster.admin() as admin:
-        try:
-            found = admin.describe_topics([topic]).get(topic)
-        except PenstockError:
-            return False  # whoever may not describe a topic may still write to it
-        if not isinstance(found, UnknownTopic):
-            return False
-        if create:
-            admin.create_topic(TopicSpec(topic), exist_ok=True)
-        elif sys.stdin.isatty():
-            missing = no_such_topic(topic, admin.list_topics())
-            raise Refused(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
-    return True
 
 
 def _reader(options: dict[str, Any]) -> tuple[Any, bool]:

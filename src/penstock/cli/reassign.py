@@ -46,7 +46,7 @@ reassign.add_command(cancel)
 @topics_named(required=False, partitions=True)
 @click.option(
     "--brokers", type=BrokerIds(), shell_complete=broker_ids,
-    help="The brokers that shall have the replicas.  [default: all there are]",
+    help="The brokers to place replicas on.  [default: all]",
 )  # fmt: skip
 @click.option("--without", type=BrokerIds(), shell_complete=broker_ids, help="Brokers to be emptied.")
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1), metavar="N", help="Other numbers of replicas.")

@@ -80,7 +80,7 @@ def read_plan(file: str) -> dict[TopicPartition, tuple[int, ...]]:
     try:
         return parse_plan(data)
     except ValueError as error:
-        raise CommandError(f"{name} is no plan: {error}.", _EXAMPLE) from None
+        raise CommandError(f"{name} is not a plan: {error}.", _EXAMPLE) from None
 
 
 def parse_plan(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:

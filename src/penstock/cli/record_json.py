@@ -68,7 +68,7 @@ def record_of(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadRecord("it is no JSON object")
+        raise BadRecord("it is not a JSON object")
     unknown = [name for name in found if name not in _KNOWN]
     if unknown:
         raise BadRecord(f"a record has no {unknown[0]!r}; there is {', '.join(sorted(_KNOWN))}")

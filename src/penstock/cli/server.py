@@ -99,7 +99,7 @@ def start(
     \b
     Exit code: 0  stopped cleanly
                1  could not start; the message says what to do
-               2  the options or settings are wrong; all that is wrong with them is told
+               2  the options or settings are wrong; every problem is listed
     """
     from penstock.cli.foreground import run_broker, warn_of_unreachable
 

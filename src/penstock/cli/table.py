@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.cluster import Cluster, cluster_command
-from penstock.cli.output import JSON, CommandError, Output, counted, format_option, human_bytes
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, human_bytes
 from penstock.cli.tables import show_table
 from penstock.cli.values import Assignment, Moment, time_text
 from penstock.cli.warehouses import engine_options, reader_properties, the_runner, the_warehouse, warehouse_option
@@ -30,10 +30,10 @@ def table() -> None:
 
 @table.command(short_help="Make a table for a topic.")
 @click.argument("declared", metavar="FILE|NAME")
-@click.option("--topic", help="The topic, if a NAME is given and not a FILE. [default: the name]")
-@click.option("--set", "settings", type=Assignment(), multiple=True, help="One setting more, or instead of the file's.")
+@click.option("-t", "--topic", help="The topic, if a NAME is given and not a FILE. [default: the name]")
+@click.option("-c", "--set", "settings", type=Assignment(), multiple=True, help="A setting; overrides the file.")
 @click.option("--update", is_flag=True, help="Give a table that is there this declaration: columns added or widened.")
-@click.option("--if-not-exists", is_flag=True, help="Be content with a table that is there already.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the table already exists.")
 @warehouse_option
 @format_option
 @cluster_command
@@ -176,7 +176,7 @@ def _describe_json(output: Output, opened: OpenTable) -> None:
 
 @table.command(short_help="Remove a table and its files.")
 @click.argument("name", metavar="TABLE")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 @warehouse_option
 @format_option
 @cluster_command
@@ -188,7 +188,7 @@ def drop(cluster: Cluster, name: str, yes: bool, warehouse_uri: str, output_form
         if not sys.stdin.isatty():
             raise CommandError(f"{name} would be removed with all its files.", "Add --yes to do so.")
         rows = sum(file.rows or 0 for file in opened.store.files())
-        click.confirm(f"Remove {name} and its {counted(rows, 'row')}?", abort=True, err=True)
+        confirm(f"Remove {name} and its {counted(rows, 'row')}?", yes=False)
     warehouse.drop(name)
     output = Output()
     if output_format == JSON:

@@ -131,7 +131,7 @@ def list_(cluster: Cluster, internal: bool, match: str | None, output_format: st
     "--under-replicated", "--under-replicated-partitions", is_flag=True,
     help="Only partitions that have a replica out of sync; one that is just being added does not count.",
 )  # fmt: skip
-@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions that nobody leads.")
+@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
 @click.option(
     "--under-min-isr", "--under-min-isr-partitions", is_flag=True,
     help="Only partitions that reject acks=all: fewer replicas are in sync than min.insync.replicas.",
