@@ -30,6 +30,7 @@ from penstock.log.errors import (
     LogFailed,
     NonMonotonicOffsets,
     StaleEpoch,
+    TooManyOpenFiles,
 )
 from penstock.log.partition_log import NO_APPEND_TIME, PartitionLog
 from penstock.log.producers.errors import (
@@ -402,6 +403,25 @@ def test_an_index_leaves_out_what_its_entries_cannot_hold() -> None:
     segment.seal()
     assert [entry.key for entry in segment.index.entries()] == [2**32 - 1]
     assert segment.next_offset == 2**40 + 1
+
+
+def test_a_file_that_cannot_be_opened_for_want_of_descriptors_does_not_take_the_log_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exhausted(path: str, **_: bool) -> None:
+        raise OSError(errno.EMFILE, "too many open files", path)
+
+    files = SimulatedFiles()
+    log = open_new(files, ROOMY)
+    put(log, 0)
+    log.active.let_go()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open", exhausted)
+        with pytest.raises(TooManyOpenFiles):
+            put(log, 1)
+    assert log.failure is None
+    put(log, 1)
+    assert base_offsets(log) == [0, 2]
 
 
 # --- idempotence and transactions

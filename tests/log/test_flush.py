@@ -22,7 +22,7 @@ from tests.log.log_stories import (
 )
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
-from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated
+from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
 from penstock.log.flush import GroupCommit
 from penstock.log.partition_log import PartitionLog
 from penstock.log.prompt_sync import ALONE_IN_A_ROW, FAST_IN_A_ROW, FAST_MS, FEW_BYTES, PromptSync
@@ -252,6 +252,37 @@ def test_logs_do_not_wait_for_each_other() -> None:
     assert workers.waiting == 3
     workers.run_next()
     assert [waiter.answers for waiter in waiters] == [[None], [], []]
+
+
+def test_flushes_beyond_a_bound_wait_for_their_turn_and_hold_no_files() -> None:
+    files, workers = SimulatedFiles(), ManualWorkers()
+    commit = GroupCommit(workers)
+    logs = [open_new(files, ROOMY, folder=f"/data/t-{number}") for number in range(100)]
+    waiters: list[Waiter] = []
+    for log in logs:
+        put(log, 0)
+        waiters += waiting(commit, log, 2)
+    assert workers.waiting <= 32
+    while workers.waiting:
+        workers.run_next()
+        assert workers.waiting <= 32
+    assert [waiter.answers for waiter in waiters] == [[None]] * 100
+    assert all(log.flushed_offset == 2 for log in logs)
+
+
+def test_a_folder_that_cannot_be_opened_for_want_of_descriptors_does_not_take_the_log_offline() -> None:
+    files, workers = durable_folder(), ManualWorkers()
+    log, commit = open_new(files, ROOMY), GroupCommit(workers)
+    put(log, 0)
+    files.operations.fail("sync_folder", errno.EMFILE)
+    (waiter,) = waiting(commit, log, 2)
+    workers.run_all()
+    assert [type(answer) for answer in waiter.answers] == [TooManyOpenFiles]
+    assert log.failure is None
+    (waiter,) = waiting(commit, log, 2)
+    workers.run_all()
+    assert waiter.answers == [None]
+    assert log.flushed_offset == 2
 
 
 def test_a_failed_sync_is_told_to_all_who_wait() -> None:

@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from penstock.log.checkpoints import parent_folder
-from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
+from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles, is_process_limit
 from penstock.log.prompt_sync import PromptSync
 from penstock.log.segment_mark import Marker
 from penstock.log.sync_failures import note_failed_sync
 from penstock.runtime.files import File, Files
+from penstock.runtime.open_files import OPEN_FILES
 from penstock.runtime.workers import Outcome, Workers, WorkersError
+
+_RUNNING_MAX = 32
 
 
 class Flush:
@@ -54,7 +57,9 @@ class Flush:
                 file.sync()
             if self.folder is not None:
                 self.files.sync_folder(self.folder)
-        except OSError:
+        except OSError as error:
+            if is_process_limit(error):
+                raise TooManyOpenFiles(parent_folder(self.targets[0].path)) from error
             note_failed_sync(self.files, parent_folder(self.targets[0].path))
             raise
         if self.marker is not None:
@@ -100,6 +105,8 @@ class GroupCommit:
         self._prompt = prompt
         self._waiting: dict[Flushable, deque[_Waiter]] = {}
         self._running: set[Flushable] = set()
+        self._held: dict[Flushable, Callable[[], None]] = {}
+        self._queued: dict[Flushable, None] = {}  # their turn comes when fewer run
 
     def when_durable(self, log: Flushable, offset: int, done: Done, *, is_urgent: bool = True) -> None:
         """Call `done` (None, or why it cannot be) once everything below `offset` is durable.
@@ -110,7 +117,7 @@ class GroupCommit:
             done(None)
             return
         self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
-        if log not in self._running:
+        if log not in self._running and log not in self._held and log not in self._queued:
             prompt = self._prompt
             if prompt is not None and is_urgent and prompt.may(log.unflushed_bytes):
                 # Not before the turn's end: others may come to wait for the same sync.
@@ -122,12 +129,32 @@ class GroupCommit:
     def pending(self, log: Flushable) -> int:
         return len(self._waiting.get(log, ()))
 
+    def hold(self, log: Flushable, ready: Callable[[], None]) -> None:
+        """Begin no flush of a log until `resume`; call `ready` once none is under way, perhaps at once."""
+        self._held[log] = ready
+        if log not in self._running:
+            ready()
+
+    def resume(self, log: Flushable) -> None:
+        """Flush again; whoever came to wait meanwhile is served."""
+        self._held.pop(log, None)
+        if log in self._waiting and log not in self._running:
+            self._start(log)
+
     def _start_after_turn(self, log: Flushable, here: Workers) -> None:
         self._running.discard(log)
+        if log in self._held:
+            self._held[log]()
+            return
         is_alone = len(self._waiting) == 1 and len(self._waiting.get(log, ())) == 1 and not self._running
         self._start(log, here if is_alone else None)
+        if self._queued:
+            self._start_queued()
 
     def _start(self, log: Flushable, workers: Workers | None = None) -> None:
+        if len(self._running) >= self._running_max:
+            self._queued[log] = None
+            return
         try:
             flush = log.prepare_flush()
         except (DiskFull, TooManyOpenFiles) as error:
@@ -149,10 +176,27 @@ class GroupCommit:
             self._running.discard(log)
             self._answer_all(log, LogError(f"the flush was not started: {error}"))
 
+    @property
+    def _running_max(self) -> int:
+        """A flush holds about four files open once it is prepared, and the disk gains nothing from many at once."""
+        return min(_RUNNING_MAX, max(2, OPEN_FILES.most // 8))
+
+    def _start_queued(self) -> None:
+        while self._queued and len(self._running) < self._running_max:
+            log = next(iter(self._queued))
+            del self._queued[log]
+            if log in self._waiting and log not in self._held:
+                self._start(log)
+
     def _finish(self, log: Flushable, flush: Flush, outcome: Outcome[None]) -> None:
         self._running.discard(log)
+        if self._queued:
+            self._start_queued()
         if outcome.error is not None:
-            self._answer_all(log, log.fail(outcome.error))
+            error = outcome.error
+            self._answer_all(log, error if isinstance(error, TooManyOpenFiles) else log.fail(error))
+            if log in self._held:
+                self._held[log]()
             return
         log.complete_flush(flush)
         waiting = self._waiting.pop(log, ())
@@ -169,9 +213,11 @@ class GroupCommit:
             self._waiting[log] = still
         if self._prompt is not None:
             self._prompt.served(len(waiting))
-        for done, error in answers:
-            done(error)
-        if log in self._waiting and log not in self._running:
+        for done, refusal in answers:
+            done(refusal)
+        if log in self._held:
+            self._held[log]()
+        elif log in self._waiting and log not in self._running:
             self._start(log)
 
     def _answer_all(self, log: Flushable, error: LogError) -> None:

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.log.errors import DamagedLog, DiskFull, LogFailed, is_disk_full
+from penstock.log.errors import DamagedLog, DiskFull, LogFailed, TooManyOpenFiles, is_disk_full, is_process_limit
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Entry, SparseIndex
 from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
@@ -173,9 +173,12 @@ class Segment:
         size = len(data)
         try:
             if self._torn:
-                self.file.truncate(position)
+                self._reopened().truncate(position)
                 self._torn = False
-            (self._file or self.file).write_at(position, data)
+            file = self._file
+            if file is None:
+                file = self._reopened()
+            file.write_at(position, data)
         except OSError as error:
             self._cut_back(position)
             if is_disk_full(error):
@@ -188,6 +191,15 @@ class Segment:
         self.verified.add(position, position + size)
         if self.index.pending >= _FLUSH_INDEX_ENTRIES:
             self.flush_indexes()
+
+    def _reopened(self) -> File:
+        """The file, for writing. That there are too many open files says nothing of the disk."""
+        try:
+            return self.file
+        except OSError as error:
+            if is_process_limit(error):
+                raise TooManyOpenFiles(self.folder) from error
+            raise
 
     def _cut_back(self, position: int) -> None:
         self._torn = True

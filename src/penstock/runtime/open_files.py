@@ -2,7 +2,8 @@
 
 A broker has more partitions than a process may have open files. So whoever keeps a file open for its next use opens it
 here, as its owner, and can open it again at any time. Beyond the bound, half of what the process may open, the owner
-that has waited longest lets go of its file. It only drops its reference: a region that is being sent, or a sync that
+that has waited longest lets go of its file; so do several when the process can open no more. An owner only drops its
+reference: a region that is being sent, or a sync that
 runs on another thread, keeps the file until it is through.
 
 Nothing is noted when a file is used, since appends are too frequent for that. Instead an owner that has grown since
@@ -12,13 +13,13 @@ those who had the file open then, and others only while it still knows.
 
 from __future__ import annotations
 
-import errno
 import resource
 import threading
 import weakref
 from collections import OrderedDict
 from typing import Final, Protocol
 
+from penstock.runtime import posix_files
 from penstock.runtime.files import File, Files
 from penstock.runtime.posix_files import PosixFile
 
@@ -67,20 +68,18 @@ class OpenFiles:
         return len(self._owners)
 
     def open(self, owner: FileOwner, files: Files, path: str, *, create: bool = False) -> File:
-        """Open a file that `owner` keeps. If the process has too many files open, others let go of theirs first."""
-        try:
-            file = files.open(path, create=create)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            self._let_go(max(1, len(self._owners) // 4))
-            file = files.open(path, create=create)
+        """Open a file that `owner` keeps."""
+        file = files.open(path, create=create)
         if isinstance(file, PosixFile):  # others have no descriptors
-            with self._guard:
+            if len(self._owners) >= self._most:
+                self._let_go(len(self._owners) - self._most + 1)
+            with self._guard:  # last: it must not be its own turn before it has the file
                 self._owners[id(owner)] = weakref.ref(owner), owner.growth
-            if len(self._owners) > self._most:
-                self._let_go(len(self._owners) - self._most)
         return file
+
+    def relieve(self) -> None:
+        """Have a quarter of the owners let go: somebody needs descriptors, for files or connections."""
+        self._let_go(len(self._owners) // 4 + 1)
 
     def forget(self, owner: FileOwner) -> None:
         """The owner has let go of its file by itself."""
@@ -112,3 +111,4 @@ class OpenFiles:
 
 OPEN_FILES: Final = OpenFiles()
 """Those of this process."""
+posix_files.relief = OPEN_FILES.relieve

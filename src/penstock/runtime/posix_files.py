@@ -39,8 +39,21 @@ else:
     _sync_data = os.fdatasync
     _sync_names = os.fsync
 
+relief: Callable[[], None] | None = None
+"""Called when the process may open no more files, to have some closed; then it is tried once more."""
+
 # Taken only around the start and the end of a sync and by close: one for all files is enough.
 _sync_guard = threading.Lock()
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, _FILE_MODE)
+    except OSError as error:
+        if relief is None or error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        relief()
+        return os.open(path, flags, _FILE_MODE)
 
 
 class PosixFile:
@@ -195,7 +208,7 @@ class PosixFiles:
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
-        file = PosixFile(path, os.open(path, flags, _FILE_MODE))
+        file = PosixFile(path, _open(path, flags))
         if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
             file.close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -223,7 +236,7 @@ class PosixFiles:
         shutil.rmtree(path)
 
     def sync_folder(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _sync_names(descriptor)
         except OSError as error:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.log.errors import DiskFull, LogError
+from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
 from penstock.log.flush import GroupCommit
 from penstock.log.folders.directory import Hosted, LogDirectory
 from penstock.log.folders.errors import DirectoryOffline, is_partitions_own
@@ -132,7 +132,9 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
 
     def done(outcome: Outcome[None]) -> None:
         directory.is_flushing = False
-        if outcome.error is not None:
+        if isinstance(outcome.error, TooManyOpenFiles):
+            logger.warning("flush of %s: %s", log.folder, outcome.error)
+        elif outcome.error is not None:
             log.fail(outcome.error)
             directory.check_logs()
         else:
