@@ -104,7 +104,9 @@ def test_a_stage_begins_when_the_one_before_serves_and_ends_before_it(story: Sto
 
 def test_what_a_process_says_has_its_name_and_its_level_decides(story: Story) -> None:
     story.run([story.program("one")])
-    assert story.said_by("one") == ["2026-11-15T00:00:00.000Z WARNING stand.in: heard", "one serves here"]
+    assert story.said_by("one") == [
+        "2026-11-15T00:00:00.000Z WARNING stand.in: heard", "one serves here", "stopping", "stopped",
+    ]  # fmt: skip
 
 
 def test_a_line_without_an_end_is_passed_on_in_pieces(story: Story) -> None:
@@ -175,6 +177,10 @@ def test_what_does_not_stop_in_time_is_killed(story: Story, monkeypatch: pytest.
     assert story.run([story.program("first")], [story.program("mule", "stays"), story.program("sheep")]) == 0
     assert story.events[-2:] == ["sheep ended", "first ended"]
     assert any("killed" in text for text in story.said_by("mule"))
+    assert story.said_by("mule").count("stopped") == 0
+    for name in ("sheep", "first"):
+        assert story.said_by(name)[-1] == "stopped"
+        assert "stopping" in story.said_by(name)
 
 
 _DRIVER = """

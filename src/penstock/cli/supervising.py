@@ -5,8 +5,8 @@ Noun: a `Supervisor` of stages of programs. A stage begins when all of the one b
 Rule: an event is a line, with the name of its process before it. A process that ends by itself is told and started
 again after a back-off, unless it refuses its settings: starting it again would not change them. The first SIGTERM,
 SIGINT or SIGHUP stops the last stage one process after the other, so that each can hand over what it leads, then the
-stages before; what has not ended in time is killed. A second signal kills all at once. No process outlives this one,
-where the system can promise that (Linux).
+stages before, and each says so; what hangs is killed in the end. A second signal kills all at once. No process outlives
+this one, where the system can promise that (Linux).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _READ_BYTES: Final = 64 * 1024
 _BACKOFF_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 _STEADY_S: Final = 30.0
-# Together less than the 15 s in which all has ended.
-_LAST_STAGE_STOPS_S: Final = 11.0
-_OTHERS_STOP_S: Final = 3.0
+# For each process. Far above what a stop takes: what can stop is not killed, and a second signal does not wait.
+_LAST_STAGE_STOPS_S: Final = 60.0
+_OTHERS_STOP_S: Final = 20.0
 _KILLED: Final = 128
 _NOT_STARTED: Final = 126  # as a shell has it
 _PR_SET_PDEATHSIG: Final = 1
@@ -220,22 +220,25 @@ class Supervisor:
     async def _stop(self) -> None:
         self._stop_asked.set()
         *others, last = self._stages
-        limit_s = time.monotonic() + _LAST_STAGE_STOPS_S
-        for left, each in enumerate(reversed(last)):
-            share_s = max(0.0, limit_s - time.monotonic()) / (len(last) - left)
-            await self._end(each, share_s)
+        for each in reversed(last):
+            await self._end(each, _LAST_STAGE_STOPS_S)
         for stage in reversed(others):
-            await asyncio.gather(*(self._end(each, _OTHERS_STOP_S / len(others)) for each in stage))
+            await asyncio.gather(*(self._end(each, _OTHERS_STOP_S) for each in stage))
 
     async def _end(self, each: _Process, limit_s: float) -> None:
         if each.keeper is None:
             return
+        is_alive = each.running is not None and each.running.returncode is None
+        if is_alive:
+            self._tell(each.program.name, "stopping")
         each.send(signal.SIGTERM)
         done, _ = await asyncio.wait({each.keeper}, timeout=limit_s)
         if not done:
             self._tell(each.program.name, f"does not stop within {limit_s:.0f} s: killed")
             each.send(signal.SIGKILL)
         await each.keeper
+        if is_alive and done:
+            self._tell(each.program.name, "stopped")
 
 
 async def _all_set(events: Sequence[asyncio.Event]) -> bool:
