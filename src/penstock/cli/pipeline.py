@@ -116,6 +116,7 @@ def run(
     from penstock.activity.pipelines import memory
 
     memory.give_back()  # before anything below loads Arrow
+    _check_packages(value_format)
     from penstock.activity.pipelines import registry
     from penstock.activity.pipelines.backfill import check_idle, check_span
     from penstock.cli.activity_clusters import event_cluster
@@ -138,6 +139,16 @@ def run(
         return
     with _session(master) as spark:
         _batch(spark, chosen, source, warehouse_uri, (since_ms, until_ms), beside_stream, output_format)
+
+
+def _check_packages(value_format: str) -> None:
+    """Raises MissingDependency before anything is started."""
+    from penstock.client.serializers.base import load_optional
+
+    for package in ("pyarrow", "deltalake", "pyspark"):
+        load_optional(package, package, "spark", "a pipeline")
+    if value_format == "avro":
+        load_optional("fastavro", "fastavro", "avro", "--value-format avro")
 
 
 @contextmanager

