@@ -367,7 +367,9 @@ def test_keys_choose_their_partition_and_the_rest_the_sticky_one(loops: ModuleTy
 
 
 texts = st.text(max_size=9)
-any_content = st.one_of(blobs, texts, st.binary(max_size=9).map(bytearray), st.binary(max_size=9).map(memoryview))
+any_content = st.one_of(
+    blobs, texts, st.binary(max_size=9).map(bytearray), st.binary(max_size=9).map(lambda data: memoryview(data))
+)
 header_values = st.one_of(st.none(), st.binary(max_size=9), texts, st.binary(max_size=9).map(bytearray))
 any_headers = st.one_of(
     st.none(),

@@ -3,6 +3,10 @@
 Rule: what is known (`view`) is refreshed by age, and on demand when an answer shows that it is old. Refreshes
 asked for while one runs share the next one. Any node can be asked, the least busy first; when none of the known ones
 can be reached the bootstrap addresses are asked again, so that a cluster may move while we look away.
+
+A node that leaves requests unanswered may be frozen or cut off, and others may lead in its place long before the
+requests time out. So while it does (`overdue`) the other nodes are asked twice a second, and whoever has requests under
+way to it is told (`on_overdue`): those for partitions that others lead now can be sent there.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ Change = Callable[[ClusterView, ClusterView], None]
 
 _log = logging.getLogger(__name__)
 _MAIN_LANE = ""
+_OVERDUE_FOR_MS = 1_500.0  # after a report; they come twice a second
 
 
 class ClusterClient:
@@ -87,6 +92,9 @@ class ClusterClient:
         self._refresher = Refresher(self, metadata_max_age_ms)
         self._coordinators = Coordinators(self)
         self._listeners: list[Change] = []
+        self._overdue_until_ms: dict[int, float] = {}
+        self._overdue_listeners: list[Callable[[int], None]] = []
+        self._links.on_silence = self.overdue
         self._origin: Address | None = None
         self._bootstrapping: asyncio.Task[None] | None = None
         self._started = False
@@ -177,6 +185,35 @@ class ClusterClient:
                 self._listeners.remove(callback)
 
         return stop
+
+    def on_overdue(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call with the id of a node that leaves requests unanswered, twice a second; answers with how to stop that."""
+        self._overdue_listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._overdue_listeners:
+                self._overdue_listeners.remove(callback)
+
+        return stop
+
+    def overdue(self, node_id: int) -> None:
+        """A request to this node is overdue: see whether others lead what it led."""
+        if self.closed or not self._started:
+            return
+        self._overdue_until_ms[node_id] = self.clock.monotonic_ms() + _OVERDUE_FOR_MS
+        if len(self.view.nodes) > 1:
+            self.refresh_soon()
+        for listener in list(self._overdue_listeners):
+            listener(node_id)
+
+    def _is_overdue(self, node_id: int) -> bool:
+        until_ms = self._overdue_until_ms.get(node_id)
+        if until_ms is None:
+            return False
+        if until_ms < self.clock.monotonic_ms():
+            del self._overdue_until_ms[node_id]
+            return False
+        return True
 
     async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
         """Ask for the followed topics and for these; with `create` brokers that allow it make those that are missing.
@@ -280,11 +317,19 @@ class ClusterClient:
         known ones nor those at the bootstrap addresses."""
         self._check_open()
         for tries_left in (1, 0):
-            connections = [connection for _, connection in self._links.connections(_MAIN_LANE)]
-            if connections:
-                return min(connections, key=lambda connection: connection.in_flight)
+            connections = {key.node_id: connection for key, connection in self._links.connections(_MAIN_LANE)}
+            answering = [connection for node, connection in connections.items() if not self._is_overdue(node)]
+            if answering:
+                return min(answering, key=lambda connection: connection.in_flight)
             # Nodes that failed a moment ago are not waited for: the bootstrap addresses may know better.
-            outcome = await self._reach_any([node for node in self.view.nodes.values() if not self._waits(node)])
+            nodes = [each for each in self.view.nodes.values() if not self._waits(each)]
+            outcome = await self._reach_any([each for each in nodes if not self._is_overdue(each.id)])
+            if isinstance(outcome, Connection):
+                return outcome
+            silent = [connection for connection in connections.values() if not connection.closed]
+            if silent:
+                return min(silent, key=lambda connection: connection.in_flight)
+            outcome = await self._reach_any(nodes)
             if isinstance(outcome, Connection):
                 return outcome
             if tries_left:

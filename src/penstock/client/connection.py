@@ -6,6 +6,10 @@ Rule: requests leave in the order of the calls, and a broker answers in that ord
 to the oldest request that waits; a correlation id that says otherwise ends the connection. So does a request that is
 not answered in its time: a broker that has stopped answering one has stopped answering all. When a connection ends,
 every request that waits fails with NotConnected and the reason. One timer serves all time-outs of a connection.
+
+A request is overdue long before its time-out: `OVERDUE_MS` after the broker could have answered. A connection whose
+oldest request is overdue, and that brings no bytes, is silent (`is_silent`), and `on_silence` is called again and
+again while it is. That ends nothing: whoever looks after the cluster asks another broker who leads.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import contextlib
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut, UnsupportedVersion
@@ -40,6 +44,8 @@ _log = logging.getLogger(__name__)
 _JOIN_BYTES: Final = 32 * 1024
 _HIGH_WATER_BYTES: Final = 1024 * 1024
 _MAX_CORRELATION: Final = 2**31 - 1
+OVERDUE_MS: Final = 1_000.0
+_SILENCE_MS: Final = 500.0  # between two reports
 
 
 class IgnoredRequest(NotConnected):
@@ -57,7 +63,7 @@ class BufferList(list[Buffer]):
 class _Waiting:
     """A request on its way."""
 
-    __slots__ = ("api_key", "correlation_id", "deadline", "future", "timeout_ms", "version")
+    __slots__ = ("api_key", "correlation_id", "deadline", "due", "future", "timeout_ms", "version")
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class _Waiting:
         correlation_id: int,
         future: asyncio.Future[Any],
         deadline: float,
+        due: float,
         timeout_ms: float,
     ) -> None:
         self.api_key = api_key
@@ -73,6 +80,7 @@ class _Waiting:
         self.correlation_id = correlation_id
         self.future = future
         self.deadline = deadline
+        self.due = due
         self.timeout_ms = timeout_ms
 
     def __str__(self) -> str:
@@ -95,6 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         self.era: str | None = None
         """The generation of a broker that knows no ApiVersions: "0.9"."""
         self.close_reason = ""
+        self.is_silent = False
+        self.on_silence: Callable[[], None] | None = None
+        self._has_heard = False
         self.first_bytes = b""
         self.client_id = client_id
         self._loop = loop or asyncio.get_running_loop()
@@ -173,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float,
         version: int | None = None,
         expects_answer: bool = True,
+        wait_ms: float = 0,
     ) -> Any:
         """The response message; None where no answer is expected.
 
@@ -180,7 +192,9 @@ class Connection(asyncio.BufferedProtocol):
         the response are views of the received frame. Raises NotConnected, RequestTimedOut, UnsupportedVersion,
         ProtocolViolation. Cancelling gives up the answer, not the request.
         """
-        future = self.send(api_key, message, timeout_ms=timeout_ms, version=version, expects_answer=expects_answer)
+        future = self.send(
+            api_key, message, timeout_ms=timeout_ms, version=version, expects_answer=expects_answer, wait_ms=wait_ms
+        )
         return None if future is None else await future
 
     def send(
@@ -191,8 +205,12 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float,
         version: int | None = None,
         expects_answer: bool = True,
+        wait_ms: float = 0,
     ) -> asyncio.Future[Any] | None:
-        """`request` in two steps: the request is on its way when this returns, in the order of the calls."""
+        """`request` in two steps: the request is on its way when this returns, in the order of the calls.
+
+        `wait_ms` is how long the broker may keep the answer back.
+        """
         if self.closed:
             raise NotConnected(self.node, self.close_reason)
         if version is None:
@@ -202,10 +220,13 @@ class Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Any] | None = None
         if expects_answer:
             future = self._loop.create_future()
-            deadline = self._loop.time() + timeout_ms / 1000
-            self._waiting.append(_Waiting(api_key, version, correlation_id, future, deadline, timeout_ms))
-            if deadline < self._timer_at:
-                self._arm(deadline)
+            now = self._loop.time()
+            deadline, due = now + timeout_ms / 1000, now + (wait_ms + OVERDUE_MS) / 1000
+            if not self._waiting:
+                self._has_heard = False
+            self._waiting.append(_Waiting(api_key, version, correlation_id, future, deadline, due, timeout_ms))
+            if deadline < self._timer_at or due < self._timer_at:
+                self._arm(min(deadline, due))
         if self._paused or self._held_back:
             self._held_back.append(chunks)
         else:
@@ -239,12 +260,23 @@ class Connection(asyncio.BufferedProtocol):
         late = [waiting for waiting in self._waiting if waiting.deadline <= now]
         if not late:
             if self._waiting:
-                self._arm(min(waiting.deadline for waiting in self._waiting))
+                self._look_for_silence(now)
             return
         for waiting in late:
             if not waiting.future.done():
                 waiting.future.set_exception(RequestTimedOut(self.node, str(waiting), waiting.timeout_ms))
         self.abort(f"{late[0]} was not answered within {late[0].timeout_ms:.0f} ms")
+
+    def _look_for_silence(self, now: float) -> None:
+        """The broker answers in order, so the oldest request says whether it answers at all."""
+        due = self._waiting[0].due
+        if due <= now:
+            due = now + _SILENCE_MS / 1000
+            self.is_silent = not self._has_heard
+            self._has_heard = False  # until the next look
+        self._arm(min(due, min(waiting.deadline for waiting in self._waiting)))
+        if self.is_silent and self.on_silence is not None:
+            self.on_silence()
 
     # ------------------------------------------------------------------------------------------ the transport's calls
 
@@ -267,6 +299,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
+        self._has_heard = True
+        self.is_silent = False
         try:
             frames = self._receiver.received(nbytes)
         except FrameError as error:

@@ -57,6 +57,8 @@ class Links:
         self._links: dict[LinkKey, _Link] = {}
         self._old: set[Address] = set()
         self._closed = False
+        self.on_silence: Callable[[int], None] = _unheard
+        """Called with the id of a node that leaves requests unanswered, again and again while it does."""
 
     def connections(self, lane: str | None = None) -> Iterator[tuple[LinkKey, Connection]]:
         """Those that are open."""
@@ -73,10 +75,11 @@ class Links:
         """Use a connection that was opened elsewhere."""
         self._drop(key)
         link = self._links[key] = _Link(address, self._new_backoff())
-        self._use(link, connection)
+        self._use(key, link, connection)
 
-    def _use(self, link: _Link, connection: Connection) -> None:
+    def _use(self, key: LinkKey, link: _Link, connection: Connection) -> None:
         link.connection = connection
+        connection.on_silence = lambda: self.on_silence(key.node_id)
         if connection.era is None:
             self._old.discard(link.address)
         else:
@@ -97,7 +100,7 @@ class Links:
         if link.opening is None:
             if self._closed:
                 raise ClosedError("the client is closed")
-            link.opening = asyncio.ensure_future(self._open(link))
+            link.opening = asyncio.ensure_future(self._open(key, link))
             link.opening.add_done_callback(_heard)
         try:
             return await shared(link.opening)
@@ -114,7 +117,7 @@ class Links:
             raise NotConnected(str(address), _GONE)
         return connection
 
-    async def _open(self, link: _Link) -> Connection:
+    async def _open(self, key: LinkKey, link: _Link) -> Connection:
         try:
             wait_ms = link.backoff.remaining_ms(self._clock.monotonic_ms())
             if wait_ms:
@@ -126,7 +129,7 @@ class Links:
                 _log.debug("cannot open a connection: %s", error)
                 raise
             link.backoff.succeeded()
-            self._use(link, connection)
+            self._use(key, link, connection)
             return connection
         finally:
             link.opening = None
@@ -161,6 +164,10 @@ class Links:
         for connection in connections:
             connection.close("the client was closed")
         await asyncio.gather(*(connection.wait_closed(_CLOSE_TIMEOUT_MS) for connection in connections))
+
+
+def _unheard(_: int) -> None:
+    """Until somebody looks after the nodes."""
 
 
 def _heard(task: asyncio.Task[Connection]) -> None:

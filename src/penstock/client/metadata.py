@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.client.cluster_view import ClusterView
-from penstock.client.connection import Connection
-from penstock.client.errors import ClosedError, PenstockError, TimedOut, error_for
+from penstock.client.connection import OVERDUE_MS, Connection
+from penstock.client.errors import ClosedError, PenstockError, RequestTimedOut, TimedOut, error_for
 from penstock.client.links import shared
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Before this version a question for a topic that is missing makes it, whether one wants that or not.
 _ASKS_WITHOUT_MAKING = 4
+_GRACE_MS = 200.0  # by then its connection counts as silent, and another broker is asked
 # What a broker keeps for itself; before version 1 it does not say so.
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -165,7 +166,7 @@ class Refresher:
             async with asyncio.timeout(cluster.request_timeout_ms / 1000):
                 while True:
                     try:
-                        view = await self._ask(round_)
+                        view = await self._ask(round_, backoff.failures)
                         self._failure = None
                         return view
                     except PenstockError as error:
@@ -184,24 +185,43 @@ class Refresher:
             if self._current is round_:
                 self._current = None
 
-    async def _ask(self, round_: _Round) -> ClusterView:
+    async def _ask(self, round_: _Round, failures: int = 0) -> ClusterView:
         cluster = self._cluster
         connection = await cluster.to_any()
         now_ms = cluster.clock.monotonic_ms()
         for topic in round_.topics:
             self._asked_ms[topic] = now_ms
         if round_.create:
-            response = await ask_metadata(connection, round_.create, timeout_ms=cluster.request_timeout_ms, create=True)
+            response = await self._answer(connection, round_.create, failures, create=True)
             self._learn(response, complete=False)
         rest = None if self._follows_all else (self._followed | round_.topics) - round_.create
         if rest is None or rest or not round_.create:
-            response = await ask_metadata(connection, rest, timeout_ms=cluster.request_timeout_ms)
+            response = await self._answer(connection, rest, failures)
             self._learn(response, complete=rest is None)
         self._refreshed_ms = cluster.clock.monotonic_ms()
         if self._lacks_leaders():
             # Nobody may be left to ask again: whoever waits for a leader waits for a change.
             self.refresh_soon()
         return cluster.view
+
+    async def _answer(
+        self, connection: Connection, topics: Collection[str] | None, failures: int, *, create: bool = False
+    ) -> MetadataResponse:
+        """Of a broker that may be frozen. Where there are others, one of them is asked soon.
+
+        Each try is given twice the time of the one before: it may be that all are slow.
+        """
+        cluster = self._cluster
+        patience_ms: float = cluster.request_timeout_ms
+        if len(cluster.view.nodes) > 1:
+            patience_ms = min(patience_ms, (OVERDUE_MS + _GRACE_MS) * 2 ** min(failures, 10))
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                return await ask_metadata(connection, topics, timeout_ms=cluster.request_timeout_ms, create=create)
+        except TimeoutError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise RequestTimedOut(connection.node, "Metadata", patience_ms) from None
 
     def _lacks_leaders(self) -> bool:
         """Whether a followed topic has a partition that nobody leads at the moment."""

@@ -227,7 +227,7 @@ class Fetcher:
         if version >= _RACKS_FROM and self._near.may_redirect(node_plan.wanted, self._clock.monotonic_ms()):
             request.rack_id = settings.client_rack or ""
         response: FetchResponse = await connection.request(
-            ApiKey.FETCH, request, version=version, timeout_ms=settings.request_timeout_ms + wait_ms
+            ApiKey.FETCH, request, version=version, timeout_ms=settings.request_timeout_ms + wait_ms, wait_ms=wait_ms
         )
         return response
 

@@ -230,6 +230,7 @@ class SimpleConsumer(Generic[K, V]):
                 request,
                 version=connection.version_of(ApiKey.FETCH, _NEWEST_FETCH),
                 timeout_ms=self._timeout_ms + max_wait_ms,
+                wait_ms=max_wait_ms,
             )
         except PenstockError as error:
             return dict.fromkeys(wanted, error)

@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
+from penstock.client.connection import OVERDUE_MS
 from penstock.client.errors import NotConnected, PenstockError
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.batches import ProducerBatch
@@ -46,6 +47,7 @@ _PATIENCE_S: Final = 0.05
 _OPEN_TIMEOUT_MS: Final = 1_000.0
 _REOPEN_S: Final = 1.0
 _KEEP_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 0.5
 
 
 class Driving:
@@ -62,6 +64,8 @@ class Driving:
         self._links: dict[int, SideLink] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._not_before: dict[int, float] = {}
+        self._left_over: dict[SideLink, OutgoingRequest] = {}  # whose answers the loop waits for
+        self._stop_listening = sender.on_news(self._abandon_moved)
         self._is_on = False
         self._is_ended = False
         self._waits = 0  # in a row, each for the only batch that there was
@@ -158,9 +162,25 @@ class Driving:
             self._ended(link, request, outcome)
         else:
             self._sender.wake_here()  # for the batch's deadline
+            self._left_over[link] = request
+            self._loop.call_later(OVERDUE_MS / 1000, self._look_at_left_over, link, request)
             link.watch(self._loop, self._settings.request_timeout_ms, partial(self._ended, link, request))
 
+    def _look_at_left_over(self, link: SideLink, request: OutgoingRequest) -> None:
+        if self._left_over.get(link) is request and not self._is_ended:
+            self._loop.call_later(_LOOK_AGAIN_S, self._look_at_left_over, link, request)
+            self._sender.overdue(request.node)
+
+    def _abandon_moved(self) -> None:
+        """Gives up links that are silent while others lead what was sent there."""
+        for link, request in list(self._left_over.items()):
+            if any(map(self._sender.has_moved, request.batches)):
+                link.unwatch(self._loop)
+                reason = "the broker does not answer, and others lead in its place"
+                self._ended(link, request, NotConnected(link.node, reason))
+
     def _ended(self, link: SideLink, request: OutgoingRequest, outcome: ProduceResponse | Exception | None) -> None:
+        self._left_over.pop(link, None)
         link.is_busy = False
         if not isinstance(outcome, ProduceResponse) or self._is_ended:
             self._drop(request.node, link)
@@ -238,6 +258,7 @@ class Driving:
     async def end(self) -> None:
         """Threads that wait for an answer are told that there will be none."""
         self._is_ended = True
+        self._stop_listening()
         with self._lock:
             self._is_on = False
             links, self._links = self._links, {}

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_view import ClusterView
 from penstock.client.connection import Connection
 from penstock.client.errors import DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
 from penstock.client.producer.accumulator import Accumulator
@@ -43,13 +44,16 @@ _LOOK_AGAIN_S: Final = 0.005
 class _NodeState:
     """What is known of the way to a node."""
 
-    __slots__ = ("connection", "in_flight", "is_connecting", "last_error", "throttled_until_ms", "version")
+    __slots__ = (
+        "connection", "in_flight", "is_connecting", "last_error", "requests", "throttled_until_ms", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.version = -1
         self.is_connecting = False
         self.in_flight = 0
+        self.requests: set[OutgoingRequest] = set()  # those in flight
         self.throttled_until_ms = 0.0
         self.last_error: PenstockError | None = None
 
@@ -87,7 +91,31 @@ class Sender:
         self._packer: ThreadPoolExecutor | None = None
         self._is_woken = False
         self._is_ended = False
-        self._unfollow = cluster.on_change(lambda old, new: self.wake_here())
+        self._unfollow = cluster.on_change(self._cluster_changed)
+        self._stop_looking = cluster.on_overdue(lambda node: self._abandon_moved())
+
+    # --- leaders that move while a broker is silent
+
+    def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
+        self._abandon_moved()
+        self.wake_here()
+
+    def _abandon_moved(self) -> None:
+        """Gives up connections that are silent while others lead what was sent there: it is sent again, to them.
+
+        The numbers of the batches make that safe: what the old leader has stored after all, and the new one too, the
+        new one recognises.
+        """
+        for node, state in self._nodes.items():
+            connection = state.connection
+            if connection is None or not connection.is_silent:
+                continue
+            if any(self.has_moved(batch) for request in state.requests for batch in request.batches):
+                connection.abort(f"broker {node} does not answer, and others lead in its place")
+
+    def has_moved(self, batch: ProducerBatch) -> bool:
+        """Whether another node leads its partition than the one that it was sent to."""
+        return self.leader_of(batch.topic, batch.partition) not in (-1, batch.node)
 
     # --- when to look
 
@@ -275,10 +303,12 @@ class Sender:
             self._loop.call_soon(self._settle, request, {}, Answer())
             return
         state.in_flight += 1
+        state.requests.add(request)
         future.add_done_callback(partial(self._answered, request, state))
 
     def _answered(self, request: OutgoingRequest, state: _NodeState, future: asyncio.Future[Any]) -> None:
         state.in_flight -= 1
+        state.requests.discard(request)
         if self._is_ended:
             return
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
@@ -297,6 +327,20 @@ class Sender:
 
     def now_ms(self) -> float:
         return self._clock.monotonic_ms()
+
+    def overdue(self, node: int) -> None:
+        """A batch that went by a link of its own has no answer for long."""
+        self._cluster.overdue(node)
+
+    def on_news(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call when leaders may have moved; answers with how to stop that."""
+        stops = self._cluster.on_change(lambda old, new: callback()), self._cluster.on_overdue(lambda node: callback())
+
+        def stop() -> None:
+            for each in stops:
+                each()
+
+        return stop
 
     def way_to(self, node: int) -> tuple[Connection, int] | None:
         """The connection to a node, and the version of Produce to be used there; None if there is none now."""
@@ -409,6 +453,7 @@ class Sender:
             return
         self._is_ended = True
         self._unfollow()
+        self._stop_looking()
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
