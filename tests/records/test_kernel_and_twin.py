@@ -41,6 +41,12 @@ def parse_all(loops: ModuleType, payload: bytes, count: int, base_offset: int, b
         outcome(loops.filter_records, *span, base_offset, base_timestamp, newest, True, base_timestamp + 5),
         outcome(loops.filter_records, *span, base_offset, base_timestamp, {}, False, 0),
     ]
+    for needs_keys, earliest, latest, most in (
+        (False, INT64_MIN, INT64_MAX, 100),
+        (True, base_timestamp, min(base_timestamp + 100, INT64_MAX), 100),
+        (True, INT64_MIN, -2, 1),
+    ):
+        results.append(outcome(loops.validate_records, *span, base_timestamp, earliest, latest, needs_keys, most))
     for with_headers in (False, True):
         builder = loops.ColumnBuilder(headers=with_headers, timestamp_scale=1000)
         results.append(outcome(builder.append, *span, base_offset, base_timestamp))
@@ -204,7 +210,10 @@ def test_both_patch_the_same_bytes(
         for header in found:
             loops.stamp_append_time(buffer, header, now_ms)
         rescanned = outcome(loops.scan, buffer)
-        sides.append((buffer, plain(found), assigned, rescanned))
+        by_broker = bytes(buffer)
+        for header in found:
+            loops.stamp_create_time(buffer, header, now_ms // 2)
+        sides.append((buffer, plain(found), assigned, rescanned, by_broker, outcome(loops.scan, buffer)))
     assert sides[0] == sides[1]
 
 
