@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.broker.settings.errors import Problem
 from penstock.broker.settings.layers import Layers
+from penstock.broker.settings.network_table import QUEUED_BYTES
 from penstock.broker.settings.parsing import InvalidValue, parse_list, parse_numbers
 
 
@@ -74,7 +75,8 @@ _CHECKS: Final = (
     ),
     _Check(
         ("queued.max.request.bytes", "socket.request.max.bytes"),
-        lambda queued, largest: queued <= 0 or queued >= largest,
+        # The default need not be raised with the other: a request that is alone is always received.
+        lambda queued, largest: queued <= 0 or queued >= largest or queued == QUEUED_BYTES,
         "{0} must not be smaller than socket.request.max.bytes, or the largest requests would wait for ever",
     ),
     _at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),

@@ -9,6 +9,8 @@ from penstock.broker.settings.definitions import INT_MAX, KIB, MIB, MINUTE_MS, C
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _HIGH, _LOW = Importance.HIGH, Importance.LOW
 
+# Kafka's default is no limit. A broker that is a Python process has no heap of a fixed size that would be one.
+QUEUED_BYTES: Final = 512 * MIB
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 IDENTITY: Final = (
@@ -107,8 +109,7 @@ SOCKETS: Final = (
                least=0, dynamic=True),
     Definition("queued.max.requests", _INT, 500, "Requests that may be waiting or in work before the broker stops to "
                "read more.", _HIGH, least=1),
-    # Kafka's default is no limit. A broker that is a Python process has no heap of a fixed size that would be one.
-    Definition("queued.max.request.bytes", _LONG, 512 * MIB, "Bytes of requests that are being received or in work, "
+    Definition("queued.max.request.bytes", _LONG, QUEUED_BYTES, "Bytes of requests that are being received or in work, "
                "over all connections; beyond, connections that bring more than 64 KiB at once wait. Zero or less is no "
                "limit."),
     Definition("request.timeout.ms", _INT, 30_000, "How long this broker waits for an answer of another one.", _HIGH,

@@ -1,0 +1,256 @@
+"""Requests that would take seconds of the event loop: they are served in slices, or rejected before they are built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from struct import pack
+
+import pytest
+from tests.broker.wire_client import Disconnected, WireClient, call, fetch_request, make_topic, request_bytes
+from tests.hostile.loop_meter import Gate, LoopMeter
+from tests.timeouts import until
+
+from penstock.broker.broker import Broker
+from penstock.broker.handlers.metadata import MetadataAnswers
+from penstock.broker.long_requests import MAX_ELEMENTS, MAX_FETCH_ELEMENTS, PART_ELEMENTS
+from penstock.runtime.clock import ManualClock
+from penstock.testing.embedded_broker import EmbeddedBroker
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.api_versions import ApiVersionsRequest
+from penstock.wire.schemas.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchResponse
+from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
+from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
+from penstock.wire.schemas.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from penstock.wire.schemas.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+
+GROUP = "readers"
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(settings={"offsets.topic.num.partitions": "1"}) as broker, WireClient(broker.port) as client:
+        question = FindCoordinatorRequest(key=GROUP)
+        until(
+            lambda: client.ask(ApiKey.FIND_COORDINATOR, question, 3).error_code == ErrorCode.NONE, "groups are served"
+        )
+        yield broker
+
+
+@pytest.fixture
+def broker(embedded: EmbeddedBroker) -> Broker:
+    return embedded.broker
+
+
+@pytest.fixture
+def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
+    with WireClient(embedded.port) as client:
+        yield client
+
+
+def is_answered(embedded: EmbeddedBroker) -> None:
+    with WireClient(embedded.port) as other:
+        assert other.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
+
+
+def commit_of(topic: str, partitions: int, offset: int = 7) -> OffsetCommitRequest:
+    rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=offset) for index in range(partitions)]
+    return OffsetCommitRequest(group_id=GROUP, topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)])
+
+
+def wide_fetch(topic: str, partitions: int) -> FetchRequest:
+    request = fetch_request({(topic, 0): 0}, session_epoch=0)
+    request.topics[0].partitions = [
+        FetchPartition(partition=index, partition_max_bytes=100) for index in range(partitions)
+    ]
+    return request
+
+
+def test_a_commit_of_very_many_partitions_is_written_in_parts_and_others_are_served_between_them(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient
+) -> None:
+    partitions = 10_000
+    topic = make_topic(broker, partitions=2)
+    before = broker.long_work.slices
+    with LoopMeter(broker, "OffsetCommit of 10,000 partitions"):
+        gate = Gate(broker)
+        client.send(ApiKey.OFFSET_COMMIT, commit_of(topic, partitions), 8)
+        # What comes behind it on the same connection sees what it did, so it has to wait.
+        asked = OffsetFetchRequest(
+            group_id=GROUP, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0, partitions - 1])]
+        )
+        client.send(ApiKey.OFFSET_FETCH, asked, 5)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.OFFSET_COMMIT, 8)
+        _, found = client.receive(ApiKey.OFFSET_FETCH, 5)
+    assert [topic.name for topic in answer.topics] == [topic]
+    assert sorted(row.partition_index for row in answer.topics[0].partitions) == list(range(partitions))
+    assert found.topics[0].partitions[0].committed_offset == 7
+    assert broker.long_work.slices - before >= partitions // PART_ELEMENTS
+
+
+def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient
+) -> None:
+    partitions = 10_000
+    topic = make_topic(broker, partitions=2)
+    with LoopMeter(broker, "Fetch of 10,000 partitions") as meter:
+        gate = Gate(broker)
+        client.send(ApiKey.FETCH, wide_fetch(topic, partitions), 12)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.FETCH, 12)
+    rows = answer.responses[0].partitions
+    assert [row.partition_index for row in rows] == list(range(partitions))
+    assert [row.error_code for row in rows[:3]] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert meter.turns > partitions // 500
+    assert answer.session_id
+    following = fetch_request({}, session_id=answer.session_id, session_epoch=1)
+    again: FetchResponse = client.ask(ApiKey.FETCH, following, 12)
+    assert again.error_code == ErrorCode.NONE
+    # Those that do not exist are told again, and only those.
+    assert sum(len(each.partitions) for each in again.responses) == partitions - 2
+
+
+def test_a_description_of_very_many_topics_is_split(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient
+) -> None:
+    names = [f"topic-{number}" for number in range(200)]
+    resources = [
+        DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None) for name in names
+    ]
+    with LoopMeter(broker, "DescribeConfigs of 200 topics"):
+        gate = Gate(broker)
+        client.send(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=resources), 4)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.DESCRIBE_CONFIGS, 4)
+    assert [result.resource_name for result in answer.results] == names
+
+
+def test_metadata_of_very_many_names_is_made_and_encoded_in_slices(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient
+) -> None:
+    names = [f"nothing-{number}" for number in range(20_000)]
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+    )
+    before = broker.long_work.slices
+    with LoopMeter(broker, "Metadata of 20,000 names"):
+        answer = client.ask(ApiKey.METADATA, request, 9)
+    assert [topic.name for topic in answer.topics] == names
+    # Decoding and encoding pause every thousand names, and the handler every five hundred.
+    assert broker.long_work.slices - before >= 20_000 // 1024 * 2 + 20_000 // 500
+    is_answered(embedded)
+
+
+def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are_built(
+    embedded: EmbeddedBroker, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch = wide_fetch("views", MAX_FETCH_ELEMENTS + 1)
+    commit = commit_of("views", MAX_ELEMENTS + 1)
+    indexes = OffsetFetchRequest(
+        group_id=GROUP, topics=[OffsetFetchRequestTopic(name="views", partition_indexes=[0] * (MAX_ELEMENTS + 1))]
+    )
+    before = broker.long_work.slices
+    for api, request, version in (
+        (ApiKey.FETCH, fetch, 12),
+        (ApiKey.OFFSET_COMMIT, commit, 8),
+        (ApiKey.OFFSET_FETCH, indexes, 5),
+    ):
+        data = request_bytes(api, version, 1, request)
+        with WireClient(embedded.port) as hostile:
+            hostile.send_bytes(data)
+            with pytest.raises(Disconnected):
+                hostile.receive_frame()
+    assert broker.long_work.slices == before
+    assert "above the number of elements that are allowed" in caplog.text
+    is_answered(embedded)
+
+
+def test_a_section_of_very_many_tagged_fields_is_rejected(embedded: EmbeddedBroker) -> None:
+    # A header with a million empty tagged fields.
+    tags = b"".join(bytes((128 | tag & 127, 128 | tag >> 7 & 127, tag >> 14, 0)) for tag in range(1_000_000))
+    body = pack(">hhihB", ApiKey.METADATA, 9, 1, -1, 0xC0) + b"\x84\x3d" + tags
+    with WireClient(embedded.port) as hostile:
+        hostile.send_bytes(pack(">i", len(body)) + body)
+        with pytest.raises(Disconnected):
+            hostile.receive_frame()
+    is_answered(embedded)
+
+
+def test_the_metadata_that_everybody_asks_for_is_encoded_once(
+    embedded: EmbeddedBroker, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(broker, partitions=3)
+    kept: list[int] = []
+    keep = MetadataAnswers.keep
+
+    def counting(self: MetadataAnswers, *arguments: object) -> object:
+        kept.append(1)
+        return keep(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MetadataAnswers, "keep", counting)
+    everything = MetadataRequest(topics=None)
+    with LoopMeter(broker, "50 connections with 40 Metadata requests each"), ExitStack() as stack:
+        crowd = [stack.enter_context(WireClient(embedded.port)) for _ in range(50)]
+        data = b"".join(request_bytes(ApiKey.METADATA, 9, number, everything) for number in range(40))
+        for each in crowd:
+            each.send_bytes(data)
+        is_answered(embedded)
+        answers = {each.receive_frame()[4:] for each in crowd for _ in range(40)}
+    assert len(answers) == 1
+    assert len(kept) == 1
+    # And made anew when the cluster has changed.
+    name = make_topic(broker)
+    with WireClient(embedded.port) as client:
+        assert name in {topic.name for topic in client.ask(ApiKey.METADATA, everything, 9).topics}
+
+
+def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient
+) -> None:
+    gate = Gate(broker)
+    hostile = WireClient(embedded.port)
+    hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 40_000), 12)
+    gate.reached()
+    hostile.close()
+    until(lambda: call(broker, lambda: broker.server.counters.connections) <= 2, "the connection is closed")
+    gate.open()
+    until(lambda: call(broker, lambda: broker.long_work._active) == 0, "its work has ended")
+    is_answered(embedded)
+
+
+def test_bad_requests_are_logged_once_a_second(
+    embedded: EmbeddedBroker, broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(10_000)
+    clock.advance(10_000_000)
+    router = broker.server._shared.handler  # type: ignore[attr-defined]
+    monkeypatch.setattr(router._complain, "_clock", clock)
+    router._complain._next_ms.clear()
+    caplog.set_level(logging.INFO)
+
+    def fail(times: int) -> list[str]:
+        caplog.clear()
+        for _ in range(times):
+            with WireClient(embedded.port) as hostile:
+                hostile.send_bytes(pack(">ihhi", 8, 999, 0, 1))
+                assert hostile.is_ended()
+        return [record.getMessage() for record in caplog.records if "closed" in record.getMessage()]
+
+    assert len(fail(20)) == 1
+    clock.advance(1_000)
+    (line,) = fail(20)
+    assert "(and 19 more like this)" in line
