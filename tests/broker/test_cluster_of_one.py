@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.broker.group_client import committed, find_coordinator
-from tests.broker.wire_client import WireClient, batch_of, call, make_topic
+from tests.broker.wire_client import WireClient, batch_of, call, make_topic, values_in
+from tests.timeouts import until
 
 from penstock import Admin, ConfigResource, TopicSpec
 from penstock.broker.broker import Broker
@@ -19,7 +21,13 @@ from penstock.wire.schemas.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from penstock.wire.schemas.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from penstock.wire.schemas.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from penstock.wire.schemas.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
 from penstock.wire.schemas.list_partition_reassignments import ListPartitionReassignmentsRequest
 from penstock.wire.schemas.offset_commit import (
@@ -142,6 +150,65 @@ def test_a_broker_that_demands_more_replicas_than_itself_says_so_and_honours_it(
         assert committed(client, "readers", "loose") == 1
         metrics = b"".join(call(embedded.broker, lambda: list(embedded.broker.metrics.registry.render())))
         assert b"kafka_server_under_min_isr_partitions 1\n" in metrics
+
+
+# --- moves between data folders
+
+
+def dirs_of(client: WireClient, topic: str) -> dict[str, list[tuple[int, bool]]]:
+    """Data folder: the partitions of a topic in it, and whether they are copies that are being made."""
+    asked = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=topic, partitions=[0, 1])])
+    return {
+        Path(result.log_dir).name: [(each.partition_index, each.is_future_key) for each in found.partitions]
+        for result in client.ask(ApiKey.DESCRIBE_LOG_DIRS, asked, 4).results
+        for found in result.topics
+    }
+
+
+def move(client: WireClient, path: str, topic: str, *partitions: int, version: int = 2) -> list[int]:
+    topics = [AlterReplicaLogDirTopic(name=topic, partitions=list(partitions))]
+    asked = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=topics)])
+    (answer,) = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, asked, version).results
+    return [each.error_code for each in answer.partitions]
+
+
+def test_a_replica_moves_to_another_disk_while_it_is_written_and_read(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    settings = {"log.dirs": ",".join(folders), "log.segment.bytes": "1000000"}
+    with EmbeddedBroker(settings=settings) as embedded, WireClient(embedded.port) as client:
+        embedded.create_topic("views", 2)
+        written = 0
+
+        def write(count: int) -> None:
+            nonlocal written
+            for _ in range(count):
+                values = [b"%d" % number + bytes(10_000) for number in range(written, written + 20)]
+                assert client.produce("views", batch_of(*values)).error_code == ErrorCode.NONE
+                written += 20
+
+        write(30)
+        before = dirs_of(client, "views")
+        here, there = ("one", "two") if (0, False) in before["one"] else ("two", "one")
+        for path, code in ((str(tmp_path / "three"), ErrorCode.LOG_DIR_NOT_FOUND), (str(tmp_path / here), 0)):
+            assert move(client, path, "views", 0, version=1) == [code]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert move(client, str(tmp_path / there), "views", 0, 7) == [ErrorCode.NONE, unknown]
+
+        def has_moved() -> bool:
+            write(1)
+            return (0, False) in dirs_of(client, "views").get(there, [])
+
+        until(has_moved, "the replica is in the other data folder")
+        assert dirs_of(client, "views").get(here, []) in ([], [(1, False)])
+        write(1)
+        assert not (tmp_path / here / "views-0").exists()
+        found: list[bytes | None] = []
+        while len(found) < written:
+            found += values_in(client.fetch("views", len(found)).records)
+        assert [int((value or b"").split(b"\0")[0]) for value in found] == list(range(written))
+    with EmbeddedBroker(settings=settings) as embedded, WireClient(embedded.port) as client:
+        assert (0, False) in dirs_of(client, "views")[there]
+        assert values_in(client.fetch("views", written - 1).records)[-1] is not None
 
 
 # --- moves between brokers

@@ -1,4 +1,4 @@
-"""Topics that are made while the disk is full: they are completed when there is room, and /health says what is missing."""
+"""Topics made while the disk is full are completed when there is room; meanwhile /health says what is missing."""
 
 from __future__ import annotations
 

@@ -74,6 +74,7 @@ _VALIDATION_THREADS = 2
 _CHECKPOINT_MS = 5_000
 _FLUSH_TICK_MS = 1_000
 _RETRY_MS = 1_000
+_MOVES_MS = 50
 _STOP_TIMEOUT_MS = 5_000
 _SETTINGS_KEPT = 1_024
 # A stop waits for the disk, which takes many syncs together.
@@ -306,6 +307,7 @@ class Broker:
             logs, cleaner_workers, self.clock, map_bytes=self.settings.log_cleaner_dedupe_buffer_size
         )
         self._closers.append(self.cleaner.close)
+        logs.moves.is_busy = self.cleaner.is_cleaning
 
     def _start_groups(self) -> None:
         settings = self.settings
@@ -339,6 +341,7 @@ class Broker:
         upkeep.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
         upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
         upkeep.every("partitions without room", _RETRY_MS, lambda: self.roles.retry(self.cluster.image))
+        upkeep.every("moves between data folders", _MOVES_MS, lambda: logs.moves.tick(now_ms()))
         upkeep.every(
             "producer expiry",
             settings.producer_id_expiration_check_interval_ms,

@@ -73,6 +73,7 @@ SERVED: dict[int, Served] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, _when_used("offset_for_leader_epoch")),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, _when_used("describe_configs")),
     ApiKey.ALTER_CONFIGS: Served(0, 2, _when_used("alter_configs")),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Served(0, 2, _when_used("alter_replica_log_dirs")),
     ApiKey.DESCRIBE_LOG_DIRS: Served(0, 4, _when_used("describe_log_dirs")),
     ApiKey.CREATE_PARTITIONS: Served(0, 3, _when_used("create_partitions")),
     ApiKey.DELETE_GROUPS: Served(0, 2, _when_used("delete_groups")),

@@ -60,6 +60,17 @@ class Durability:
         self.marks.cut(self._log.active)
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
+    def relocated(self) -> None:
+        """The log is in another folder now, and all of it is durable there; its snapshots went along."""
+        self.cancel_mark()
+        self.flushed_offset = self._log.log_end_offset
+        self.unsynced = []
+        self._prepared = []
+        self._prepared_size = self._flushed_size = self._log.size
+        self.folder_changes += 1
+        self._folder_changes_synced = self.folder_changes
+        self._unflushed_ms = None
+
     def cancel_mark(self) -> None:
         """Let none come of the flush that is under way."""
         if self._marker is not None:

@@ -372,6 +372,21 @@ class PartitionLog:
         self._bound = (-1, -1, -1)
         self._aborted_bases = None
 
+    def relocate(self, folder: str, active: Segment) -> None:
+        """Go on in another folder, which holds the same, all of it durable; `active` is the last segment there.
+
+        Regions that were handed out are read from the files of before.
+        """
+        self.active.release()
+        self._open.release()
+        self.folder = folder
+        self._open = OpenSegments(self.files, folder)
+        self.active = active
+        self.durability.relocated()
+        self._bound = (-1, -1, -1)
+        self._aborted_bases = None
+        self.found_closed_at = None
+
     def after_truncation(self, end_offset: int) -> None:
         """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
         self._cuts.append(end_offset)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much of which partition lies on which disk."""
+"""DescribeLogDirs: how much of which partition lies on which disk, and what is moving to it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,27 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             continue
         result.total_bytes, result.usable_bytes = directory.total_bytes, directory.free_bytes
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for (topic, partition), size in directory.sizes.items():
+        rows = [
+            (key, DescribeLogDirsPartition(partition_index=key[1], partition_size=size))
+            for key, size in directory.sizes.items()
+        ]
+        rows += [
+            (
+                future.key,
+                DescribeLogDirsPartition(
+                    partition_index=future.key[1],
+                    partition_size=future.size,
+                    offset_lag=future.offset_lag,
+                    is_future_key=True,
+                ),
+            )
+            for future in directory.futures
+        ]
+        for (topic, partition), row in rows:
             if wanted is not None and partition not in wanted.get(topic, ()):
                 continue
             if topic not in topics:
                 topics[topic] = DescribeLogDirsTopic(name=topic)
                 result.topics.append(topics[topic])
-            topics[topic].partitions.append(DescribeLogDirsPartition(partition_index=partition, partition_size=size))
+            topics[topic].partitions.append(row)
     answer(response)

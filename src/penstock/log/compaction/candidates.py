@@ -224,7 +224,7 @@ class Candidates:
             for key, hosted in list(directory.hosted.items()):
                 if directory.failure is not None:
                     break
-                if hosted.log.settings.compacts and hosted.log.failure is None:
+                if hosted.log.settings.compacts and hosted.log.failure is None and not hosted.is_moving:
                     yield key, directory, hosted.log
 
     def _planned(self, watched: Watched, now_ms: int) -> bool:

@@ -24,7 +24,13 @@ from penstock.log.checkpoints import (
 from penstock.log.errors import FolderInUse
 from penstock.log.folders.errors import DirectoryOffline
 from penstock.log.folders.metadata_files import META_FILE, NO_OWNER, PARTITION_METADATA_FILE, read_meta, write_meta
-from penstock.log.folders.names import is_doomed_name, is_stray_name, parse_folder_name
+from penstock.log.folders.names import (
+    is_doomed_name,
+    is_stray_name,
+    parse_folder_name,
+    parse_future_name,
+    parse_ready_name,
+)
 from penstock.log.folders.offsets import DirectoryCheckpoints
 from penstock.log.segment_table import MANIFEST_NAME
 from penstock.log.sweeping import segment_files
@@ -49,6 +55,8 @@ class Listing(NamedTuple):
     partitions: list[TopicPartition]
     doomed: list[str]
     foreign: list[str]
+    futures: list[TopicPartition]
+    ready: list[TopicPartition]
 
 
 class Claim(NamedTuple):
@@ -106,16 +114,21 @@ def _take_clean_marker(files: Files, path: str) -> bool:
 
 
 def list_directory(files: Files, path: str) -> Listing:
-    found = Listing([], [], [])
+    found = Listing([], [], [], [], [])
     for name in sorted(files.list_folder(path)):
         # What is hidden (a broker keeps its metadata so) is nobody's mistake.
         if name.removesuffix(_BEGUN_SUFFIX) in _OWN_FILES or name.startswith("."):
             continue
         key = parse_folder_name(name)
+        future, ready = parse_future_name(name), parse_ready_name(name)
         if key is not None and _is_partition(files, f"{path}/{name}"):
             found.partitions.append(key)
         elif is_doomed_name(name) and files.is_folder(f"{path}/{name}"):
             found.doomed.append(name)
+        elif future is not None and files.is_folder(f"{path}/{name}"):
+            found.futures.append(future)
+        elif ready is not None and files.is_folder(f"{path}/{name}"):
+            found.ready.append(ready)
         elif is_stray_name(name):
             logger.info("%s/%s was set aside at an earlier start", path, name)
         else:

@@ -38,7 +38,7 @@ from penstock.log.folders.errors import (
 )
 from penstock.log.folders.making import Made, NewLog, make_all
 from penstock.log.folders.metadata_files import MetadataFileError, read_topic_id, write_topic_id
-from penstock.log.folders.names import doomed_name, folder_name, stray_name
+from penstock.log.folders.names import doomed_name, folder_name, future_name, ready_name, stray_name
 from penstock.log.folders.removals import PendingRemovals, Removal, remove_all
 from penstock.log.opening import Opened, open_log
 from penstock.log.partition_log import PartitionLog
@@ -67,6 +67,7 @@ class Hosted:
     partition: int
     log: PartitionLog
     topic_id: bytes | None
+    is_moving: bool = False  # to another data folder: nothing may change its sealed segments
 
 
 class Progress(NamedTuple):
@@ -362,7 +363,7 @@ class LogDirectory:
         if key not in self.hosted and key not in self.damaged:
             raise UnknownPartition(*key)
         folder = f"{self.path}/{folder_name(*key)}"
-        doomed = f"{self.path}/{doomed_name(*key, self._random.random_bytes(16))}"
+        doomed = self.doomed_path(key)
         self.files.rename(folder, doomed)
         hosted = self.hosted.pop(key, None)
         self.damaged.pop(key, None)
@@ -373,6 +374,28 @@ class LogDirectory:
             hosted.log.fail(LogFailed(folder, "the partition was deleted"))
             hosted.log.release()
         self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
+
+    def doomed_path(self, key: TopicPartition) -> str:
+        """A name of its own for a folder of a partition that is to be removed."""
+        return f"{self.path}/{doomed_name(*key, self._random.random_bytes(16))}"
+
+    def finish_swap(self, key: TopicPartition) -> None:
+        """Before the logs are loaded: let a copy whose original is gone be the partition, durably."""
+        with self.disk():
+            self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{folder_name(*key)}")
+            self.files.sync_folder(self.path)
+        self.listing.ready.remove(key)
+        self.listing.partitions.append(key)
+        self.listing.partitions.sort()
+        logger.info("%s: the move of %s-%d to this data folder is finished", self.path, *key)
+
+    def reopen_copy(self, key: TopicPartition) -> None:
+        """Before the logs are loaded: let a copy whose original is still there be copied to again."""
+        with self.disk():
+            self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{future_name(*key)}")
+            self.files.sync_folder(self.path)
+        self.listing.ready.remove(key)
+        self.listing.futures.append(key)
 
     def doom(self, paths: Iterable[str], due_ms: int) -> None:
         """Remove these files, which were renamed out of use, when it is time."""

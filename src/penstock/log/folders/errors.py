@@ -32,6 +32,14 @@ class PartitionExists(LogError):
         self.folder = folder
 
 
+class UnknownDirectory(LogError):
+    """A path that is not one of the data folders."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path[:300]} is not one of the data folders of this broker")
+        self.path = path
+
+
 class UnknownPartition(LogError):
     """A partition that no data folder holds."""
 

@@ -29,10 +29,12 @@ from penstock.log.folders.errors import (
     PartitionExists,
     PartitionInTwoFolders,
     PartitionMayBeOffline,
+    UnknownDirectory,
     UnknownPartition,
     is_partitions_own,
 )
 from penstock.log.folders.making import Made, NewLog, make_all
+from penstock.log.folders.moves import FutureReplica, ReplicaMoves
 from penstock.log.folders.names import folder_name
 from penstock.log.folders.removals import Removal, remove_all
 from penstock.log.partition_log import PartitionLog
@@ -60,6 +62,7 @@ class DirectoryDescription(NamedTuple):
     total_bytes: int
     free_bytes: int
     sizes: dict[TopicPartition, int]
+    futures: Sequence[FutureReplica] = ()
 
 
 class LogManager:
@@ -81,6 +84,8 @@ class LogManager:
         self._directories: list[LogDirectory] = []
         self._offline: dict[str, LogFailed] = {}
         self._where: dict[TopicPartition, LogDirectory] = {}
+        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of partitions that are not there yet
+        self.moves = ReplicaMoves(files, workers, self._commits, self._where.__setitem__)
 
     # --- open
 
@@ -110,6 +115,7 @@ class LogManager:
             for path in paths:
                 manager._open_one(path, node_id, cluster_id, random)
             manager._require_online()
+            manager._settle_swaps()
             manager._locate()
         except BaseException:
             for directory in manager._directories:
@@ -127,6 +133,16 @@ class LogManager:
             self._note_offline(path, error)
         else:
             self._directories.append(directory)
+
+    def _settle_swaps(self) -> None:
+        """Replicas that were changing places when the broker ended: the original's removal was what counted."""
+        for directory in self._directories:
+            for key in list(directory.listing.ready):
+                with contextlib.suppress(DirectoryOffline):
+                    if any(key in other.listing.partitions for other in self._directories):
+                        directory.reopen_copy(key)
+                    elif not self._offline:  # where the original may be
+                        directory.finish_swap(key)
 
     def _locate(self) -> None:
         for directory in self._directories:
@@ -170,7 +186,19 @@ class LogManager:
         """The part of load that must not: forget strays, begin to remove what is due. NoDirectoryOnline."""
         self._require_online()
         self._forget_strays()
+        self._resume_moves(now_ms)
         self._remove_due(now_ms)
+
+    def _resume_moves(self, now_ms: int) -> None:
+        for directory in self._online():
+            for key in directory.listing.futures:
+                source = self._where.get(key)
+                hosted = None if source is None else source.hosted.get(key)
+                with contextlib.suppress(LogError):
+                    if source is not None and hosted is not None and source is not directory:
+                        self.moves.resume(hosted, source, directory)
+                    elif not self._offline:
+                        self.moves.forget_copy(directory, key, now_ms)
 
     # --- before load
 
@@ -248,8 +276,11 @@ class LogManager:
             with contextlib.suppress(DirectoryOffline):
                 space = directory.space()
                 sizes = {key: hosted.log.size for key, hosted in directory.hosted.items()}
+                futures = self.moves.futures(directory)
                 found.append(
-                    DirectoryDescription(directory.path, directory.directory_id, None, space.total, space.free, sizes)
+                    DirectoryDescription(
+                        directory.path, directory.directory_id, None, space.total, space.free, sizes, futures
+                    )
                 )
         ids = {directory.path: directory.directory_id for directory in self._directories}
         offline = [DirectoryDescription(path, ids.get(path), why, -1, -1, {}) for path, why in self._offline.items()]
@@ -283,6 +314,25 @@ class LogManager:
         for directory in self._directories:
             yield from directory.hosted.values()
 
+    def move(self, topic: str, partition: int, path: str, now_ms: int) -> None:
+        """Move a partition to the data folder at `path`, while it is used (KIP-113); returns when that has begun.
+
+        UnknownDirectory; LogFailed if that folder, or the partition, is offline; UnknownPartition if it is not here:
+        then it is made there, if it ever is.
+        """
+        path = path.rstrip("/") or "/"
+        target = next((each for each in self._directories if each.path == path), None)
+        failure = self._offline.get(path)
+        if failure is not None:
+            raise DirectoryOffline(path, failure.reason)
+        if target is None:
+            raise UnknownDirectory(path)
+        source = self._where.get((topic, partition))
+        if source is None:
+            self._preferred[topic, partition] = target
+            raise UnknownPartition(topic, partition)
+        self.moves.begin(source.get((topic, partition)), source, target, now_ms)
+
     def create(
         self,
         topic: str,
@@ -304,7 +354,7 @@ class LogManager:
             raise PartitionExists(topic, partition, f"{taken.path}/{folder_name(*key)}")
         if self._offline and not is_new:
             raise PartitionMayBeOffline(topic, partition, list(self._offline))
-        directory = self._emptiest()
+        directory = self._chosen(key)
         log = directory.create(key, topic_id, settings, now_ms)
         self._where[key] = directory
         return log
@@ -356,7 +406,7 @@ class LogManager:
             if new.key in self._where:
                 continue
             try:
-                directory = self._emptiest(places)
+                directory = self._chosen(new.key, places)
                 directory.clear_way(new.key)
             except LogError as error:
                 logger.warning("%s is not made: %s", folder_name(*new.key), error)
@@ -378,6 +428,12 @@ class LogManager:
                 logger.warning("%s is not made: %s", folder_name(*each.new.key), error)
             else:
                 self._where[each.new.key] = directory
+
+    def _chosen(
+        self, key: TopicPartition, planned: Mapping[LogDirectory, Sequence[NewLog]] = _NOTHING_PLANNED
+    ) -> LogDirectory:
+        preferred = self._preferred.pop(key, None)
+        return self._emptiest(planned) if preferred is None or preferred.failure is not None else preferred
 
     def _emptiest(self, planned: Mapping[LogDirectory, Sequence[NewLog]] = _NOTHING_PLANNED) -> LogDirectory:
         def count(directory: LogDirectory) -> int:
@@ -404,6 +460,7 @@ class LogManager:
         """As delete for each, with one sync a folder."""
         places: dict[LogDirectory, list[TopicPartition]] = {}
         for key in keys:
+            self.moves.cancel(key, now_ms)
             places.setdefault(self.directory_of(*key), []).append(key)
         for directory, doomed in places.items():
             try:
@@ -484,6 +541,8 @@ class LogManager:
 
         def close(directory: LogDirectory) -> bool:
             return directory.close(max(1, threads))
+
+        self.moves.close()
 
         outcomes = in_parallel(close, self._directories, len(self._directories) if threads else 1)
         clean = [outcome.result() for _, outcome in outcomes]

@@ -3,6 +3,8 @@
     <topic>-<partition>                      a partition's log; a topic may hold dashes, so the last dash parts them
     <topic>-<partition>.<32 hex>-delete      no longer a partition, waiting to be removed
     <topic>-<partition>.<32 hex>-stray       set aside: a partition that the cluster did not know; never removed
+    <topic>-<partition>.future               a copy that is being made of a partition in another data folder (`moves`)
+    <topic>-<partition>.ready                such a copy, complete, about to take the partition's place
 
 Rule: a name is a partition's only if writing that partition gives the same name again ("t-07" is not), so no two
 folders of one data folder stand for the same partition. Whatever is not recognised belongs to somebody else.
@@ -20,6 +22,8 @@ MAX_TOPIC_LENGTH: Final = 249
 MAX_PARTITION: Final = 2**31 - 1
 
 _NAME_BYTES_MAX = 255
+_FUTURE = ".future"
+_READY = ".ready"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _DOOMED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
@@ -73,6 +77,31 @@ def stray_name(topic: str, partition: int, unique: bytes) -> str:
 
 def is_stray_name(name: str) -> bool:
     return _STRAY.fullmatch(name) is not None
+
+
+def future_name(topic: str, partition: int) -> str:
+    """The name of a copy that is being made. InvalidPartitionName if it would be too long."""
+    return _with_suffix(topic, partition, _FUTURE)
+
+
+def ready_name(topic: str, partition: int) -> str:
+    """The name of a copy that is complete."""
+    return _with_suffix(topic, partition, _READY)
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    return parse_folder_name(name.removesuffix(_FUTURE)) if name.endswith(_FUTURE) else None
+
+
+def parse_ready_name(name: str) -> TopicPartition | None:
+    return parse_folder_name(name.removesuffix(_READY)) if name.endswith(_READY) else None
+
+
+def _with_suffix(topic: str, partition: int, suffix: str) -> str:
+    name = folder_name(topic, partition) + suffix
+    if len(name) > _NAME_BYTES_MAX:
+        raise InvalidPartitionName(topic, partition)
+    return name
 
 
 def _with_tail(topic: str, tail: str) -> str:

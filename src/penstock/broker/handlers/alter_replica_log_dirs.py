@@ -1,0 +1,54 @@
+"""AlterReplicaLogDirs: replicas move to other data folders of this broker, while they are used (KIP-113).
+
+Each partition is answered when its move has begun; DescribeLogDirs tells how far it is. One that is not here yet is
+made in the folder that was named, if it ever comes; its answer says that it is not here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.request import Answer, Request
+from penstock.log.errors import LogError
+from penstock.log.folders.errors import UnknownDirectory, UnknownPartition
+from penstock.wire.error_codes import ErrorCode
+from penstock.wire.schemas.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Request, answer: Answer) -> None:
+    message: AlterReplicaLogDirsRequest = request.message
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in message.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for (topic, index), path in wanted.items():
+        if topic not in topics:
+            topics[topic] = AlterReplicaLogDirTopicResult(topic_name=topic)
+        code = _move(broker, topic, index, path)
+        topics[topic].partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+    answer(AlterReplicaLogDirsResponse(results=list(topics.values())))
+
+
+def _move(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
+    if broker.cluster.image.partition(topic, index) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        broker.replicas.logs.move(topic, index, path, broker.clock.now_ms())
+    except UnknownDirectory:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    except UnknownPartition:
+        return ErrorCode.REPLICA_NOT_AVAILABLE
+    except LogError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE
