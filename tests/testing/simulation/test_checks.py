@@ -106,6 +106,16 @@ def test_a_commit_that_goes_back_does_not_lower_what_must_be_told_of() -> None:
     assert history.odd == ["quick-0: the commit of 9 was acknowledged, and a reader is told of 4"]
 
 
+def test_a_commit_below_what_was_committed_when_it_was_sent_is_not_accepted() -> None:
+    history = History()
+    before = dict(history.committed)
+    history.commit_acknowledged([(PLACE, 9)])
+    history.commit_acknowledged([(PLACE, 4)], before)
+    assert not history.odd
+    history.commit_acknowledged([(PLACE, 4)], history.committed)
+    assert history.odd == ["quick-0: the commit of 4 was accepted, and 9 was committed before"]
+
+
 def test_commits_of_a_place_with_a_loss_are_excused_and_counted() -> None:
     history = History()
     other = Place("journal", 0)

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 FILLING: Final = b"." * 16384
+_NOTHING: Final[Mapping[Place, int]] = MappingProxyType({})
 
 
 class Place(NamedTuple):
@@ -165,15 +167,21 @@ class History:
     # wherever the coordinator is by then. The protocol allows nothing else here: a commit of an older generation is
     # rejected, so it is not acknowledged, and no reader of a run seeks. Two commits of one member go out one after the
     # other, and a member never commits less than it has: if an older one arrived last, that shows in a later answer.
+    # For the same reason no commit is accepted that is below what was committed when it was sent.
     # An answer to a question from before the commit may tell of less, so what counts is what was known when it was
     # asked. A reader of a place with a loss may be sent back, and its commits are excused from then on.
 
-    def commit_acknowledged(self, offsets: Iterable[tuple[Place, int]]) -> None:
+    def commit_acknowledged(self, offsets: Iterable[tuple[Place, int]], least: Mapping[Place, int] = _NOTHING) -> None:
+        """A member's commit was accepted; when it was sent, `least` was committed."""
         for place, offset in offsets:
             self.commits += 1
             if place in self.losses:
                 self.excused_commits += 1
                 continue
+            if offset < least.get(place, offset):
+                self.odd.append(
+                    f"{place}: the commit of {offset} was accepted, and {least[place]} was committed before"
+                )
             self._commits[place] += 1
             self.committed[place] = max(offset, self.committed.get(place, offset))
 

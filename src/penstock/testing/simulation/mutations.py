@@ -445,6 +445,7 @@ _SEQUENCE_AGAIN: Final = _found("has sequence … of producer … again")
 _OWNED_TWICE: Final = _found("is given to … and to … in generation …")
 _GIVEN_TWICE: Final = _found("offset … of … was given to … and to …")
 _COMMIT_LOST: Final = _found("the commit of … was acknowledged, and a reader is told of …")
+_COMMIT_BACK: Final = _found("the commit of … was accepted, and … was committed before")
 _LEFT_OUT: Final = _found("begins … at …, and the group has read up to …")
 _UNREAD: Final = Expected(Unhealed, "who follows has caught up: not within …")
 
@@ -582,7 +583,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "old-generations-commit": Mutation(
         "a commit is accepted whatever the generation of its sender",
         ((group_commits, "check_commit", _anybody_may_commit),),
-        (_COMMIT_LOST,),
+        (_COMMIT_LOST, _COMMIT_BACK),
     ),
     "commits-answered-early": Mutation(
         "a commit is answered before its record is committed",
@@ -642,6 +643,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "rejected-commits-believed": Mutation(
         "the consumer takes a commit that was rejected for one that was not",
         ((BrokerOffsetStore, "_commit", _commit_whatever_is_said),),
-        (_COMMIT_LOST,),
+        (_COMMIT_LOST, _COMMIT_BACK),
     ),
 }

@@ -190,9 +190,10 @@ class Observer:
         known = () if state is None else (*state.isr, *state.elr)
         return {node.name for node in self._cluster.nodes if node.broker_id in known}
 
-    def committed(self, group: str, offsets: Mapping[Any, OffsetAndMetadata]) -> None:
+    def committed(self, group: str, offsets: Mapping[Any, OffsetAndMetadata], least: Mapping[Place, int]) -> None:
         if group == GROUP:
-            self.history.commit_acknowledged((Place(*each), stored.offset) for each, stored in offsets.items())
+            told = [(Place(*each), stored.offset) for each, stored in offsets.items()]
+            self.history.commit_acknowledged(told, least)
 
     def commit_rejected(self, committer: Committer, commits: Commits | None) -> None:
         """If the member has joined anew since it sent the commit, that says nothing of its place in the group now."""
@@ -422,12 +423,13 @@ def _saving(
     async def save(
         store: BrokerOffsetStore, group: str, offsets: Mapping[Any, OffsetAndMetadata], committer: Committer = NO_MEMBER
     ) -> None:
+        least = dict(observer.history.committed)
         try:
             await real(store, group, offsets, committer)
         except GroupError:
             observer.commit_rejected(committer, consumers.get(store))
             raise
-        observer.committed(group, offsets)
+        observer.committed(group, offsets, least)
 
     return save
 
