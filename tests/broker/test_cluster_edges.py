@@ -8,7 +8,9 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
@@ -254,3 +256,35 @@ def test_brokers_do_not_wait_for_a_tree_that_is_gone_when_they_stop(
     told = [record.getMessage() for record in caplog.records if "without handing over" in record.getMessage()]
     assert len(told) == 3
     assert [record for record in caplog.records if record.name == "asyncio"] == [], "nothing is left to itself"
+
+
+@pytest.mark.long
+def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of them loses its controller, its leaders and its followers, in any order."""
+    with running(str(tmp_path)) as cluster:
+        make(cluster, "written", 6)
+        with Producer(cluster.bootstrap, delivery_timeout_ms=NEVER_MS) as producer:
+            stopping = threading.Event()
+
+            def write() -> None:
+                while not stopping.is_set():
+                    producer.send("written", b"x")
+                    time.sleep(0.001)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            caplog.clear()
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(lambda broker: broker.stop(), cluster.brokers.values()))
+            stopping.set()
+            writer.join()
+            told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+            assert [record.getMessage() for record in told if record.name.startswith("penstock.")] == []
+            # Who waits for replicas that are gone is answered; nobody is cut off with an answer owed.
+            assert "with answers owed" not in caplog.text
+            for number in list(cluster.brokers):
+                del cluster.brokers[number]
+                cluster.start(number)
+            producer.flush()

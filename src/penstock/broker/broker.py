@@ -51,6 +51,7 @@ from penstock.log.flush import GroupCommit
 from penstock.log.folders.manager import LogManager
 from penstock.log.prompt_sync import PromptSync
 from penstock.log.settings import LogSettings
+from penstock.replication.links import LinkLost
 from penstock.replication.replicas import Replicas
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
@@ -76,6 +77,7 @@ _FLUSH_TICK_MS = 1_000
 _RETRY_MS = 1_000
 _MOVES_MS = 50
 _STOP_TIMEOUT_MS = 5_000
+_RESIGN_S = 1.0
 _SETTINGS_KEPT = 1_024
 # A stop waits for the disk, which takes many syncs together.
 _STOP_THREADS = 8
@@ -399,6 +401,8 @@ class Broker:
         self._status = "stopping"
         if self._clustering is not None and self.is_ready:
             await self._clustering.leave()
+            # Who waits for replicas that stop as well would be waited for in vain.
+            self._closers.append(self.call_later(_RESIGN_S, self.replicas.close).cancel)
         self.is_ready = False
         for task in tuple(self._tasks):
             task.cancel()
@@ -476,6 +480,10 @@ class Broker:
         async def run() -> None:
             try:
                 await work
+            except (ClusterError, LinkLost) as error:
+                # The controller is elsewhere, or stops: the answer says so, and clients ask again.
+                logger.info("a request was rejected: %s", error)
+                on_error(error)
             except Exception as error:
                 logger.exception("a request could not be served")
                 on_error(error)

@@ -95,7 +95,9 @@ class Roles:
             self._groups.forget_topics(sorted(gone))
 
     def retry(self, image: ClusterImage) -> None:
-        """Take up partitions for which there was no room when the image said so."""
+        """Take up partitions for which there was no room when the image said so; not while the broker stops."""
+        if self._fetchers is not None and self._fetchers.is_closed:
+            return
         self._carry_on(image, self._replicas.retry(image, lambda name: self._settings_in(image, name)))
 
     def _remove_unled(self, image: ClusterImage, deleted: Iterable[str]) -> None:

@@ -49,6 +49,10 @@ class Fetchers:
         self._ending: dict[asyncio.Future[Message], None] = {}
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     # --- what to follow
 
     def follow(self, partitions: Iterable[Followed]) -> None:
