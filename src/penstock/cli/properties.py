@@ -128,13 +128,18 @@ def producer_options() -> set[str]:
 
     parameters = signature(Producer.__init__).parameters.values()
     names = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
-    return names - {"key", "value", "ssl", "interceptors", "partitioner", "start_timeout_ms"}
+    return names - {
+        "key", "value", "ssl", "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
+        "statistics_interval_ms",
+    }  # fmt: skip
 
 
 def consumer_options() -> set[str]:
     from penstock.client.consumer.settings import ConsumerOptions
 
-    return set(ConsumerOptions.__annotations__) - {"ssl", "offset_store", "on_decode_error", "consumer_timeout_ms"}
+    return set(ConsumerOptions.__annotations__) - {
+        "ssl", "offset_store", "on_decode_error", "consumer_timeout_ms", "on_statistics", "statistics_interval_ms",
+    }  # fmt: skip
 
 
 def ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:

@@ -339,6 +339,11 @@ class ClusterClient:
     def _waits(self, node: Node) -> bool:
         return self._links.waits(LinkKey(node.id, _MAIN_LANE))
 
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return self._links.count
+
     async def to_controller(self) -> Connection:
         """The controller, where there is one to be known; otherwise any node."""
         if self.view.controller_id < 0:

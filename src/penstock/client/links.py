@@ -66,6 +66,12 @@ class Links:
             if link.connection is not None and not link.connection.closed and lane in (None, key.lane):
                 yield key, link.connection
 
+    @property
+    def count(self) -> int:
+        """How many are open; from any thread."""
+        links = list(self._links.values())
+        return sum(link.connection is not None and not link.connection.closed for link in links)
+
     def waits(self, key: LinkKey) -> bool:
         """Whether the link failed and its backoff is not over."""
         link = self._links.get(key)

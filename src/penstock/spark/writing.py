@@ -102,7 +102,7 @@ class TaskWriter:
             for topic, rows in by_topic(batch, self._options.topic):
                 if producer is None:
                     producer = producer_for(self._options)
-                check_partitions(rows, topic, producer.partitions_for(topic))
+                check_partitions(rows, topic, len(producer.partitions_for(topic)))
                 waiting.append(producer.send_arrow(topic, rows))
                 records += rows.num_rows
             while waiting and waiting[0].done():

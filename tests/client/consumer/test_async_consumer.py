@@ -9,10 +9,11 @@ import pytest
 from tests.broker.wire_client import BEGIN_MS, make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers
 from tests.client.core.scripted import run
-from tests.timeouts import NEVER_MS, PATIENCE_MS, until_async
+from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until_async
 
 from penstock.client.consumer import async_consumer
 from penstock.client.consumer.async_consumer import AsyncConsumer
+from penstock.client.consumer.reading import RebalanceListener
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
 from penstock.client.serializers import Text
@@ -51,6 +52,36 @@ def test_records_are_iterated_polled_and_taken_as_batches(broker: EmbeddedBroker
             assert await consumer.position((topic, 0)) == 12
             await consumer.seek_to_time(topic, BEGIN_MS + 50)
             assert await read(consumer, 10) == list(range(50, 60))
+
+    run(story())
+
+
+def test_a_listener_may_be_of_coroutines_and_the_rest_is_as_in_the_blocking_consumer(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 3)
+    heard: list[str] = []
+
+    class Listening(RebalanceListener):
+        async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            heard.append(f"assigned {len(assigned)}")
+
+        async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+            heard.append(f"revoked {len(revoked)}")
+
+    async def story() -> None:
+        async with AsyncConsumer(
+            bootstrap_servers=broker.address, group_id=new_group(), auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.subscribe(topic, listener=Listening())
+            found: list[Any] = []
+            while len(found) < 3:
+                for records in (await consumer.poll(timeout=PATIENCE_S)).values():
+                    found += records
+            assert heard == ["assigned 1"]
+            assert topic in await consumer.topics()
+            assert consumer.highwater((topic, 0)) == 3
+            assert consumer.metrics()["records_fetched"] == 3
+        assert heard == ["assigned 1", "revoked 1"]
 
     run(story())
 

@@ -14,6 +14,8 @@ from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until
 
 from penstock.client.consumer.consumer import Consumer
 from penstock.client.consumer.errors import NoOffset, PositionOutOfRange
+from penstock.client.consumer.handover import Duty
+from penstock.client.consumer.reading import Callbacks, RebalanceListener, milliseconds
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
 from penstock.client.offset_stores.base import OffsetAndMetadata
@@ -428,9 +430,88 @@ def test_options_that_make_no_sense_are_refused_by_name_before_anything_is_tried
             Consumer("t", **{option: given})
 
 
+def test_topics_high_watermarks_and_metrics_are_to_be_had(broker: EmbeddedBroker) -> None:
+    topic, group = filled_topic(broker, 30, partitions=2), new_group()
+    reported: list[dict[str, float]] = []
+    with reader(
+        broker.address, topic, group_id=group, on_statistics=reported.append, statistics_interval_ms=1
+    ) as consumer:
+        assert topic in consumer.topics()
+        assert not any(name.startswith("__") for name in consumer.topics())
+        assert consumer.highwater((topic, 0)) is None or consumer.assignment()
+        read(consumer, 30)
+        consumer.commit()
+        marks = [consumer.highwater((topic, partition)) for partition in (0, 1)]
+        assert marks == [consumer.end_offsets([(topic, p)])[TopicPartition(topic, p)] for p in (0, 1)]
+        assert consumer.highwater((topic, 7)) is None
+        metrics = consumer.metrics()
+        assert (metrics["records_fetched"], metrics["lag"], metrics["lag_max"]) == (30, 0, 0)
+        assert (metrics["assigned_partitions"], metrics["rebalances"]) == (2, 1)
+        assert metrics["commits"] >= 1
+        assert metrics["commit_failures"] == 0
+        assert metrics["fetches"] >= 1
+        assert metrics["bytes_fetched"] > 0
+        assert 0 < metrics["fetch_latency_ms_mean"] <= metrics["fetch_latency_ms_max"]
+        assert metrics["connections"] >= 1
+        until(lambda: reported and reported[-1]["records_fetched"] == 30, "the callback was told")
+        assert reported[-1].keys() == metrics.keys()
+
+
+class Listening(RebalanceListener):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, list[TopicPartition]]] = []
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self.heard.append(("assigned", assigned))
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        self.heard.append(("revoked", revoked))
+
+
+def test_a_listener_hears_of_partitions_that_come_and_go_until_the_next_subscription(broker: EmbeddedBroker) -> None:
+    topic, other = filled_topic(broker, 1), filled_topic(broker, 1)
+    listener = Listening()
+    with Consumer(bootstrap_servers=broker.address, group_id=new_group(), auto_offset_reset="earliest") as consumer:
+        for wrong in (5, object(), Listening):
+            with pytest.raises(ConfigError, match="listener"):
+                consumer.subscribe(topic, listener=wrong)  # type: ignore[arg-type]
+        consumer.subscribe(topic, listener=listener)
+        read(consumer, 1)
+        assert listener.heard == [("assigned", [TopicPartition(topic, 0)])]
+        consumer.subscribe(other)
+        read(consumer, 1)
+    assert len(listener.heard) == 1
+    assert Callbacks().of(Duty("lose", frozenset(), [], lambda: None)) == []
+    callbacks = Callbacks()
+    callbacks.listener = listener
+    (lost,) = callbacks.of(Duty("lose", frozenset(), [], lambda: None))
+    lost([TopicPartition(topic, 0)])
+    assert listener.heard[-1] == ("revoked", [TopicPartition(topic, 0)])
+
+
+def test_time_outs_are_in_seconds_unless_they_say_otherwise(broker: EmbeddedBroker) -> None:
+    topic = filled_topic(broker, 3)
+    with reader(broker.address, topic) as consumer:
+        assert consumer.wait_for_assignment(timeout=PATIENCE_S)
+        assert sum(map(len, consumer.poll(timeout=PATIENCE_S).values()))
+        assert consumer.poll(timeout=0.001) is not None
+        assert consumer.end_offsets([(topic, 0)], timeout=PATIENCE_S) == {TopicPartition(topic, 0): 3}
+        with pytest.raises(ConfigError, match="both given"):
+            consumer.poll(timeout=1, timeout_ms=1000)
+        with pytest.raises(ConfigError, match="both given"):
+            consumer.end_offsets([(topic, 0)], timeout=1, timeout_ms=1000)
+    assert milliseconds(1.5, None) == 1_500
+    assert milliseconds(None, 20) == 20
+    assert milliseconds(None, None) is None
+
+
 def test_functions_read_keys_and_values(broker: EmbeddedBroker) -> None:
     topic = make_topic(broker.broker)
-    with Producer(broker.address, key=str.encode, value=lambda value: b"%d" % value) as producer:
+
+    def digits(value: int) -> bytes:
+        return b"%d" % value
+
+    with Producer(broker.address, key=str.encode, value=digits) as producer:
         producer.send(topic, 5, key="k")
         producer.send(topic, None, key="k")
     with Consumer(

@@ -93,7 +93,7 @@ def test_keys_go_to_their_partitions(broker: EmbeddedBroker, address: str) -> No
             key = b"key-%d" % number
             assert producer.send(topic, b"x", key=key).result(PATIENCE_S).partition == murmur2(key) % 5
         assert producer.send(topic, b"x", key="key-1", partition=4).result(PATIENCE_S).partition == 4
-        assert producer.partitions_for(topic) == 5
+        assert producer.partitions_for(topic) == {0, 1, 2, 3, 4}
         with pytest.raises(ValueError, match="partitions 0 to 4"):
             producer.send(topic, b"x", partition=5)
 
@@ -200,7 +200,7 @@ def test_a_topic_that_grows_gets_records_in_its_new_partitions(broker: EmbeddedB
     with Producer(address, metadata_max_age_ms=100) as producer:
         producer.send(topic, b"x").result(PATIENCE_S)
         _grow(broker, topic, 3)
-        until(lambda: producer.partitions_for(topic) == 3, "the producer has seen it")
+        until(lambda: producer.partitions_for(topic) == {0, 1, 2}, "the producer has seen it")
         assert producer.send(topic, b"x", partition=2).result(PATIENCE_S).partition == 2
 
 
@@ -372,6 +372,43 @@ def test_wrong_arguments_of_send_are_named(broker: EmbeddedBroker, address: str)
                     producer.send(topic, **arguments)
             producer.send(topic, b"v")
     assert len(stored(broker.port, topic)) == 2
+
+
+def test_metrics_count_what_became_of_records(broker: EmbeddedBroker, address: str) -> None:
+    topic, narrow = make_topic(broker.broker), make_topic(broker.broker, configs={"max.message.bytes": "300"})
+    reported: list[dict[str, float]] = []
+    threads: list[str] = []
+
+    def note(metrics: dict[str, float]) -> None:
+        threads.append(threading.current_thread().name)
+        reported.append(metrics)
+        raise ValueError("it is logged")
+
+    with Producer(address, on_statistics=note, statistics_interval_ms=1) as producer:
+        fresh = producer.metrics()
+        assert (fresh["records_sent"], fresh["buffer_bytes"]) == (0, 0)
+        for _ in range(3):
+            producer.send_many(topic, [b"x" * 10] * 5).result(PATIENCE_S)
+        with pytest.raises(RecordTooLarge):
+            producer.send(narrow, b"x" * 1_000).result(PATIENCE_S)
+        producer.flush(PATIENCE_S)
+        until(lambda: producer.metrics()["records_failed"], "the failure is counted")
+        metrics = producer.metrics()
+        assert (metrics["records_sent"], metrics["records_failed"], metrics["batches_failed"]) == (15, 1, 1)
+        assert (metrics["batches_sent"], metrics["batches_retried"]) == (3, 0)
+        assert metrics["bytes_sent"] > 150
+        assert metrics["requests_sent"] == 4
+        assert 0 < metrics["latency_ms_mean"] <= metrics["latency_ms_max"]
+        assert (metrics["batches_in_flight"], metrics["batches_waiting"]) == (0, 0)
+        assert (metrics["buffer_bytes"], metrics["buffer_bytes_limit"]) == (0, 16 * 1024 * 1024)
+        assert metrics["connections"] >= 1
+        until(lambda: reported and reported[-1]["records_failed"] == 1, "the callback was told")
+        assert reported[-1].keys() == metrics.keys()
+    assert set(threads) == {"penstock-client"}
+    count = len(reported)
+    with Producer(address) as other:
+        other.send(topic, b"x").result(PATIENCE_S)
+    assert len(reported) == count
 
 
 class Watching(ProducerInterceptor):

@@ -57,6 +57,7 @@ def test_a_bad_option_is_found_before_anything_is_connected() -> None:
     [
         ("value", 5), ("value", "json"), ("value", Json), ("key", object()), ("key", Text), ("partitioner", 3),
         ("interceptors", ProducerInterceptor), ("interceptors", [ProducerInterceptor]), ("interceptors", [5]),
+        ("on_statistics", 5), ("statistics_interval_ms", 0),
         ("ssl", "yes"), ("client_id", 7), ("connect_timeout_ms", "x"), ("metadata_max_age_ms", 0),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl as tls
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from penstock.client.addresses import Addresses
@@ -100,6 +100,10 @@ class Admin:
             call.close()
             raise ClosedError("the admin client is closed")
         return self._background.run(call)
+
+    def run(self, call: Callable[[AsyncAdmin], Coroutine[Any, Any, T]]) -> T:
+        """The result of a coroutine over the asynchronous client, on the loop of that."""
+        return self._run(call(self._admin))
 
     # ------------------------------------------------------------------------------------------ topics
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         PositionOutOfRange,
         RecordUnreadable,
     )
+    from penstock.client.consumer.reading import RebalanceListener
     from penstock.client.consumer.simple import SimpleConsumer
     from penstock.client.consumer.streams import MessageStreams
     from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
@@ -37,6 +38,7 @@ _HOMES = {
     "NoOffset": "penstock.client.consumer.errors",
     "OffsetAndTimestamp": "penstock.client.consumer.types",
     "PositionOutOfRange": "penstock.client.consumer.errors",
+    "RebalanceListener": "penstock.client.consumer.reading",
     "RecordBatch": "penstock.client.consumer.batches",
     "RecordUnreadable": "penstock.client.consumer.errors",
     "SimpleConsumer": "penstock.client.consumer.simple",
@@ -55,6 +57,7 @@ __all__ = [
     "NoOffset",
     "OffsetAndTimestamp",
     "PositionOutOfRange",
+    "RebalanceListener",
     "RecordBatch",
     "RecordUnreadable",
     "SimpleConsumer",

@@ -72,6 +72,7 @@ class Commits:
         self._row = _Row()
         self._saved: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.count = self.failures = 0
         self.membership: Membership | None = None
         """As whom offsets are committed; None outside of a group's generations."""
 
@@ -120,6 +121,7 @@ class Commits:
 
     async def _commit(self, group_id: str, offsets: Offsets, timeout_ms: float, place: asyncio.Future[None]) -> None:
         committer = NO_MEMBER
+        self.failures += 1  # until it has succeeded
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await place
@@ -139,6 +141,8 @@ class Commits:
                 self.membership.commit_refused(error.code, self._clock.monotonic_ms())
                 self._on_refusal()
             raise CommitFailed(group_id, error.message, error.code) from error
+        self.failures -= 1
+        self.count += 1
         for partition, saved in offsets.items():
             self._saved[partition] = saved.offset
 

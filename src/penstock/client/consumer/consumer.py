@@ -39,8 +39,11 @@ from penstock.client.consumer.reading import (
     F,
     Partitions,
     Reader,
+    RebalanceListener,
+    checked_listener,
     in_ms,
     make_wish,
+    milliseconds,
     pairs,
     partitions_meant,
     unassigned,
@@ -49,6 +52,7 @@ from penstock.client.consumer.settings import ConsumerOptions, settings_from
 from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partitions
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
+from penstock.client.metrics import Metrics
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import AnyDecoder
 from penstock.client.serializers.plain import decoder_from
@@ -164,11 +168,21 @@ class Consumer(Generic[K, V]):
     # What to read
 
     def subscribe(
-        self, topics: str | Iterable[str] = (), *, pattern: Pattern | None = None, exclude: Pattern | None = None
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: Pattern | None = None,
+        exclude: Pattern | None = None,
+        listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics from now on, instead of what was read before."""
+        """Read these topics from now on, instead of what was read before.
+
+        `listener` hears of partitions that come and go, until the next `subscribe`.
+        """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        self._want(make_wish(names, pattern, exclude))
+        wish = make_wish(names, pattern, exclude)
+        self._callbacks.listener = checked_listener(listener)
+        self._want(wish)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions; no group moves them."""
@@ -193,16 +207,18 @@ class Consumer(Generic[K, V]):
         """The partitions that this consumer reads now."""
         return frozenset(self._engine.places)
 
-    def wait_for_assignment(self, timeout_ms: float | None = None) -> frozenset[TopicPartition]:
+    def wait_for_assignment(
+        self, timeout_ms: float | None = None, *, timeout: float | None = None
+    ) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads, once there are any; functions of `on_assign` have been called then.
 
-        Raises TimedOut after `timeout_ms` (default_api_timeout_ms). No record is handed out by this.
+        Raises TimedOut after `timeout` seconds (default_api_timeout_ms). No record is handed out by this.
         """
         self._check_open()
         if self._attending:
             return self.assignment()
         self._reader.came_back()
-        limit_ms = self._within(timeout_ms)
+        limit_ms = self._within(timeout_ms, timeout)
         deadline = time.monotonic() + limit_ms / 1000
         while True:
             if self._handover.attention:
@@ -342,24 +358,29 @@ class Consumer(Generic[K, V]):
         return True
 
     def poll(
-        self, timeout_ms: float = 0, max_records: int | None = None
+        self, timeout_ms: float | None = None, max_records: int | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
-        """Up to `max_records` (max_poll_records) records by partition, as soon as there are any; empty in the end."""
+        """Up to `max_records` (max_poll_records) records by partition, as soon as there are any; empty in the end.
+
+        Waits for `timeout` seconds at most, not at all without one. `timeout_ms` is the same in milliseconds, as
+        kafka-python has it; so it is wherever both are taken.
+        """
         self._check_open()
         most = self._settings.max_poll_records if max_records is None else max_records
         result: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline = time.monotonic() + (milliseconds(timeout, timeout_ms) or 0) / 1000
         while self._ready(deadline) and not self._reader.gather(result, most):
             pass
         return result
 
     def batches(
-        self, max_records: int = _BATCH_RECORDS, *, timeout_ms: float | None = None
+        self, max_records: int = _BATCH_RECORDS, *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> Iterator[RecordBatch[K, V]]:
         """Batches of up to `max_records`, of whatever has arrived; ends as the iteration of records does."""
         if max_records < 1:
             raise ConfigError(f"max_records is {max_records}; it must be 1 or more")
         self._check_open()
+        timeout_ms = milliseconds(timeout, timeout_ms)
         timeout_ms = self._settings.consumer_timeout_ms if timeout_ms is None else timeout_ms
         while self._ready(_deadline(timeout_ms)):
             slices = self._reader.gather_slices(max_records)
@@ -412,56 +433,83 @@ class Consumer(Generic[K, V]):
             elif not self._wait(deadline):
                 raise unassigned(self._engine, self._settings.default_api_timeout_ms)
 
-    def position(self, partition: tuple[str, int], *, timeout_ms: float | None = None) -> int:
+    def position(
+        self, partition: tuple[str, int], *, timeout_ms: float | None = None, timeout: float | None = None
+    ) -> int:
         """The offset of the next record to be handed out."""
         self._until_assigned()
-        return self._run(self._engine.position(TopicPartition(*partition), self._within(timeout_ms)))
+        return self._run(self._engine.position(TopicPartition(*partition), self._within(timeout_ms, timeout)))
 
     def committed(
-        self, *partitions: tuple[str, int], timeout_ms: float | None = None
+        self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed; partitions for which there is nothing are left out."""
         wanted = pairs(partitions) or list(self._engine.places)
-        return self._run(self._engine.commits.committed(wanted, self._within(timeout_ms)))
+        return self._run(self._engine.commits.committed(wanted, self._within(timeout_ms, timeout)))
 
-    def lag(self, *partitions: tuple[str, int], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+    def lag(
+        self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Records between each position and the end as it is now; without arguments of all partitions."""
         self._cursor.settle()
         wanted = pairs(partitions) or list(self._engine.places)
-        return self._run(self._engine.lags(wanted, self._within(timeout_ms)))
+        return self._run(self._engine.lags(wanted, self._within(timeout_ms, timeout)))
 
     def beginning_offsets(
-        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None
+        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._run(self._engine.beginnings(pairs(partitions), self._within(timeout_ms)))
+        return self._run(self._engine.beginnings(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def end_offsets(
-        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None
+        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        return self._run(self._engine.ends(pairs(partitions), self._within(timeout_ms)))
+        return self._run(self._engine.ends(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def offsets_for_times(
-        self, times: Mapping[tuple[str, int], datetime | float], *, timeout_ms: float | None = None
+        self,
+        times: Mapping[tuple[str, int], datetime | float],
+        *,
+        timeout_ms: float | None = None,
+        timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where no record is that young."""
         asked = {TopicPartition(*partition): in_ms(when) for partition, when in times.items()}
-        found = self._run(self._engine.offsets_at(asked, self._within(timeout_ms)))
+        found = self._run(self._engine.offsets_at(asked, self._within(timeout_ms, timeout)))
         return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
 
     def partitions_for_topic(self, topic: str) -> frozenset[int]:
         """The partitions of a topic; empty if it does not exist."""
         return self._run(self._engine.partitions_of(topic))
 
+    def topics(self) -> frozenset[str]:
+        """The topics of the cluster, those that it keeps for itself left out; asked for anew."""
+        return self._run(self._engine.all_topics())
+
+    def highwater(self, partition: tuple[str, int]) -> int | None:
+        """The high watermark of a partition as the last fetch told it: the offset after the last record that may be
+        read. None while that is not known; asks nobody. `end_offsets` asks the broker."""
+        place = self._engine.places.get(TopicPartition(*partition))
+        return None if place is None or place.high_watermark < 0 else place.high_watermark
+
+    def metrics(self) -> Metrics:
+        """What this consumer has counted since it was made, and what is so at the moment.
+
+        `on_statistics` is called with the same every `statistics_interval_ms`, on the background's thread.
+        """
+        return self._engine.metrics()
+
     # Commits
 
-    def commit(self, what: Committable | None = None, *, timeout_ms: float | None = None) -> None:
+    def commit(
+        self, what: Committable | None = None, *, timeout_ms: float | None = None, timeout: float | None = None
+    ) -> None:
         """Commit a record, a batch, offsets by partition, or without argument everything handed out so far.
 
         A committed offset is that of the next record to read. Raises CommitFailed if the group has moved on.
         """
         self._check_open()
         offsets = self._reader.offsets_of(what)
-        self._run(self._engine.commits.commit(offsets, self._within(timeout_ms)))
+        self._run(self._engine.commits.commit(offsets, self._within(timeout_ms, timeout)))
 
     def commit_async(
         self,
@@ -536,8 +584,9 @@ class Consumer(Generic[K, V]):
             raise ClosedError("the consumer is closed")
         return self._background.run(work)
 
-    def _within(self, timeout_ms: float | None) -> float:
-        return self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+    def _within(self, timeout_ms: float | None, timeout: float | None) -> float:
+        given_ms = milliseconds(timeout, timeout_ms)
+        return self._settings.default_api_timeout_ms if given_ms is None else given_ms
 
     def _check_open(self) -> None:
         if self._closed:

@@ -31,6 +31,8 @@ from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.subscription import Wish
 from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError, TimedOut
+from penstock.client.metadata import ask_metadata
+from penstock.client.metrics import Metrics, Reports
 from penstock.client.offset_stores.base import OffsetAndMetadata, OffsetStore
 from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.runtime.clock import Clock, SystemClock
@@ -100,6 +102,8 @@ class Engine:
         """When to ask again for topics that are missing."""
         self._look_after_ms = _LOOK_FIRST_MS
         self._changed = asyncio.Event()
+        self._rebalances = 0
+        self._reports = Reports(self.metrics, settings.on_statistics, settings.statistics_interval_ms)
         self._duty: Duty | None = None
         self.has_been_assigned = False
 
@@ -108,6 +112,7 @@ class Engine:
     async def start(self) -> None:
         await self.cluster.start()
         self.cluster.on_change(self._cluster_changed)
+        self._reports.start()
         if self.settings.commits_by_itself:
             self._spawn(self._remind_of_commits())
 
@@ -117,6 +122,7 @@ class Engine:
         if self.closed:
             return
         self.closed = True
+        self._reports.stop()
         self.handover.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -263,6 +269,7 @@ class Engine:
         """Have the user's side let partitions go, or hear of new ones; comes back when it has."""
         if isinstance(step, Assign):
             places = self._set_places(step.everything)
+            self._rebalances += 1
             self.pump()
             if step.added or not self.settings.is_cooperative:
                 await self._posted("assign", step.added, places)
@@ -301,6 +308,36 @@ class Engine:
         if view is None:
             view = (await self.cluster.refresh([topic])).topic(topic)
         return frozenset() if view is None else frozenset(one.index for one in view.partitions)
+
+    async def all_topics(self) -> frozenset[str]:
+        """The topics of the cluster that it does not keep for itself."""
+        self._check_open()
+        connection = await self.cluster.to_any()
+        response = await ask_metadata(connection, None, timeout_ms=self.settings.request_timeout_ms)
+        return frozenset(topic.name for topic in response.topics if topic.name is not None and not topic.is_internal)
+
+    def metrics(self) -> Metrics:
+        """What was counted, and what is so at the moment; from any thread."""
+        fetcher, commits = self._fetcher, self.commits
+        places = list(self.places.values())
+        lags = [max(place.high_watermark - place.position, 0) for place in places if place.high_watermark >= 0]
+        return {
+            "records_fetched": fetcher.records_fetched,
+            "bytes_fetched": fetcher.bytes_fetched,
+            "fetches": fetcher.fetches,
+            "fetch_failures": fetcher.fetch_failures,
+            "fetch_latency_ms_mean": fetcher.latency.mean_ms,
+            "fetch_latency_ms_max": fetcher.latency.most_ms,
+            "commits": commits.count,
+            "commit_failures": commits.failures,
+            "rebalances": self._rebalances,
+            "assigned_partitions": len(places),
+            "lag": sum(lags),
+            "lag_max": max(lags, default=0),
+            "buffer_bytes": self.handover.budget.buffered,
+            "buffer_bytes_limit": self.settings.buffer_memory,
+            "connections": self.cluster.connection_count,
+        }
 
     def attended(self) -> None:
         """The user's side has done its duties."""

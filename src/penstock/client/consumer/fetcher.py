@@ -28,6 +28,7 @@ from penstock.client.consumer.positions import Place, Standing, Truncation, star
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import PenstockError, error_for
+from penstock.client.metrics import Latency
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, RecordError
 from penstock.runtime.clock import Clock
 from penstock.wire.api_keys import ApiKey
@@ -134,6 +135,8 @@ class Fetcher:
         self._under_way: dict[tuple[int, str], _Flight] = {}
         self._not_before_ms: dict[int, float] = {}
         self._closed = False
+        self.fetches = self.fetch_failures = self.records_fetched = self.bytes_fetched = 0
+        self.latency = Latency()
 
     def set_places(self, places: Mapping[TopicPartition, Place]) -> None:
         self._turns.set(places.values())
@@ -185,10 +188,14 @@ class Fetcher:
         session = self._sessions.setdefault(node_id, FetchSession()) if lane == LANE else None
         try:
             connection = await self._cluster.to(node_id, lane=lane)
+            begun_ms = self._clock.monotonic_ms()
             response = await self._ask(connection, session, node_plan)
+            self.fetches += 1
+            self.latency.add(self._clock.monotonic_ms() - begun_ms)
             self._handover.budget.arrived((node_id, lane))
             self._take(flight, session, response)
         except PenstockError as error:
+            self.fetch_failures += 1
             if session is not None:
                 session.reset()
             self._near.lost(node_id, self._clock.monotonic_ms())
@@ -276,6 +283,8 @@ class Fetcher:
             self._enlarge(place)
         elif chunk.next_offset > chunk.from_offset:
             place.fetch_bytes = self._settings.max_partition_fetch_bytes
+            self.records_fetched += sum(header.record_count for header in chunk.headers)
+            self.bytes_fetched += len(records)
             self._handover.put(chunk)
 
     def _enlarge(self, place: Place) -> None:

@@ -38,19 +38,62 @@ def _skip(error: DeserializationError) -> None:
     """on_decode_error="skip"."""
 
 
+class RebalanceListener:
+    """Hears of partitions that come and go; given to `subscribe`. Override what you need.
+
+    Any object with `on_partitions_assigned` and `on_partitions_revoked` serves. For `AsyncConsumer` the methods may be
+    coroutines. They are called where records are read (`poll`, iteration), like functions of `on_assign` and its kin,
+    after these.
+    """
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
+        """These were added, and no record of theirs was handed out yet: seek there if you like."""
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
+        """These will go to other members, and are still ours: finish and commit here."""
+
+    def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
+        """These are gone already; calls `on_partitions_revoked` unless it is overridden."""
+        return self.on_partitions_revoked(lost)
+
+
+def checked_listener(listener: Any) -> Any:
+    """A listener, or None; raises ConfigError for what cannot be one."""
+    if listener is not None:
+        for name in ("on_partitions_assigned", "on_partitions_revoked"):
+            if isinstance(listener, type) or not callable(getattr(listener, name, None)):
+                raise ConfigError(f"listener is {listener!r}, which lacks {name}", hint="Subclass RebalanceListener")
+    return listener
+
+
+def milliseconds(timeout: float | None, timeout_ms: float | None) -> float | None:
+    """A time-out that was given in seconds (`timeout`) or in milliseconds (`timeout_ms`)."""
+    if timeout is None:
+        return timeout_ms
+    if timeout_ms is not None:
+        raise ConfigError(f"timeout ({timeout} s) and timeout_ms ({timeout_ms}) are both given", hint="Give one")
+    return timeout * 1000
+
+
 class Callbacks:
     """The user's functions for partitions that come and go, in the order in which they were registered."""
 
     def __init__(self) -> None:
+        self.listener: Any = None
         self.assign: list[Callable[..., Any]] = []
         self.revoke: list[Callable[..., Any]] = []
         self.lose: list[Callable[..., Any]] = []
 
     def of(self, duty: Duty) -> list[Callable[..., Any]]:
         """Partitions that are lost are revoked too, for who does not tell the two apart."""
+        listener = self.listener
         if duty.kind == "assign":
-            return list(self.assign)
-        return list(self.lose or self.revoke) if duty.kind == "lose" else list(self.revoke)
+            return [*self.assign, *([] if listener is None else [listener.on_partitions_assigned])]
+        revoked = [] if listener is None else [listener.on_partitions_revoked]
+        if duty.kind == "revoke":
+            return [*self.revoke, *revoked]
+        lost = getattr(listener, "on_partitions_lost", None)
+        return [*(self.lose or self.revoke), *(revoked if lost is None else [lost])]
 
 
 class Reader(Generic[K, V]):

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from penstock.client.consumer.assignors import Assignor, assignors_from
 from penstock.client.consumer.positions import ResetPolicy
 from penstock.client.errors import ConfigError, DeserializationError
+from penstock.client.metrics import OnStatistics, check_statistics
 from penstock.client.offset_stores.base import OffsetStore
 
 OnDecodeErrorOption = Literal["raise", "skip"] | Callable[[DeserializationError], None]
@@ -49,6 +50,8 @@ class ConsumerOptions(TypedDict, total=False):
     client_rack: str | None
     offset_store: OffsetStore | None
     on_decode_error: OnDecodeErrorOption
+    on_statistics: OnStatistics | None
+    statistics_interval_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,12 @@ class ConsumerSettings:
     client_rack: str | None = None
     offset_store: OffsetStore | None = None
     on_decode_error: OnDecodeErrorOption = "raise"
+    on_statistics: OnStatistics | None = None
+    statistics_interval_ms: float = 10_000
     assignors: tuple[Assignor, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        check_statistics(self.on_statistics, self.statistics_interval_ms)
         for name in _TEXT:
             _text(name, getattr(self, name))
         for name in _BOOLEAN:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
+from penstock.client.metrics import Latency, Metrics
 from penstock.client.producer.batches import Driver, ProducerBatch
 from penstock.client.producer.completion import OnDelivery
 from penstock.client.producer.delivery import Delivery
@@ -42,6 +43,33 @@ class Blocked(Enum):
     """Memory is full."""
     NO_TOPIC = auto()
     """The topic's partitions are not known."""
+
+
+class Counters:
+    """What became of records, batches and requests so far."""
+
+    __slots__ = (
+        "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency", "records_failed", "records_sent",
+        "requests_sent",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.records_sent = self.records_failed = 0
+        self.batches_sent = self.batches_failed = self.batches_retried = 0
+        self.bytes_sent = 0
+        self.requests_sent = 0
+        self.latency = Latency()
+
+    def ended(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Acknowledged, or failed."""
+        if batch.error is not None:
+            self.records_failed += batch.count
+            self.batches_failed += 1
+        elif not batch.is_divided:  # else its parts are counted
+            self.records_sent += batch.count
+            self.batches_sent += 1
+            self.bytes_sent += batch.size
+            self.latency.add(now_ms - batch.created_ms)
 
 
 class TopicQueues:
@@ -87,6 +115,7 @@ class Accumulator:
         self.memory = MemoryBudget(settings.buffer_memory)
         self._moment = moment
         self._random = random
+        self.counters = Counters()
         self._open_count = 0
         self._active: dict[PartitionQueue, None] = {}
         self._lingering: deque[ProducerBatch] = deque()
@@ -233,6 +262,26 @@ class Accumulator:
         """All batches that are not done, the oldest first."""
         return [batch for batch in self._undone if not batch.is_done]
 
+    def metrics(self) -> Metrics:
+        """What was counted, and what is so at the moment."""
+        counters, undone = self.counters, self.undone()
+        in_flight = sum(batch in batch.queue.in_flight for batch in undone)
+        return {
+            "records_sent": counters.records_sent,
+            "records_failed": counters.records_failed,
+            "bytes_sent": counters.bytes_sent,
+            "batches_sent": counters.batches_sent,
+            "batches_failed": counters.batches_failed,
+            "batches_retried": counters.batches_retried,
+            "requests_sent": counters.requests_sent,
+            "latency_ms_mean": counters.latency.mean_ms,
+            "latency_ms_max": counters.latency.most_ms,
+            "batches_in_flight": in_flight,
+            "batches_waiting": len(undone) - in_flight,
+            "buffer_bytes": self.memory.used,
+            "buffer_bytes_limit": self.memory.limit,
+        }
+
     # --- choosing
 
     def plan(self, now_ms: float, routes: Routes, producer: ProducerId | None) -> Plan:
@@ -266,6 +315,7 @@ class Accumulator:
                 plan.wake_at_ms = min(plan.wake_at_ms, queue.not_before_ms)
             elif held is Held.NO_PRODUCER_ID:
                 plan.needs_producer_id = True
+        self.counters.requests_sent += len(plan.requests)
         return plan
 
     def _plan_partition(
@@ -315,6 +365,7 @@ class Accumulator:
         if queue.next_to_send(now_ms, self.settings.max_in_flight, producer, is_numbering=self.is_numbering) is batch:
             queue.sent(batch, node)
             queue.is_driven = True
+            self.counters.requests_sent += 1
             del self._active[queue]
         self.next_linger_ms()  # forgets the batch
         return queue.is_driven
@@ -339,6 +390,7 @@ class Accumulator:
 
     def again(self, batch: ProducerBatch, not_before_ms: float) -> None:
         """It has to be sent again, not before that time; its partition waits with it."""
+        self.counters.batches_retried += 1
         batch.queue.requeue(batch)
         batch.queue.not_before_ms = max(batch.queue.not_before_ms, not_before_ms)
         self._active[batch.queue] = None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from penstock.client.addresses import Addresses
 from penstock.client.cluster import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
+from penstock.client.metrics import Metrics, OnStatistics, check_statistics
 from penstock.client.producer.accumulator import Blocked, record_size
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
 from penstock.client.producer.completion import Completion, OnDelivery, RecordMetadata
@@ -92,6 +93,8 @@ class AsyncProducer(Generic[K, V]):
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         ssl: tls.SSLContext | None = None,
+        on_statistics: OnStatistics | None = None,
+        statistics_interval_ms: float = 10_000,
         start_timeout_ms: int | None = None,
     ) -> None:
         self._settings = checked_settings(
@@ -104,6 +107,7 @@ class AsyncProducer(Generic[K, V]):
         )  # fmt: skip
         encoders = encoder_from(key, "key"), encoder_from(value, "value")
         check_extensions(partitioner, interceptors)
+        check_statistics(on_statistics, statistics_interval_ms)
         cluster = ClusterClient(
             bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms, metadata_max_age_ms=metadata_max_age_ms,
@@ -116,6 +120,8 @@ class AsyncProducer(Generic[K, V]):
             value=encoders[1],
             partitioner=partitioner,
             interceptors=interceptors,
+            on_statistics=on_statistics,
+            statistics_interval_ms=statistics_interval_ms,
         )
         self._core.on_freed = self._freed
         self._encodes = key is not None or value is not None
@@ -375,11 +381,15 @@ class AsyncProducer(Generic[K, V]):
         if self._lookups or not await self._core.flush(left_s):
             raise TimedOut(f"not everything was acknowledged within {timeout} s", hint="It is still tried")
 
-    async def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has; waits up to max_block_ms if it is not known yet."""
-        if self._core.partition_count(topic) is None:
+    async def partitions_for(self, topic: str) -> frozenset[int]:
+        """The partitions of a topic; waits up to max_block_ms if it is not known yet."""
+        if self._core.partitions_of(topic) is None:
             await self._core.learn_topic(topic, max(int(self._settings.max_block_ms), 1))
-        return self._core.partition_count(topic) or 0
+        return self._core.partitions_of(topic) or frozenset()
+
+    def metrics(self) -> Metrics:
+        """What this producer has counted since it was made, and what is so at the moment; see `Producer.metrics`."""
+        return self._core.metrics()
 
     async def close(self, timeout: float | None = None) -> None:
         """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock.client.cluster import ClusterClient
 from penstock.client.cluster_view import ClusterView
 from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
+from penstock.client.metrics import Metrics, OnStatistics, Reports
 from penstock.client.producer.accumulator import Accumulator, Blocked, TopicQueues, record_size
 from penstock.client.producer.batches import ProducerBatch
 from penstock.client.producer.completion import OnDelivery
@@ -51,6 +52,8 @@ class ProducerCore:
         value: Encoder[Any] | None,
         partitioner: Partitioner | None,
         interceptors: Sequence[ProducerInterceptor],
+        on_statistics: OnStatistics | None = None,
+        statistics_interval_ms: float = 10_000,
         is_waited_for_by_threads: bool = False,
     ) -> None:
         self.cluster = cluster
@@ -70,6 +73,7 @@ class ProducerCore:
         self.accumulator = Accumulator(
             settings, self.moment, cluster.random, is_numbering=settings.is_idempotent, on_closed=self._batched
         )
+        self._reports = Reports(self.metrics, on_statistics, statistics_interval_ms)
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._driving: Driving | None = None
@@ -104,6 +108,7 @@ class ProducerCore:
             self.cluster, self.accumulator, self.lock, self.interceptors, self.cluster.clock, self.cluster.random,
             on_freed=lambda: self.on_freed(),
         )  # fmt: skip
+        self._reports.start()
         if self._may_drive:
             self._driving = self.accumulator.driver = Driving(self._sender, self.accumulator, self.lock)
 
@@ -121,6 +126,7 @@ class ProducerCore:
     async def close(self, timeout_s: float | None) -> None:
         """Sends what waits, for as long as it may take, gives up the rest, and lets go of everything."""
         self.refuse_more()
+        self._reports.stop()
         if self._sender is not None:
             if timeout_s is None or timeout_s > 0:
                 await self.flush(timeout_s)
@@ -183,9 +189,14 @@ class ProducerCore:
         if self._is_fast:
             self.fast[name] = topic.lanes
 
-    def partition_count(self, topic: str) -> int | None:
+    def partitions_of(self, topic: str) -> frozenset[int] | None:
         known = self.accumulator.topics.get(topic)
-        return None if known is None else len(known.queues)
+        return None if known is None else frozenset(range(len(known.queues)))
+
+    def metrics(self) -> Metrics:
+        """From any thread."""
+        with self.lock:
+            return {**self.accumulator.metrics(), "connections": self.cluster.connection_count}
 
     # --- taking records, from any thread
 

@@ -27,6 +27,7 @@ from penstock.client.addresses import Addresses
 from penstock.client.background import Background
 from penstock.client.cluster import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
+from penstock.client.metrics import Metrics, OnStatistics, check_statistics
 from penstock.client.producer.accumulator import Blocked
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
 from penstock.client.producer.completion import OnDelivery, wait_for_all
@@ -91,6 +92,8 @@ class Producer(Generic[K, V]):
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         ssl: tls.SSLContext | None = None,
+        on_statistics: OnStatistics | None = None,
+        statistics_interval_ms: float = 10_000,
         start_timeout_ms: int | None = None,
     ) -> None:
         settings = checked_settings(
@@ -103,6 +106,7 @@ class Producer(Generic[K, V]):
         )  # fmt: skip
         encoders = encoder_from(key, "key"), encoder_from(value, "value")
         check_extensions(partitioner, interceptors)
+        check_statistics(on_statistics, statistics_interval_ms)
         self._background = Background.acquire()
         try:
             self._core: ProducerCore = self._background.run(
@@ -110,7 +114,8 @@ class Producer(Generic[K, V]):
                     bootstrap_servers, settings, start_timeout_ms,
                     options={
                         "key": encoders[0], "value": encoders[1], "partitioner": partitioner,
-                        "interceptors": tuple(interceptors), "is_waited_for_by_threads": True,
+                        "interceptors": tuple(interceptors), "on_statistics": on_statistics,
+                        "statistics_interval_ms": statistics_interval_ms, "is_waited_for_by_threads": True,
                     },
                     cluster_options={
                         "client_id": client_id, "request_timeout_ms": request_timeout_ms,
@@ -287,13 +292,21 @@ class Producer(Generic[K, V]):
             left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0)
             self._background.run(_turn(), left_s)
 
-    def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has; waits up to max_block_ms if it is not known yet."""
-        count = self._core.partition_count(topic)
-        if count is None:
+    def partitions_for(self, topic: str) -> frozenset[int]:
+        """The partitions of a topic; waits up to max_block_ms if it is not known yet."""
+        partitions = self._core.partitions_of(topic)
+        if partitions is None:
             self._wait(Blocked.NO_TOPIC, topic, time.monotonic() + self._settings.max_block_ms / 1000)
-            count = self._core.partition_count(topic) or 0
-        return count
+            partitions = self._core.partitions_of(topic) or frozenset()
+        return partitions
+
+    def metrics(self) -> Metrics:
+        """What this producer has counted since it was made, and what is so at the moment; from any thread.
+
+        `on_statistics` is called with the same every `statistics_interval_ms`, in the producer's own thread; see
+        `send` for what that means.
+        """
+        return self._core.metrics()
 
     def close(self, timeout: float | None = None) -> None:
         """Sends what waits, for at most `timeout` seconds, and lets go of everything; again is harmless.

@@ -414,8 +414,10 @@ class Sender:
                 batch.fail(end)
             else:
                 batch.acknowledge(end.base_offset, end.stamps)
+        now_ms = self._clock.monotonic_ms()
         with self._lock:
             for batch, _ in ended:
+                self._accumulator.counters.ended(batch, now_ms)
                 self._accumulator.finished(batch)
         self._on_freed()
         if self._interceptors.sees_batches:
