@@ -2,11 +2,13 @@
 
     penstock.spark.lag.publish(spark)         # done by penstock.spark.session and `penstock spark`
 
-Rule: after each batch its end offsets are committed to a group named `<query name or groupIdPrefix>-<query id>`.
-Spark's checkpoint stays what counts; the group is for people and monitoring, so nothing here may stop or slow a query:
-the listener only notes the newest offsets, a thread commits them, and what cannot be committed is told in the log. The
-source says in its offsets where its cluster is, unless visibleLag is off. A source's own `commit` would not do: it lags
-a batch behind and never sees the last one.
+After each batch its end offsets are committed to a group named `<query name or groupIdPrefix or "spark">-<query id>`.
+A query that has run for `JOIN_AFTER_S` is also the member of that group until it ends (see `query_member`), so that
+groups of running queries are not empty; shorter ones only commit, since joining takes seconds. Spark's checkpoint stays
+what counts; the group is for people and monitoring, so nothing here may stop or slow a query: the listener only notes
+the newest offsets, a thread commits them, and what cannot be committed is logged. The source says in its offsets where
+its cluster is, unless visibleLag is off. A source's own `commit` would not do: it lags a batch behind and never sees
+the last one.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.client.consumer.types import TopicPartition
-from penstock.client.errors import PenstockError
+from penstock.client.errors import GroupError, PenstockError
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.spark.offsets import StreamOffset
+from penstock.spark.query_member import QueryMember
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from penstock.client.admin import Admin
@@ -38,6 +42,7 @@ _IDLE_S: Final = 30.0
 _TIMEOUT_MS: Final = 10_000
 _RETRY_S: Final = 5.0
 _EXIT_FLUSH_S: Final = 3.0
+JOIN_AFTER_S: Final = 2.0
 _log = logging.getLogger("penstock.spark.lag")
 
 
@@ -58,30 +63,64 @@ def standings(name: str | None, query_id: str, end_offsets: Iterable[str | None]
         except (ValueError, PenstockError):
             continue  # of another kind of source
         if offset.lag is not None:
-            group = f"{name or offset.lag.group_prefix}-{query_id}"
+            group = _group(name or offset.lag.group_prefix, query_id)
             found.setdefault((offset.lag.bootstrap, group), {}).update(offset.offsets)
     return [Standing(bootstrap, group, offsets) for (bootstrap, group), offsets in found.items() if offsets]
 
 
+def _group(name: str, query_id: str) -> str:
+    """Never one that begins with "-", which commands take for an option."""
+    group = f"{name}-{query_id}"
+    return f"spark{group}" if group.startswith("-") else group
+
+
+Place = tuple[str, str]
+"""The addresses of a cluster, and a group."""
+
+
 @dataclass
 class _Work:
-    """The newest standing of each group that waits to be committed, and who waits for it."""
+    """The newest standing of each group that waits to be committed, and queries that have ended."""
 
-    waiting: dict[tuple[str, str], Standing] = field(default_factory=dict)
+    waiting: dict[Place, Standing] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     is_busy: bool = False
     is_closed: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.waiting or self.ended or self.is_closed)
+
+
+@dataclass
+class _Query:
+    """A query that runs, since it was first seen; it is a member of its group when it has run for a while."""
+
+    topics: frozenset[str]
+    join_at_s: float
+    member: QueryMember | None = None
 
 
 class Committer:
     """A thread that commits standings, the newest of each group, and ends by itself when there is nothing to do."""
 
-    def __init__(self, connect: Callable[[str], Admin]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[str], Admin],
+        *,
+        is_alive: Callable[[], bool] = lambda: True,
+        join_after_s: float = JOIN_AFTER_S,
+    ) -> None:
+        """`is_alive` says whether queries can run at all; the end of a session is not always reported for each."""
         self._connect = connect
+        self._is_alive = is_alive
+        self._join_after_s = join_after_s
         self._work = _Work()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._admins: dict[str, Admin] = {}
-        self._done: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
+        self._queries: dict[Place, _Query] = {}
+        self._done: dict[Place, Mapping[TopicPartition, int]] = {}
         self._told: dict[str, float] = {}
 
     def note(self, standing: Standing) -> None:
@@ -91,15 +130,27 @@ class Committer:
             if self._work.is_closed or self._done.get(place) == standing.offsets:
                 return
             self._work.waiting[place] = standing
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="penstock-spark-lag", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._begin()
+
+    def end(self, query_id: str) -> None:
+        """The query runs no more; what was noted of it is committed first. Returns at once."""
+        with self._changed:
+            if not self._work.is_closed:
+                self._work.ended.add(query_id)
+                self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-spark-lag", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Whether everything noted so far was tried."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._work.waiting and not self._work.is_busy, timeout_s)
+            return self._changed.wait_for(
+                lambda: not self._work.waiting and not self._work.ended and not self._work.is_busy, timeout_s
+            )
 
     def close(self, timeout_s: float = _EXIT_FLUSH_S) -> None:
         """Commits what waits, for a while, and lets go of everything."""
@@ -108,55 +159,114 @@ class Committer:
             self._work.is_closed = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is None:
+            self._let_go()
+        elif thread is not threading.current_thread():
             thread.join(timeout_s)
 
-    def _run(self) -> None:
-        try:
-            while (batch := self._next()) is not None:
-                for standing in batch:
-                    self._commit(standing)
-        finally:
-            for admin in self._admins.values():
-                with contextlib.suppress(Exception):
-                    admin.close()
-            self._admins.clear()
+    # ------------------------------------------------------------------------------------------ the thread
 
-    def _next(self) -> list[Standing] | None:
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            batch, ended = found
+            for standing in batch:
+                self._commit(standing)
+            self._join_due()
+            for query_id in ended:
+                self._end(query_id)
+            if self._queries and not self._is_alive():
+                self._let_go()
+        self._let_go()
+
+    def _next(self) -> tuple[list[Standing], set[str]] | None:
+        """What is to be done; nothing but joining if that is due; None if the thread has to end."""
         with self._changed:
-            self._work.is_busy = False
-            self._changed.notify_all()
             work = self._work
-            if not self._changed.wait_for(lambda: work.waiting or work.is_closed, _IDLE_S) or not work.waiting:
+            work.is_busy = False
+            self._changed.notify_all()
+            joins = [query.join_at_s for query in self._queries.values() if query.member is None]
+            wait_s = max(0.0, min(joins) - time.monotonic()) if joins else _IDLE_S
+            self._changed.wait_for(lambda: work.is_any, wait_s)
+            if (work.is_closed or not self._queries) and not work.waiting and not work.ended:
                 self._thread = None
                 return None
-            batch = list(work.waiting.values())
+            batch, ended = list(work.waiting.values()), set(work.ended)
             work.waiting.clear()
+            work.ended.clear()
             work.is_busy = True
-            return batch
+            return batch, ended
+
+    def _admin(self, bootstrap: str) -> Admin:
+        admin = self._admins.get(bootstrap)
+        if admin is None:
+            admin = self._admins[bootstrap] = self._connect(bootstrap)
+        return admin
 
     def _commit(self, standing: Standing) -> None:
+        """As a member, or from outside while the group has none."""
+        place = (standing.bootstrap, standing.group)
+        query = self._queries.get(place)
         try:
-            admin = self._admins.get(standing.bootstrap)
-            if admin is None:
-                admin = self._admins[standing.bootstrap] = self._connect(standing.bootstrap)
-            offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {**standing.offsets}  # type: ignore[dict-item]
-            answers = admin.set_group_offsets(standing.group, offsets, timeout_ms=_TIMEOUT_MS)
-            error = next((each for each in answers.values() if each is not None), None)
-            if error is not None:
-                raise error
-        except PenstockError as error:
-            self._tell(standing, error)
+            admin = self._admin(standing.bootstrap)
+            if query is None:
+                topics = frozenset(one.topic for one in standing.offsets)
+                query = _Query(topics, time.monotonic() + self._join_after_s)
+            if query.member is None or query.member.failure is not None:
+                try:
+                    _commit_from_outside(admin, standing)
+                except GroupError:
+                    # It has a member: a driver of this query that died not long ago.
+                    query.member = QueryMember(admin, standing.group, query.topics)
+            if query.member is not None and query.member.failure is None:
+                query.member.commit(standing.offsets)
         except Exception as error:  # noqa: BLE001 - the next batch is a new chance, and the query goes on
             self._tell(standing, error)
-        else:
-            self._done[standing.bootstrap, standing.group] = standing.offsets
+            return
+        self._done[place] = standing.offsets
+        self._queries[place] = query
+
+    def _join_due(self) -> None:
+        now_s = time.monotonic()
+        for (bootstrap, group), query in self._queries.items():
+            if query.member is None and query.join_at_s <= now_s:
+                query.join_at_s = now_s + _RETRY_S
+                try:
+                    query.member = QueryMember(self._admin(bootstrap), group, query.topics)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._tell(Standing(bootstrap, group, {}), error)
+
+    def _end(self, query_id: str) -> None:
+        for place in [place for place in self._queries if place[1].endswith(f"-{query_id}")]:
+            self._leave(self._queries.pop(place))
+            # Should it be started again, the place where it stands is news.
+            self._done.pop(place, None)
+        used = {bootstrap for bootstrap, _ in self._queries}
+        for bootstrap in [one for one in self._admins if one not in used]:
+            _close(self._admins.pop(bootstrap))
+
+    def _leave(self, query: _Query) -> None:
+        member, query.member = query.member, None
+        if member is not None:
+            with contextlib.suppress(Exception):
+                member.leave()
+
+    def _let_go(self) -> None:
+        for query in self._queries.values():
+            self._leave(query)
+        self._queries.clear()
+        for admin in self._admins.values():
+            _close(admin)
+        self._admins.clear()
 
     def _tell(self, standing: Standing, error: Exception) -> None:
+        """Logs it, and begins anew with the cluster."""
+        for (bootstrap, _), query in self._queries.items():
+            if bootstrap == standing.bootstrap and query.member is not None:
+                self._leave(query)
+                query.join_at_s = time.monotonic() + _RETRY_S
         admin = self._admins.pop(standing.bootstrap, None)
         if admin is not None:
-            with contextlib.suppress(Exception):
-                admin.close()
+            _close(admin)
         now_s = time.monotonic()
         if now_s - self._told.get(standing.group, -_RETRY_S * 12) >= _RETRY_S * 12:
             self._told[standing.group] = now_s
@@ -164,19 +274,38 @@ class Committer:
             _log.warning("the lag of %s is not shown at the moment: %s", standing.group, why)
 
 
+def _commit_from_outside(admin: Admin, standing: Standing) -> None:
+    """As nobody's member, which a group without members allows."""
+    offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {**standing.offsets}  # type: ignore[dict-item]
+    answers = admin.set_group_offsets(standing.group, offsets, timeout_ms=_TIMEOUT_MS)
+    error = next((each for each in answers.values() if each is not None), None)
+    if error is not None:
+        raise error
+
+
+def _close(admin: Admin) -> None:
+    with contextlib.suppress(Exception):
+        admin.close()
+
+
 class LagListener(StreamingQueryListener):
     """Notes where queries stand. Made by `publish`."""
 
-    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: Mapping[str, str] | None = None, context: SparkContext | None = None) -> None:
+        """`context` is that of a classic session."""
         self._options = dict(options or {})
+        self._context = context
         self._committer: Committer | None = None
 
     @property
     def committer(self) -> Committer:
         if self._committer is None:
-            self._committer = Committer(self._connected)
+            self._committer = Committer(self._connected, is_alive=self._is_alive)
             _committers.append(self._committer)
         return self._committer
+
+    def _is_alive(self) -> bool:
+        return self._context is None or self._context._jsc is not None
 
     def _connected(self, bootstrap: str) -> Admin:
         from penstock.client.admin import Admin
@@ -189,7 +318,7 @@ class LagListener(StreamingQueryListener):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and connections stay where they are.
-        return {**self.__dict__, "_committer": None}
+        return {**self.__dict__, "_committer": None, "_context": None}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Nothing is known yet."""
@@ -204,11 +333,18 @@ class LagListener(StreamingQueryListener):
         """Where it stands has not changed."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """The group stays: the query may come back, and until then its lag grows for everybody to see."""
+        """The group stays, without a member: the query may come back, and until then its lag grows for all to see."""
+        if self._committer is not None:
+            self._committer.end(str(event.id))
 
     def flush(self, timeout_s: float = _EXIT_FLUSH_S) -> bool:
         """Waits until everything noted was tried to commit."""
         return self._committer is None or self._committer.flush(timeout_s)
+
+    def close(self) -> None:
+        """Commits what waits, and leaves all groups."""
+        if self._committer is not None:
+            self._committer.close()
 
 
 def publish(spark: SparkSession, options: Mapping[str, str] | None = None) -> LagListener | None:
@@ -218,10 +354,11 @@ def publish(spark: SparkSession, options: Mapping[str, str] | None = None) -> La
     """
     if spark.conf.get(_SETTING, None) == "published":
         return None
-    listener = LagListener(options)
     if type(spark).__module__.startswith("pyspark.sql.connect."):
+        listener = LagListener(options)
         _listen_over_connect(spark, listener)
     else:
+        listener = LagListener(options, spark.sparkContext)
         spark.streams.addListener(listener)
     spark.conf.set(_SETTING, "published")
     return listener
@@ -250,7 +387,7 @@ def withdraw(spark: SparkSession, listener: LagListener) -> None:
     """The session's queries show their lag no more."""
     spark.streams.removeListener(listener)
     spark.conf.unset(_SETTING)
-    listener.flush()
+    listener.close()
 
 
 _committers: list[Committer] = []

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.timeouts import PATIENCE_S
+from tests.timeouts import NEVER_MS, PATIENCE_S, until
 
 from penstock import Admin, Producer, TopicPartition
 from penstock.cli.main import cli
+from penstock.client.admin import GroupDescription
 from penstock.client.errors import NotConnected
 from penstock.spark.lag import Committer, LagListener, Standing, publish, standings, withdraw
 from penstock.spark.offsets import LagTarget, StreamOffset
@@ -37,6 +38,12 @@ def test_the_group_is_named_by_query_and_id_or_by_the_prefix() -> None:
     text = offset_text(5, LagTarget("prefix", "a:1"))
     assert standings("views-job", "id", [text]) == [Standing("a:1", "views-job-id", {ONE: 5})]
     assert standings(None, "id", [text]) == [Standing("a:1", "prefix-id", {ONE: 5})]
+
+
+@pytest.mark.parametrize(("name", "prefix", "group"), [(None, "", "spark-id"), ("", "-x", "spark-x-id")])
+def test_no_group_begins_like_an_option(name: str | None, prefix: str, group: str) -> None:
+    text = offset_text(5, LagTarget(prefix, "a:1"))
+    assert standings(name, "id", [text]) == [Standing("a:1", group, {ONE: 5})]
 
 
 def test_sources_of_one_cluster_share_the_group_and_others_have_their_own() -> None:
@@ -96,7 +103,7 @@ def admin() -> SlowAdmin:
 
 @pytest.fixture
 def committer(admin: SlowAdmin) -> Iterator[Committer]:
-    made = Committer(lambda _: admin)  # type: ignore[arg-type, return-value]
+    made = Committer(lambda _: admin, join_after_s=NEVER_MS / 1000)  # type: ignore[arg-type, return-value]
     yield made
     admin.may_go_on.set()
     made.close()
@@ -145,6 +152,55 @@ def test_closing_lets_go_of_thread_and_connections(admin: SlowAdmin, committer: 
     assert admin.committed == [("g", 5)]
 
 
+# ----------------------------------------------------------------------------------------------- as a member
+
+
+def state(admin: Admin, group: str) -> tuple[str, int]:
+    """Of the group, if there is one, and how many members it has."""
+    described = admin.describe_groups([group])[group]
+    return (described.state, len(described.members)) if isinstance(described, GroupDescription) else ("", 0)
+
+
+def test_a_query_that_runs_is_the_member_of_its_group_until_it_ends(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.lag._IDLE_S", 0.05)
+    monkeypatch.setattr("penstock.spark.query_member._HEARTBEAT_MS", 100)
+    one = TopicPartition(topic, 0)
+    produce(broker, topic, 9)
+    sessions = ["one"]
+    committer = Committer(lambda _: Admin(broker.address), is_alive=lambda: bool(sessions), join_after_s=0)
+    with Admin(broker.address) as admin:
+        committer.note(Standing(broker.address, "views-1", {one: 1}))
+        until(lambda: state(admin, "views-1") == ("Stable", 1), "the query has joined")
+        assert committed(admin, "views-1", topic, 1)
+        shown = CliRunner().invoke(cli, ["groups", "describe", "views-1", "-b", broker.address]).stdout
+        assert "views-1: Stable, 1 member" in shown
+        assert "lag 8" in shown
+        moving = ["groups", "seek", "views-1", "--all-topics", "--to-earliest", "--execute", "-b", broker.address]
+        assert CliRunner().invoke(cli, moving).exit_code != 0
+        committer.note(Standing(broker.address, "views-1", {one: 5}))
+        assert committed(admin, "views-1", topic, 5)
+        # What was noted before the end is committed before the member leaves.
+        committer.note(Standing(broker.address, "views-1", {one: 9}))
+        committer.end("1")
+        until(lambda: state(admin, "views-1") == ("Empty", 0), "the query has left")
+        assert committed(admin, "views-1", topic, 9)
+        # A new driver of a query whose last one died commits although the group still has a member.
+        committer.note(Standing(broker.address, "views-1", {one: 2}))
+        until(lambda: state(admin, "views-1") == ("Stable", 1), "it is back")
+        other = Committer(lambda _: Admin(broker.address), join_after_s=NEVER_MS / 1000)
+        other.note(Standing(broker.address, "views-1", {one: 3}))
+        until(lambda: state(admin, "views-1") == ("Stable", 2), "the new driver has joined")
+        assert committed(admin, "views-1", topic, 3)
+        other.close()
+        until(lambda: state(admin, "views-1") == ("Stable", 1), "the new driver has left")
+        # A session that ends may not report the end of its queries.
+        sessions.clear()
+        until(lambda: state(admin, "views-1") == ("Empty", 0), "the session has ended")
+        committer.close()
+
+
 # ----------------------------------------------------------------------------------------------- with Spark
 
 
@@ -191,6 +247,7 @@ def test_trap_5_the_last_batch_of_a_query_is_in_its_group_and_the_command_shows_
     group = f"lag-story-{query.id}"
     with Admin(broker.address) as admin:
         assert committed(admin, group, topic, 10)
+        until(lambda: state(admin, group) == ("Empty", 0), "a query that has ended is no member")
         produce(broker, topic, 3)
         shown = CliRunner().invoke(cli, ["groups", "describe", group, "-b", broker.address])
         assert shown.exit_code == 0, shown.output
@@ -215,6 +272,24 @@ def test_a_query_without_a_name_has_the_prefix_and_one_without_visible_lag_has_n
     with Admin(broker.address) as admin:
         assert committed(admin, f"shown-{shown.id}", topic, 2)
         assert not [each for each in admin.list_groups() if each.group_id.startswith("hidden")]
+
+
+@pytest.mark.long
+def test_a_stream_without_a_name_can_be_named_and_is_shown_as_running_until_it_stops(
+    spark: SparkSession, broker: Broker, listener: LagListener, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, 2)
+    options = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.readStream.format("penstock").options(**options).load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    group = f"spark-{query.id}"
+    with Admin(broker.address) as admin:
+        until(lambda: state(admin, group) == ("Stable", 1), "the stream is shown as running")
+        produce(broker, topic, 3)
+        assert committed(admin, group, topic, 5)
+        query.stop()
+        until(lambda: state(admin, group) == ("Empty", 0), "the stream is shown as stopped")
+    assert f"{group}: Empty" in CliRunner().invoke(cli, ["groups", "describe", group, "-b", broker.address]).stdout
 
 
 @pytest.mark.long
