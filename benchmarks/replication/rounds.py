@@ -43,7 +43,7 @@ class Load:
 
 
 FULL = Load(rounds=6, bulk_rounds=4, bulk_mb={"100 B": 60, "1 KB": 200}, trips=1000, pipelined=2000, warm_up=15_000,
-            failovers=3)  # fmt: skip
+            failovers=2)  # fmt: skip
 QUICK = Load(rounds=2, bulk_rounds=1, bulk_mb={"100 B": 20, "1 KB": 60}, trips=300, pipelined=600, warm_up=2000,
              failovers=1)  # fmt: skip
 
