@@ -447,7 +447,7 @@ def test_callbacks_are_kept_in_the_order_of_the_records_and_taken_once(loops: Mo
 
 
 def test_what_threads_add_to_callbacks_is_taken_or_rejected(loops: ModuleType) -> None:
-    rounds = [loops.Callbacks() for _ in range(200)]
+    rounds = [loops.Callbacks(threading.Lock()) for _ in range(200)]
     added: list[list[int]] = [[] for _ in range(3)]
 
     def add(worker: int) -> None:

@@ -128,11 +128,12 @@ cdef class Callbacks:
     """What is to be called when a batch is done: arguments and callbacks, in the order in which they were added.
 
     From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
+    `guard` is for the twin: here a call is whole to other threads without one.
     """
 
     cdef list items
 
-    def __init__(self):
+    def __init__(self, guard=None):
         self.items = []
 
     def add(self, argument, callback):

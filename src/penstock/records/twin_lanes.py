@@ -6,7 +6,6 @@ Rule: a lane is entered by many threads. In the compiled kernel an append is who
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from operator import index
@@ -49,17 +48,18 @@ class Callbacks:
     """What is to be called when a batch is done: arguments and callbacks, in the order in which they were added.
 
     From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
+    `guard` is held during each call.
     """
 
-    __slots__ = ("_items", "_lock")
+    __slots__ = ("_guard", "_items")
 
-    def __init__(self) -> None:
+    def __init__(self, guard: AbstractContextManager[Any] | None = None) -> None:
         self._items: list[Any] | None = []
-        self._lock = threading.Lock()
+        self._guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
 
     def add(self, argument: object, callback: Callable[..., object]) -> bool:
         """Adds a callback with its argument; False once the others were taken."""
-        with self._lock:
+        with self._guard:
             if self._items is None:
                 return False
             self._items += (argument, callback)
@@ -67,7 +67,7 @@ class Callbacks:
 
     def take(self) -> list[Any]:
         """All that was added, as [argument, callback, argument, callback, ...]; empty the second time."""
-        with self._lock:
+        with self._guard:
             items, self._items = self._items, None
             return [] if items is None else items
 

@@ -63,7 +63,7 @@ class Completion:
 
     def __init__(self, topic: str, partition: int) -> None:
         self._lock = threading.Lock()
-        self.callbacks = Callbacks()
+        self.callbacks = Callbacks(self._lock)
         self._waiters: list[Callback] | None = None
         self.topic = topic
         self.partition = partition
