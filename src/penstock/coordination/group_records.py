@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from penstock.coordination.errors import BadGroupRecord
 from penstock.wire.compiler import codec_for
 from penstock.wire.errors import WireError
@@ -76,8 +78,11 @@ class GroupMetadataValue(Message):
     members: list[MemberMetadata] = EMPTY
 
 
-class CommittedOffset(NamedTuple):
-    """How far a group has read one partition. With a time of expiry of its own there is no leader epoch."""
+class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
+    """How far a group has read one partition. With a time of expiry of its own there is no leader epoch.
+
+    There are hundreds of thousands of them, which the garbage collector would look at again and again.
+    """
 
     offset: int
     leader_epoch: int

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from penstock.coordination.events import NO_PRODUCER_ID
 from penstock.coordination.group_records import CommittedOffset, OffsetRecord
 
 
-class _Entry(NamedTuple):
+class _Entry(msgspec.Struct, frozen=True, gc=False):
     place: int
     value: CommittedOffset
 
