@@ -258,6 +258,12 @@ def test_brokers_do_not_wait_for_a_tree_that_is_gone_when_they_stop(
     assert [record for record in caplog.records if record.name == "asyncio"] == [], "nothing is left to itself"
 
 
+def written_to(cluster: BrokerCluster, topic: str) -> int:
+    """How many records the leaders have."""
+    brokers = [each.broker for each in cluster.brokers.values()]
+    return sum(each.log.log_end_offset for broker in brokers for each in broker.replicas.led() if each.topic == topic)
+
+
 @pytest.mark.long
 def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -275,6 +281,7 @@ def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_anot
 
             writer = threading.Thread(target=write)
             writer.start()
+            until(lambda: written_to(cluster, "written") > 500, "records are written")
             caplog.clear()
             with ThreadPoolExecutor(3) as pool:
                 list(pool.map(lambda broker: broker.stop(), cluster.brokers.values()))
