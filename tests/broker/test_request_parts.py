@@ -127,6 +127,11 @@ def test_offsets_of_many_groups_are_split_at_three_levels() -> None:
     assert found == [(f"g{number}", name, list(range(350))) for number in range(3) for name in "ab"]
 
 
+def test_an_error_of_any_part_is_one_of_the_whole() -> None:
+    fine, bad = offset_fetch.OffsetFetchResponse(), offset_fetch.OffsetFetchResponse(error_code=16)
+    assert merge([fine, bad, fine], ("topics", "partitions")).error_code == 16  # type: ignore[attr-defined]
+
+
 def test_lists_of_names_are_split_too() -> None:
     names = [f"g{number}" for number in range(250)]
     parts = split(ApiKey.DELETE_GROUPS, 2, delete_groups.DeleteGroupsRequest(groups_names=names), LONG)

@@ -15,6 +15,7 @@ from tests.timeouts import until
 from penstock.broker.broker import Broker
 from penstock.broker.handlers.metadata import MetadataAnswers
 from penstock.broker.long_requests import MAX_ELEMENTS, MAX_FETCH_ELEMENTS, PART_ELEMENTS
+from penstock.coordination.group_records import CommittedOffset, OffsetRecord
 from penstock.runtime.clock import ManualClock
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
@@ -29,7 +30,7 @@ from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from penstock.wire.schemas.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from penstock.wire.schemas.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 GROUP = "readers"
 
@@ -139,6 +140,35 @@ def test_a_description_of_very_many_topics_is_split(
         gate.open()
         _, answer = client.receive(ApiKey.DESCRIBE_CONFIGS, 4)
     assert [result.resource_name for result in answer.results] == names
+
+
+@pytest.mark.parametrize("version", [5, 8])
+def test_all_offsets_of_a_group_that_has_very_many_are_fetched_in_parts(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient, version: int
+) -> None:
+    group, count = f"collector-{version}", 5_000
+
+    def fill() -> None:
+        offsets = broker.groups.offsets_of(group)
+        assert offsets is not None
+        for index in range(count):
+            offsets.replay(OffsetRecord(group, f"topic-{index % 3}", index, CommittedOffset(index, -1, "", 0)))
+
+    call(broker, fill)
+    request = OffsetFetchRequest(group_id=group, topics=None)
+    if version >= 8:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    with LoopMeter(broker, f"OffsetFetch of all of {count} offsets, version {version}"):
+        gate = Gate(broker)
+        client.send(ApiKey.OFFSET_FETCH, request, version)
+        gate.reached()
+        is_answered(embedded)
+        gate.open()
+        _, answer = client.receive(ApiKey.OFFSET_FETCH, version)
+    topics = answer.topics if version < 8 else answer.groups[0].topics
+    assert [topic.name for topic in topics] == ["topic-0", "topic-1", "topic-2"]
+    found = {row.partition_index: row.committed_offset for topic in topics for row in topic.partitions}
+    assert found == {index: index for index in range(count)}
 
 
 def test_metadata_of_very_many_names_is_made_and_encoded_in_slices(

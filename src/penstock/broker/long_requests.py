@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.broker.request import Channel
+from penstock.broker.request import Answer, Channel, Request
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.types import Message
 
@@ -213,10 +213,16 @@ def _parts(message: Message, path: Sequence[str], most: int) -> Iterator[Message
 
 
 def merge(answers: Sequence[Message], path: Sequence[str]) -> Message:
-    """One answer of the answers to the parts of a request, in their order. The first becomes part of it."""
+    """One answer of the answers to the parts of a request, in their order. The first becomes part of it.
+
+    A part that was rejected as a whole makes the answer one that says so.
+    """
     whole = answers[0]
     for answer in answers[1:]:
         _extend(whole, answer, path)
+        code = getattr(answer, "error_code", 0)
+        if code and not getattr(whole, "error_code", 0):
+            whole.error_code = code  # type: ignore[attr-defined]
     return whole
 
 
@@ -234,7 +240,26 @@ def _is_same(one: Message, other: Message, but_for: str) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in one.__struct_fields__ if name != but_for)
 
 
-class Gathering:
+async def serve_parts(
+    broker: Broker,
+    request: Request,
+    parts: Parts,
+    handle: Callable[[Broker, Request, Answer], None],
+    answer: Answer,
+) -> None:
+    """Handle a long request part by part, and answer when all parts are answered."""
+    gathering = _Gathering(broker.loop)
+    for part in parts.requests:
+        handle(broker, request._replace(message=part, size=0), gathering.part())
+        await broker.long_work.pause(request.channel)
+    gathering.end()
+    gathering.complete.add_done_callback(lambda _: answer(gathering.merged(parts.answered)))
+    if request.api_key != ApiKey.PRODUCE:
+        # Whoever produces says how long it waits for replicas: it must not keep others waiting.
+        await gathering.complete
+
+
+class _Gathering:
     """The answers to the parts of one request, as they come."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -9,7 +9,6 @@ trusted any more. What takes more than a turn of the loop is done in slices (`pe
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine, Generator
 from functools import partial
@@ -22,8 +21,7 @@ from penstock.broker.long_requests import (
     MAX_ELEMENTS,
     MAX_FETCH_ELEMENTS,
     ChannelClosed,
-    Gathering,
-    Parts,
+    serve_parts,
     split,
 )
 from penstock.broker.request import Channel, Encoded, EndConnection, Request
@@ -150,7 +148,8 @@ class Router:
         if parts is None:
             served.handle(broker, request, answer)
         else:
-            work = self._serve(served, request, parts, answer)
+            answer.is_long = True
+            work = serve_parts(broker, request, parts, served.handle, answer)
             broker.long_work.start(connection.state, size, self._guarded(connection, work))
 
     async def _decode(
@@ -173,25 +172,8 @@ class Router:
         if parts is None:
             served.handle(broker, request, answer)
         else:
-            await self._serve(served, request, parts, answer)
-
-    async def _serve(self, served: Served, request: Request, parts: Parts, answer: _Answer) -> None:
-        """Handle a long request part by part."""
-        broker, channel = self._broker, request.channel
-        gathering = Gathering(broker.loop)
-        for part in parts.requests:
-            served.handle(broker, request._replace(message=part, size=0), gathering.part())
-            await broker.long_work.pause(channel)
-        gathering.end()
-
-        def complete(_: asyncio.Future[None]) -> None:
             answer.is_long = True
-            answer(gathering.merged(parts.answered))
-
-        gathering.complete.add_done_callback(complete)
-        if request.api_key != ApiKey.PRODUCE:
-            # Whoever produces says how long it waits for replicas: it must not keep others waiting.
-            await gathering.complete
+            await serve_parts(broker, request, parts, served.handle, answer)
 
     async def _guarded(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -43,6 +43,10 @@ class CommittedOffsets:
         entry = self._groups.get(group_id, {}).get(topic, {}).get(partition)
         return None if entry is None else entry.value
 
+    def count(self, group_id: str) -> int:
+        """Partitions of which the group has an offset that counts."""
+        return sum(len(partitions) for partitions in self._groups.get(group_id, {}).values())
+
     def topics(self, group_id: str) -> Iterator[str]:
         return iter(self._groups.get(group_id, {}))
 

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from penstock.coordination.errors import BadGroupRecord
 from penstock.coordination.events import Outcome, RequestContext
 from penstock.coordination.groups.members import MemberMemory
+from penstock.coordination.offsets import CommittedOffsets
 from penstock.coordination.placement import partition_for_group
 from penstock.coordination.settings import GroupSettings
 from penstock.coordination.shard import GroupCoordinatorShard
@@ -95,6 +96,11 @@ class GroupService:
     def shards(self) -> Iterable[GroupCoordinatorShard]:
         """Those that are loaded."""
         return [shard.machine for shard in self._shards.values() if shard.is_loaded]
+
+    def offsets_of(self, group_id: str) -> CommittedOffsets | None:
+        """Where the offsets of a group are; None if its coordinator is not here, or not ready."""
+        shard = self._shards.get(partition_for_group(group_id, self.partitions)) if self.partitions else None
+        return shard.machine.offsets if shard is not None and shard.is_loaded else None
 
     def count_by_state(self) -> dict[str, int]:
         """How many groups are in which state."""
