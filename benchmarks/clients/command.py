@@ -1,7 +1,8 @@
 """`python -m benchmarks.clients`: producing and consuming on our broker and on Apache Kafka 4.3.
 
-On our broker every contender is measured. On Apache Kafka the ones that goals are about are measured: `send`,
-`send_many`, `send_arrow`, `iterate` and `to_arrow` beside confluent-kafka, to see that a ratio is not our broker's.
+On our broker every contender is measured, the ways of calling `send` with the smallest records. On Apache Kafka the
+ones that goals are about are measured: `send`, `send_many`, `send_arrow`, `iterate` and `to_arrow` beside
+confluent-kafka, to see that a ratio is not our broker's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _NOTES: Final = (
     "everybody is idempotent; our broker then syncs before it acknowledges, Apache Kafka does not.",
     "Reading: the clock starts before the assignment, with nothing fetched, and stops with the topic's last record. "
     "aiokafka reads by getmany, kafka-python by poll, confluent-kafka by consume, at most 10,000 records at a time.",
+    "Ways of calling: a value of the smallest size with a key of 8 bytes; a partition; two headers; value and key as "
+    "text; on_delivery; add_done_callback beside their on_delivery; text, headers and on_delivery at once.",
     "confluent-kafka's produce_batch names the partition of every list, which is its fastest form.",
 )
 
@@ -50,8 +53,9 @@ class Run:
         broker, is_ours = _BROKERS[server.name], server.name == ours.NAME
         for size in options.bytes:
             for acks in options.acks:
-                names = None if is_ours else _ON_KAFKA
-                outcomes = producing.measure(server, size, acks, options.rounds, options.seconds, names, _say)
+                ways = producing.WAY_FLOODS if size == min(options.bytes) else ()
+                sent = [*producing.FLOODS, *ways, *producing.TRIPS] if is_ours else _ON_KAFKA
+                outcomes = producing.measure(server, size, acks, options.rounds, options.seconds, sent, _say)
                 self.rows += producing.rows(f"Producing, {broker}, acks={acks}", size, outcomes)
                 self._keep(outcomes.by_contender, broker=broker, size=size, acks=acks)
             names = None if is_ours else _READ_ON_KAFKA

@@ -11,6 +11,9 @@ for `CLOCKED_S` seconds and then flushes; the clock stops when everything is ack
 `produce`, as most users of confluent-kafka write it, and beside `produce_batch`, which takes a list as they do. Its
 fastest form names the partition, since librdkafka then takes the queue's lock once per list and not once per record.
 
+Ordinary ways of calling the two (`WAYS`): with a key, a partition, headers, text, a callback. Reports of deliveries are
+on in confluent-kafka where a callback is called; its application thread calls it in `poll`, ours a thread of its own.
+
 Our broker syncs before it answers acks=all, so fast clients wait for the disk there. With acks=1 (`--acks 1`) it is the
 clients alone that are compared.
 """
@@ -22,6 +25,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol
 
 from benchmarks.clients.rounds import (
@@ -55,6 +59,29 @@ PAIRS: Final = (
     ("send_arrow", "produce", 3.0),
     ("send_arrow", "produce_batch", None),
 )
+
+
+_HEADERS: Final = [("source", b"web"), ("trace", b"4bf92f3577b34da6")]
+
+
+def _ignore_report(error: object, what: object) -> None:
+    """An on_delivery callback of either client."""
+
+
+def _ignore_delivery(delivery: object) -> None:
+    """A callback of add_done_callback."""
+
+
+# Further arguments of `send` and `produce`; "text" makes the value text, "done" uses add_done_callback of our delivery.
+WAYS: Final[dict[str, dict[str, Any]]] = {
+    "key": {"key": b"customer"},
+    "partition": {"partition": 2},
+    "headers": {"headers": _HEADERS},
+    "text": {"key": "customer", "text": True},
+    "on_delivery": {"on_delivery": _ignore_report},
+    "add_done_callback": {"done": True},
+    "all of it": {"key": "customer", "text": True, "headers": _HEADERS, "on_delivery": _ignore_report},
+}
 
 
 class Sender(Protocol):
@@ -109,6 +136,25 @@ class _Send(_Penstock):
 
     def trip(self) -> None:
         self._producer.send(self._topic, self._value).result(PATIENCE_S)
+
+
+class _SendWay(_Penstock):
+    """One of `WAYS`."""
+
+    def __init__(self, address: str, topic: str, size: int, acks: str, way: str) -> None:
+        super().__init__(address, topic, size, acks)
+        self._arguments = dict(WAYS[way])
+        self._content: bytes | str = "v" * size if self._arguments.pop("text", False) else self._value
+        self._adds_callbacks = self._arguments.pop("done", False)
+
+    def send(self, count: int) -> None:
+        send, topic, content, arguments = self._producer.send, self._topic, self._content, self._arguments
+        if self._adds_callbacks:
+            for _ in range(count):
+                send(topic, content, **arguments).add_done_callback(_ignore_delivery)
+        else:
+            for _ in range(count):
+                send(topic, content, **arguments)
 
 
 class _SendMany(_Penstock):
@@ -171,6 +217,32 @@ class _Produce(_Confluent):
             while True:
                 try:
                     produce(topic, value)
+                    break
+                except BufferError:
+                    poll(0.01)
+            if not number & 1023:
+                poll(0)
+
+
+class _ProduceWay(_Confluent):
+    """One of `WAYS`; who adds a callback to our delivery gives one to `produce`."""
+
+    def __init__(self, address: str, topic: str, size: int, acks: str, way: str) -> None:
+        self._arguments = dict(WAYS[way])
+        is_text = self._arguments.pop("text", False)
+        if self._arguments.pop("done", False):
+            self._arguments["on_delivery"] = _ignore_report
+        self.settings = {**self.settings, "delivery.report.only.error": "on_delivery" not in self._arguments}  # type: ignore[misc]
+        super().__init__(address, topic, size, acks)
+        self._content: bytes | str = "v" * size if is_text else self._value
+
+    def send(self, count: int) -> None:
+        produce, poll, topic = self._producer.produce, self._producer.poll, self._topic
+        content, arguments = self._content, self._arguments
+        for number in range(count):
+            while True:
+                try:
+                    produce(topic, content, **arguments)
                     break
                 except BufferError:
                     poll(0.01)
@@ -303,6 +375,10 @@ FLOODS: Final[dict[str, Callable[[str, str, int, str], Sender]]] = {
     "aiokafka send": _Aiokafka,
     "kafka-python send": _KafkaPython,
 }
+WAY_FLOODS: Final[dict[str, Callable[[str, str, int, str], Sender]]] = {
+    **{f"confluent produce, {way}": partial(_ProduceWay, way=way) for way in WAYS},
+    **{f"penstock send, {way}": partial(_SendWay, way=way) for way in WAYS},
+}
 TRIPS: Final[dict[str, Callable[[str, str, int, str], Any]]] = {
     "confluent one": _ProduceOne,
     "penstock one": _Send,
@@ -328,11 +404,11 @@ def measure(
         say(f"{server.name}: sending records of {size} B, acks={acks}, round {number + 1} of {rounds}")
         for name in turned(names, number):
             topic = new_topic(server)
-            limit_s = seconds if name in FLOODS else min(seconds, _TRIPS_S)
+            limit_s = min(seconds, _TRIPS_S) if name in TRIPS else seconds
             outcome = in_a_process(
                 _MODULE, name, address=server.address, topic=topic, size=size, acks=acks, seconds=limit_s
             )
-            if name in FLOODS:
+            if name not in TRIPS:
                 require_all_arrived(server, topic, name, int(outcome["records"]) + 1)
             # Deleted at once, so that the machine does not write back to disk what nobody reads.
             server.topics.delete(topic)
@@ -354,6 +430,17 @@ def rows(title: str, size: int, outcomes: Outcomes) -> list[Row]:
         ):
             figures = outcomes.figures(contenders, field, factor)
             found.append(Row(f"{way} beside {other}, {size} B", unit, better, figures, PENSTOCK, CONFLUENT, aim, title))
+    for way in WAYS:
+        contenders = {PENSTOCK: f"penstock send, {way}", CONFLUENT: f"confluent produce, {way}"}
+        if contenders.keys() != outcomes.figures(contenders, "rate").keys():
+            continue
+        for unit, better, field, factor, aim in (
+            ("M records/s", Better.HIGHER, "rate", 1e-6, 1.0),
+            ("client CPU, µs/record", Better.LOWER, "cpu_us", 1.0, None),
+        ):
+            figures = outcomes.figures(contenders, field, factor)
+            work = f"send beside produce, {way}, {size} B"
+            found.append(Row(work, unit, better, figures, PENSTOCK, CONFLUENT, aim, title))
     for field, aim in (("p50_us", None), ("p99_us", 1.0)):
         figures = outcomes.figures({PENSTOCK: "penstock one", CONFLUENT: "confluent one"}, field)
         work = f"one acknowledged send, {size} B, {field.removesuffix('_us')}"
@@ -364,8 +451,9 @@ def rows(title: str, size: int, outcomes: Outcomes) -> list[Row]:
 def main(name: str, arguments: str) -> None:
     """One contender in this process."""
     given = json.loads(arguments)
-    contender = (FLOODS | TRIPS)[name](given["address"], given["topic"], given["size"], given["acks"])
-    if name in FLOODS:
+    contenders = FLOODS | WAY_FLOODS | TRIPS
+    contender = contenders[name](given["address"], given["topic"], given["size"], given["acks"])
+    if name not in TRIPS:
         outcome = send_for(given["seconds"], contender, Meter())
     else:
         outcome = latencies(contender.trip, given["seconds"])

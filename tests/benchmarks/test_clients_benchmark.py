@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from benchmarks.clients import consuming, producing
 from benchmarks.clients.consuming import CONTENDERS, clocked_long_enough, read_to_the_end
-from benchmarks.clients.producing import FLOODS, latencies, send_for
+from benchmarks.clients.producing import FLOODS, WAY_FLOODS, latencies, send_for
 from benchmarks.clients.rounds import (
     CHUNK,
     PARTITIONS,
@@ -185,6 +185,17 @@ def test_many_at_once_stand_beside_both_of_the_ways_of_confluent_kafka() -> None
     assert rates_of["send beside produce, 100 B"].figures["Penstock"].rounds == (1.0, 2.0, 9.0)
 
 
+def test_every_way_of_calling_that_was_measured_is_a_row_with_a_goal() -> None:
+    rates = dict.fromkeys([*FLOODS, *WAY_FLOODS, *producing.TRIPS], 1e6)
+    found = producing.rows("t", 100, _outcomes({**rates, "confluent produce, text": 2e6}))
+    rows = {row.work: row for row in found if row.unit == "M records/s"}
+    ways = [rows[f"send beside produce, {way}, 100 B"] for way in producing.WAYS]
+    assert [row.goal for row in ways] == [1.0] * 7
+    assert [row.ratio() for row in ways] == [0.5 if "text" in row.work else 1.0 for row in ways]
+    del rates["confluent produce, key"]
+    assert "send beside produce, key, 100 B" not in {row.work for row in producing.rows("t", 100, _outcomes(rates))}
+
+
 def test_everything_that_was_measured_of_reading_is_a_row() -> None:
     found = consuming.rows("t", 100, _outcomes(dict.fromkeys(CONTENDERS, 1e6)))
     assert {row.work for row in found} == {f"{way}, 100 B" for way in ("iterate", "poll", "to_arrow", "async for")}
@@ -225,8 +236,11 @@ def test_contenders_read_to_the_end_of_a_topic_having_fetched_nothing_before(ser
 
 @pytest.mark.parametrize(
     "names",
-    [["confluent produce_batch"], pytest.param([*FLOODS, *producing.TRIPS], marks=pytest.mark.long)],
-    ids=["one", "all"],
+    [
+        ["confluent produce_batch", "confluent produce, all of it", "penstock send, all of it"],
+        pytest.param([*FLOODS, *WAY_FLOODS, *producing.TRIPS], marks=pytest.mark.long),
+    ],
+    ids=["some", "all"],
 )
 def test_what_contenders_send_is_what_the_broker_has(server: Server, names: list[str]) -> None:
     outcomes = producing.measure(server, 100, "all", 1, 0.05, names, lambda _: None)
