@@ -6,7 +6,8 @@ that carries nothing and breaks when the process at its other end is gone.
 Rule: dead is who broke the connection and then refuses another one: its machine answers, and nobody listens there any
 more. Its registration is taken away, and with it what it held, without waiting for the end of its session. Silence
 proves nothing: a machine that does not answer, or a process that stands still, has the time of its session. Who is
-declared dead and is not learns it from the tree, and registers again; it is not declared dead once more for a while.
+declared dead and is not learns it from the tree, and registers again; it is not declared dead once more for a while. A
+process that was started since is another one, and is: who is killed twice in a row is noticed at once both times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.broker.membership import Membership
 from penstock.client.addresses import Address
@@ -29,6 +30,13 @@ _REFUSALS: Final = 2
 _BETWEEN_REFUSALS_S: Final = 0.02
 
 
+class _Declared(NamedTuple):
+    """When a broker was declared dead, and when it says that it was started: a registration anew keeps that."""
+
+    at_s: float
+    started_ms: int | None
+
+
 class Vigil:
     """Of one broker, from its joining on."""
 
@@ -39,7 +47,7 @@ class Vigil:
         self._address_of = address_of
         self._spared_s = 5 * session_timeout_ms / 1000
         self._watches: dict[int, tuple[int, asyncio.Task[None]]] = {}  # by broker: its epoch, the watch over it
-        self._declared_s: dict[int, float] = {}
+        self._declared: dict[int, _Declared] = {}
         self._cancel: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -93,11 +101,13 @@ class Vigil:
 
     async def _declare_dead(self, broker_id: int, epoch: int, address: Address, was_open: bool) -> None:
         now_s = asyncio.get_running_loop().time()
-        last_s = self._declared_s.get(broker_id)
-        if last_s is not None and now_s - last_s < self._spared_s:
+        registration = self._membership.image.brokers.get(broker_id)
+        started_ms = None if registration is None else registration.timestamp_ms
+        last = self._declared.get(broker_id)
+        if last is not None and now_s - last.at_s < self._spared_s and last.started_ms == started_ms:
             logger.info("broker %d refuses connections again; its session will tell", broker_id)
             return
-        self._declared_s[broker_id] = now_s
+        self._declared[broker_id] = _Declared(now_s, started_ms)
         how = "has closed its connections and refuses others" if was_open else "refuses connections"
         if broker_id in self._membership.image.leaving:
             logger.info("broker %d at %s %s: it has stopped", broker_id, address, how)
