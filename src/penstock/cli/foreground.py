@@ -10,8 +10,8 @@ what is wrong, and what to do.
 from __future__ import annotations
 
 import asyncio
-import gc
 import errno
+import gc
 import logging
 import os
 import resource
