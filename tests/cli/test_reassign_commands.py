@@ -119,7 +119,7 @@ def test_a_broker_that_is_away_keeps_what_it_has_until_that_is_said(shell: Shell
         (("views", "--brokers", "9"), 4, "Broker 9 is not there"),
         (("views", "--brokers", "a"), 2, "as 1,2,3"),
         (("views", "--without", "0,1,2"), 2, "No broker is left"),
-        (("views", "-r", "4"), 2, "4 replicas need as many brokers"),
+        (("views", "-r", "4"), 2, "replication factor 4 needs 4 brokers; 3 are available"),
         (("views", "-o", "/nowhere/plan.json"), 2, "/nowhere/plan.json: No such file"),
     ],
 )

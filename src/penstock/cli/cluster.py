@@ -317,7 +317,6 @@ _BY_CODE: Final = {
     "UNSUPPORTED_VERSION": "`penstock brokers versions` shows what the brokers serve; this needs a newer one",
     "REQUEST_TIMED_OUT": "The broker may be overloaded or hung; --request-timeout-ms gives it more time",
     "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows which offsets there are",
-    "INVALID_CONFIG": "`penstock configs describe --all` shows the settings and their values",
     "MESSAGE_TOO_LARGE": "Send less at once, compress, or raise max.message.bytes: "
     "penstock configs alter --topic TOPIC --set max.message.bytes=N",
     "NOT_ENOUGH_REPLICAS": "`penstock topics describe --under-min-isr` shows which brokers are missing; "

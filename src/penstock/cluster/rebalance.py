@@ -46,7 +46,8 @@ def plan_rebalance(
     largest = max((len(replicas) for replicas in assignments.values()), default=1)
     wanted = largest if replication_factor is None else replication_factor
     if not 1 <= wanted <= len(racks):
-        raise ValueError(f"{wanted} replicas need as many brokers, and there are {len(racks)}")
+        there = f"{len(racks)} {'is' if len(racks) == 1 else 'are'} available"
+        raise ValueError(f"replication factor {wanted} needs {wanted} brokers; {there}")
     planner = _Planner(assignments, racks)
     planner.drain(replication_factor)
     planner.resize(replication_factor)

@@ -228,7 +228,8 @@ def _check_factor(image: ClusterImage, factor: int) -> None:
     if factor < 1:
         raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
     if factor > len(image.brokers):
-        raise InvalidReplicationFactor(f"{factor} replicas need as many brokers, and {len(image.brokers)} are there")
+        there = f"{len(image.brokers)} {'is' if len(image.brokers) == 1 else 'are'} available"
+        raise InvalidReplicationFactor(f"replication factor {factor} needs {factor} brokers; {there}")
 
 
 def _racks(image: ClusterImage) -> dict[int, str | None]:
