@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from penstock.client.producer.stamps import Stamps
 from penstock.records.kernel import Callbacks
@@ -124,13 +125,14 @@ class Completion:
         pairs = iter(callbacks)
         topic, partition, base, stamps = self.topic, self.partition, self.base_offset, self.stamps
         is_stored = self.error is None and self._parts is None and base >= 0
+        stamp, first, end = (stamps, 0, sys.maxsize) if isinstance(stamps, int) else (-1, 0, 0)
         for argument, callback in zip(pairs, pairs, strict=True):
             try:
                 if type(argument) is int:
                     if is_stored:
-                        stamp = stamps if type(stamps) is int else stamps[argument]  # type: ignore[index]
-                        fields = (topic, partition, base + argument, stamp)
-                        callback(None, _new_metadata(RecordMetadata, fields))
+                        if not first <= argument < end:  # neighbours mostly share their timestamp
+                            stamp, first, end = cast(Stamps, stamps).run_at(argument)
+                        callback(None, _new_metadata(RecordMetadata, (topic, partition, base + argument, stamp)))
                     else:
                         callback(*self._report(argument))
                 elif argument is None:

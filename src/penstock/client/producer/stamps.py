@@ -6,6 +6,7 @@ of records.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,6 +16,9 @@ class Stamps(Protocol):
     """A timestamp for each record, in milliseconds."""
 
     def __getitem__(self, index: int, /) -> int: ...
+
+    def run_at(self, index: int) -> tuple[int, int, int]:
+        """The timestamp of a record, and from which record on up to which, not including it, it is the same."""
 
 
 class RunStamps:
@@ -28,3 +32,8 @@ class RunStamps:
 
     def __getitem__(self, index: int, /) -> int:
         return self._times_ms[bisect_right(self._firsts, index) - 1]
+
+    def run_at(self, index: int) -> tuple[int, int, int]:
+        number = bisect_right(self._firsts, index)
+        end = self._firsts[number] if number < len(self._firsts) else sys.maxsize
+        return self._times_ms[number - 1], self._firsts[number - 1], end
