@@ -124,16 +124,16 @@ class _Produce:
         self, topic: str, partition: Partition, data: PartitionProduceData, outcome: PartitionProduceResponse
     ) -> bool:
         """Validate on another thread, and go on from there; whether that was begun."""
+        if not self._is_deferred:
+            self._is_deferred = True
+            if self._request.channel is not None:
+                self._request.channel.mute()
         work = partial(_prepared, data, self._request, partition.log.settings, self._budget, on_loop=False)
         try:
             self._broker.validators.run(work, partial(self._validated, topic, partition, outcome))
         except WorkersError as error:
             self.refuse(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records were not validated: {error}")
             return False
-        if not self._is_deferred:
-            self._is_deferred = True
-            if self._request.channel is not None:
-                self._request.channel.mute()
         return True
 
     def _validated(
