@@ -199,7 +199,7 @@ def sentence(text: str) -> str:
 
 _OPENING_WORDS: Final = frozenset(
     {
-        "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "either", "give", "group",
+        "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "data", "either", "give", "group",
         "groups", "install", "it", "its", "leave", "lower", "make", "name", "no", "none", "not", "nothing", "one",
         "only", "partition", "partitions", "put", "raise", "record", "records", "run", "see", "set", "several", "some",
         "start", "stop", "that", "the", "their", "there", "these", "this", "those", "topic", "topics", "use", "wait",
