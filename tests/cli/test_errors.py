@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -107,6 +108,10 @@ def test_other_errors_for_programs(shell: Shell, group: str) -> None:
 
 def test_failures_within_a_document_are_for_programs_too(shell: Shell, single: str) -> None:
     result = shell("topics", "delete", f"{single}x", f"{single}y", "--format", "json")
-    assert "exist_ok" not in result.output
-    lines = result.stderr.splitlines()
-    assert [line[0] for line in lines[:1]] == ["{"]
+    failed = json.loads(result.stdout)["failed"]
+    expected = {"code": "UNKNOWN_TOPIC_OR_PARTITION", "hint": f"Did you mean {single}?"}
+    for name in (f"{single}x", f"{single}y"):
+        assert failed[name] == {**expected, "message": f"There is no topic '{name}'."}
+    # The first error ends the command; this is the other one.
+    other = json.loads(result.stderr.splitlines()[0])
+    assert other == {**failed[f"{single}y"], "exitCode": 4}

@@ -199,11 +199,11 @@ def sentence(text: str) -> str:
 
 _OPENING_WORDS: Final = frozenset(
     {
-        "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "data", "either", "give", "group",
-        "groups", "install", "it", "its", "leave", "lower", "make", "name", "no", "none", "not", "nothing", "one",
-        "only", "partition", "partitions", "put", "raise", "record", "records", "run", "see", "set", "several", "some",
-        "start", "stop", "that", "the", "their", "there", "these", "this", "those", "topic", "topics", "use", "wait",
-        "write",
+        "a", "all", "an", "another", "bring", "broker", "brokers", "cannot", "choose", "data", "either", "give",
+        "group", "groups", "install", "it", "its", "leave", "lower", "make", "name", "no", "none", "not", "nothing",
+        "one", "only", "partition", "partitions", "put", "raise", "record", "records", "run", "say", "see", "set",
+        "several", "some", "start", "stop", "that", "the", "their", "there", "these", "this", "those", "topic",
+        "topics", "two", "use", "wait", "write",
     }
 )  # fmt: skip
 
