@@ -65,8 +65,8 @@ def choose(environment: MutableMapping[str, str]) -> None:
 
 
 def cure(context: SparkContext) -> None:
-    """Makes a local session that starts another Python start this one from now on."""
-    if is_local(context.master) and not is_ours(context.pythonExec, os.environ):
+    """Makes a local session that starts the `python3` of PATH start this Python from now on, if that is another one."""
+    if is_local(context.master) and context.pythonExec == _DEFAULT and not is_ours(_DEFAULT, os.environ):
         context.pythonExec = sys.executable
 
 

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.timeouts import PATIENCE_S
 
 from penstock.cli import doctor_machine
-from penstock.spark.interpreter import DRIVER_VARIABLE, VARIABLE, choose, is_ours, started_python
+from penstock.spark.interpreter import DRIVER_VARIABLE, VARIABLE, choose, cure, is_ours, started_python
 
 BOTH = {DRIVER_VARIABLE: sys.executable, VARIABLE: sys.executable}
 
@@ -71,6 +73,22 @@ def test_what_the_configuration_of_spark_says_stays(elsewhere: str, tmp_path: Pa
     assert chosen(elsewhere, SPARK_CONF_DIR=str(tmp_path)) == {DRIVER_VARIABLE: sys.executable}
     (tmp_path / "spark-defaults.conf").write_text("spark.pyspark.driver.python /opt/python\n")
     assert chosen(elsewhere, SPARK_CONF_DIR=str(tmp_path)) == {VARIABLE: sys.executable}
+
+
+@pytest.mark.parametrize(
+    ("master", "before", "after"),
+    [
+        ("local[2]", "python3", sys.executable), ("local[2]", "/opt/python", "/opt/python"),
+        ("spark://host:7077", "python3", "python3"),
+    ],
+)  # fmt: skip
+def test_a_session_that_runs_gets_this_python_if_it_is_local_and_the_user_named_none(
+    elsewhere: str, master: str, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", elsewhere)
+    context: Any = SimpleNamespace(master=master, pythonExec=before)
+    cure(context)
+    assert context.pythonExec == after
 
 
 def test_doctor_says_which_python_a_plain_session_starts(
