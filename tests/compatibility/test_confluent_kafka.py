@@ -46,7 +46,6 @@ from tests.compatibility.client_stories import (
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.records import scan
 from penstock.replication.partition import Partition
 from penstock.testing.embedded_broker import EmbeddedBroker
 
@@ -200,7 +199,7 @@ def test_a_producer_whose_first_batch_is_refused_for_a_moment_has_everything_onc
     append = Partition.append
 
     def append_later(partition: Partition, records: Any, now_ms: int, **more: Any) -> Any:
-        producer_id = scan(records).headers[0].producer_id
+        producer_id = records.found.headers[0].producer_id
         is_first = partition.topic == topic and producer_id >= 0 and producer_id not in refused
         enough = partition.min_insync_replicas
         if is_first:

@@ -236,7 +236,7 @@ def test_a_connections_batches_are_appended_in_the_order_of_sending(
     broker: Broker, client: WireClient, gate: Gate
 ) -> None:
     topic = make_topic(broker)
-    numbers = {"producer_id": 5, "producer_epoch": 0}
+    numbers: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
     sent = [large(**numbers, base_sequence=0), batch_of(b"small", **numbers, base_sequence=1)]
     sent += [large(**numbers, base_sequence=2), batch_of(b"last", **numbers, base_sequence=3)]
     for batch in sent:
