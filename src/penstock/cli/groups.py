@@ -181,7 +181,7 @@ def _document(group: GroupDescription) -> dict[str, object]:
 
 
 @groups.command(short_help="Move a group to other offsets.")
-@groups_named(required=True)
+@groups_named(required=True, only_one=True)
 @click.option(
     "-t", "--topic", "topics", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
     help="Which partitions to move.",

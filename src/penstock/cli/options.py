@@ -42,9 +42,9 @@ def topics_named(*, required: bool, partitions: bool = False) -> Callable[[_Comm
     return _named(metavar, ("-t", "--topic"), word, kind, topic_names, required=required)
 
 
-def groups_named(*, required: bool) -> Callable[[_Command], _Command]:
+def groups_named(*, required: bool, only_one: bool = False) -> Callable[[_Command], _Command]:
     """GROUP... as arguments or with --group, under the name `names`."""
-    metavar = "GROUP..." if required else "[GROUP]..."
+    metavar = "GROUP" if only_one else "GROUP..." if required else "[GROUP]..."
     return _named(metavar, ("-g", "--group"), "GROUP", None, group_names, required=required)
 
 
