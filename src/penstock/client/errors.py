@@ -33,6 +33,7 @@ class PenstockError(Exception):
 
     @property
     def message(self) -> str:
+        """What went wrong, without the hint."""
         return str(self.args[0])
 
     def __str__(self) -> str:

@@ -56,6 +56,7 @@ class EmbeddedBroker:
         self._thread = threading.Thread(target=self._run, name="penstock-broker", daemon=True)
 
     def start(self) -> EmbeddedBroker:
+        """Starts the broker and waits until it serves."""
         self._thread.start()
         if not self._started.wait(_START_TIMEOUT_S):
             raise TimeoutError("the broker did not start in time")
@@ -65,14 +66,17 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
+        """Where clients connect: host and port."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def port(self) -> int:
+        """The port that clients connect to."""
         return self.broker.advertised[0].port
 
     @property
     def http_port(self) -> int | None:
+        """The port of /metrics and /health; None if they are off."""
         return self.broker.http_port
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -101,6 +105,7 @@ class EmbeddedBroker:
         await self.broker.stop()
 
     def stop(self) -> None:
+        """Stops the broker; what is temporary is removed."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(_STOP_TIMEOUT_S)

@@ -128,6 +128,7 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, CreatedTopic | PenstockError]:
+        """Create several topics; each has a result or an error."""
         return self._run(
             self._admin.create_topics(topics, exist_ok=exist_ok, validate_only=validate_only, timeout_ms=timeout_ms)
         )
@@ -137,6 +138,7 @@ class Admin:
         self._run(self._admin.delete_topic(name, missing_ok=missing_ok, timeout_ms=timeout_ms))
 
     def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, PenstockError | None]:
+        """Delete several topics; each has a result or an error."""
         return self._run(self._admin.delete_topics(names, timeout_ms=timeout_ms))
 
     def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
@@ -144,6 +146,7 @@ class Admin:
         return self._run(self._admin.list_topics(include_internal=include_internal, timeout_ms=timeout_ms))
 
     def describe_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicDescription:
+        """The partitions of a topic, their leaders and replicas; raises UnknownTopic."""
         return self._run(self._admin.describe_topic(name, timeout_ms=timeout_ms))
 
     def describe_topics(
@@ -240,11 +243,13 @@ class Admin:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, PenstockError | None]:
+        """Change settings of several resources; each has a result or an error."""
         return self._run(self._admin.alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     # ------------------------------------------------------------------------------------------ cluster and offsets
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """The brokers, the controller and the id of the cluster."""
         return self._run(self._admin.describe_cluster(timeout_ms=timeout_ms))
 
     def describe_log_dirs(
@@ -252,6 +257,14 @@ class Admin:
     ) -> dict[int, tuple[LogDirectory, ...] | PenstockError]:
         """The data folders of these brokers, or of all, and what lies in them."""
         return self._run(self._admin.describe_log_dirs(broker_ids, timeout_ms=timeout_ms))
+
+    def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[tuple[str, int], str], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PenstockError | None]:
+        """Move replicas to other data folders of a broker, while they are used; `describe_log_dirs` tells how far they
+        are. Each partition has None, once its move has begun, or an error.
+        """
+        return self._run(self._admin.alter_replica_log_dirs(broker_id, paths, timeout_ms=timeout_ms))
 
     def list_offsets(
         self,
@@ -278,6 +291,7 @@ class Admin:
     def describe_groups(
         self, group_ids: Iterable[str], *, with_lag: bool = True, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription | PenstockError]:
+        """Several groups; each has a description or an error."""
         return self._run(self._admin.describe_groups(group_ids, with_lag=with_lag, timeout_ms=timeout_ms))
 
     def delete_group(self, group_id: str, *, timeout_ms: int | None = None) -> None:
@@ -287,6 +301,7 @@ class Admin:
     def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, PenstockError | None]:
+        """Delete several groups; each has a result or an error."""
         return self._run(self._admin.delete_groups(group_ids, timeout_ms=timeout_ms))
 
     def group_offsets(

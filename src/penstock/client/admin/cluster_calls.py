@@ -14,6 +14,11 @@ from penstock.client.connection import Connection
 from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import ConfigError, PenstockError, UnsupportedVersion, error_for
 from penstock.wire.api_keys import ApiKey
+from penstock.wire.schemas.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from penstock.wire.schemas.describe_cluster import DescribeClusterRequest
 from penstock.wire.schemas.describe_log_dirs import DescribeLogDirsRequest
 from penstock.wire.schemas.list_offsets import (
@@ -31,6 +36,8 @@ _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 class ClusterCalls(AdminCore):
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """The brokers, the controller and the id of the cluster."""
+
         async def ask(left_ms: int) -> ClusterDescription:
             connection = await self.cluster.to_any()
             if not connection.supports(ApiKey.DESCRIBE_CLUSTER, 0):
@@ -84,11 +91,58 @@ class ClusterCalls(AdminCore):
                     TopicPartition(topic.name, part.partition_index): part.partition_size
                     for topic in item.topics
                     for part in topic.partitions
+                    if not part.is_future_key
                 },
                 error_for(item.error_code, where=f"broker {broker_id} {item.log_dir}") if item.error_code else None,
+                {
+                    TopicPartition(topic.name, part.partition_index): part.offset_lag
+                    for topic in item.topics
+                    for part in topic.partitions
+                    if part.is_future_key
+                },
             )
             for item in answer.results
         )
+
+    async def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[tuple[str, int], str], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PenstockError | None]:
+        """Move replicas to other data folders of a broker, while they are used; `describe_log_dirs` tells how far they
+        are. Each partition has None, once its move has begun, or an error.
+        """
+        moves = {TopicPartition(*key): path for key, path in paths.items()}
+        return await self._tried(
+            f"moving replicas between the disks of broker {broker_id}",
+            timeout_ms,
+            lambda left_ms: self._alter_log_dirs(broker_id, moves, left_ms),
+        )
+
+    async def _alter_log_dirs(
+        self, broker_id: int, moves: Mapping[TopicPartition, str], left_ms: int
+    ) -> dict[TopicPartition, PenstockError | None]:
+        dirs: dict[str, dict[str, list[int]]] = {}
+        for key, path in moves.items():
+            dirs.setdefault(path, {}).setdefault(key.topic, []).append(key.partition)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path=path,
+                    topics=[AlterReplicaLogDirTopic(name=name, partitions=found) for name, found in topics.items()],
+                )
+                for path, topics in dirs.items()
+            ]
+        )
+        connection = await self.cluster.to(broker_id)
+        answer = await connection.request(ApiKey.ALTER_REPLICA_LOG_DIRS, request, timeout_ms=left_ms)
+        return {
+            TopicPartition(topic.topic_name, part.partition_index): error_for(
+                part.error_code, where=f"{topic.topic_name}-{part.partition_index} at broker {broker_id}"
+            )
+            if part.error_code
+            else None
+            for topic in answer.results
+            for part in topic.partitions
+        }
 
     async def list_offsets(
         self,

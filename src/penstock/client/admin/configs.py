@@ -118,6 +118,7 @@ class ConfigCalls(AdminCore):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, PenstockError | None]:
+        """Change settings of several resources; each has a result or an error."""
         answers: dict[ConfigResource, PenstockError | None] = {}
         for resource, values in changes.items():
             texts = {name: config_text(value) for name, value in values.items()}

@@ -61,6 +61,7 @@ class AdminCore:
         await self.cluster.start(timeout_ms=timeout_ms)
 
     async def close(self) -> None:
+        """Close all connections; again is harmless."""
         await self.cluster.close()
 
     async def __aenter__(self) -> Self:

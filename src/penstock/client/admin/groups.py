@@ -86,6 +86,7 @@ class GroupCalls(ClusterCalls):
     async def describe_groups(
         self, group_ids: Iterable[str], *, with_lag: bool = True, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription | PenstockError]:
+        """Several groups; each has a description or an error."""
         wanted = list(dict.fromkeys(group_ids))
 
         async def one(group_id: str) -> GroupDescription | PenstockError:
@@ -169,6 +170,7 @@ class GroupCalls(ClusterCalls):
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, PenstockError | None]:
+        """Delete several groups; each has a result or an error."""
         wanted = list(dict.fromkeys(group_ids))
 
         async def one(group_id: str) -> PenstockError | None:

@@ -90,10 +90,12 @@ class ConfigResource(msgspec.Struct, frozen=True):
 
     @classmethod
     def topic(cls, name: str) -> ConfigResource:
+        """A topic, by its name."""
         return cls("topic", name)
 
     @classmethod
     def broker(cls, broker_id: int | None = None) -> ConfigResource:
+        """A broker, by its id."""
         return cls("broker", "" if broker_id is None else str(broker_id))
 
     def __str__(self) -> str:
@@ -130,13 +132,17 @@ class ClusterDescription(msgspec.Struct, frozen=True):
 
 
 class LogDirectory(msgspec.Struct, frozen=True):
-    """A data folder of a broker; bytes are -1 where an old broker does not say."""
+    """A data folder of a broker; bytes are -1 where an old broker does not say.
+
+    `moving` are the replicas that move to it from another folder of the broker, and how many offsets they are behind.
+    """
 
     path: str
     total_bytes: int
     usable_bytes: int
     sizes: Mapping[TopicPartition, int]
     error: Exception | None = None
+    moving: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
 
 
 class OffsetResult(msgspec.Struct, frozen=True):

@@ -58,6 +58,7 @@ class TopicCalls(AdminCore):
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, CreatedTopic | PenstockError]:
+        """Create several topics; each has a result or an error."""
         specs = [TopicSpec(topic) if isinstance(topic, str) else topic for topic in topics]
         if not specs:
             return {}
@@ -86,6 +87,7 @@ class TopicCalls(AdminCore):
     async def delete_topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, PenstockError | None]:
+        """Delete several topics; each has a result or an error."""
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return {}
@@ -117,6 +119,7 @@ class TopicCalls(AdminCore):
         )
 
     async def describe_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicDescription:
+        """The partitions of a topic, their leaders and replicas; raises UnknownTopic."""
         return only(await self.describe_topics([name], timeout_ms=timeout_ms))
 
     async def describe_topics(

@@ -395,10 +395,12 @@ class AsyncConsumer(Generic[K, V]):
         await self._engine.set_paused(pairs(partitions), True)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
+        """Hand out records of these again."""
         self._check_started()
         await self._engine.set_paused(pairs(partitions), False)
 
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
         return frozenset(place.partition for place in self._engine.places.values() if place.paused)
 
     # Positions
@@ -463,12 +465,14 @@ class AsyncConsumer(Generic[K, V]):
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """The offset of the first record that exists in each partition; asks the brokers."""
         self._check_started()
         return await self._engine.beginnings(pairs(partitions), self._within(timeout_ms, timeout))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """The offset after the last record that may be read in each partition; asks the brokers."""
         self._check_started()
         return await self._engine.ends(pairs(partitions), self._within(timeout_ms, timeout))
 

@@ -37,6 +37,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to commit when the whole batch is done."""
         return {
             piece.chunk.place.partition: OffsetAndMetadata(piece.until_offset, piece.header.leader_epoch, "")
             for piece in self._slices
@@ -53,6 +54,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         return self._records
 
     def by_partition(self) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
+        """Its records, decoded, by partition."""
         grouped: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
         for record in self.records:
             grouped.setdefault(TopicPartition(record.topic, record.partition), []).append(record)

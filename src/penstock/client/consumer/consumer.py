@@ -393,9 +393,11 @@ class Consumer(Generic[K, V]):
         self._run(self._engine.set_paused(pairs(partitions), True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
+        """Hand out records of these again."""
         self._run(self._engine.set_paused(pairs(partitions), False))
 
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
         return frozenset(place.partition for place in self._engine.places.values() if place.paused)
 
     # Positions
@@ -458,11 +460,13 @@ class Consumer(Generic[K, V]):
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """The offset of the first record that exists in each partition; asks the brokers."""
         return self._run(self._engine.beginnings(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
+        """The offset after the last record that may be read in each partition; asks the brokers."""
         return self._run(self._engine.ends(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def offsets_for_times(

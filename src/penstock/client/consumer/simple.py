@@ -284,6 +284,7 @@ class SimpleConsumer(Generic[K, V]):
         return list(answer.old_style_offsets)
 
     def close(self, timeout: float = 10.0) -> None:
+        """Release everything; again is harmless."""
         if self._closed:
             return
         self._closed = True

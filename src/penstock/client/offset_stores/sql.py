@@ -171,12 +171,14 @@ class SqlOffsetStore:
     # --- as a consumer's offset store: on connections of its own
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        """What the group has committed; partitions for which there is nothing are left out."""
         wanted = list(partitions)
         return await asyncio.to_thread(self._own, lambda connection: self.load_in(connection, group, wanted), True)
 
     async def save(
         self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
     ) -> None:
+        """Store the offsets of a group, all or none."""
         given = dict(offsets)
         await asyncio.to_thread(
             self._own, lambda connection: self.save_in(connection, group, given, rewind=True), False

@@ -33,15 +33,18 @@ class ZooKeeperOffsetStore:
         self._lock = threading.Lock()
 
     async def load(self, group: str, partitions: Iterable[P]) -> dict[P, OffsetAndMetadata]:
+        """What the group has committed; partitions for which there is nothing are left out."""
         wanted = list(partitions)
         return await asyncio.to_thread(self._load, group, wanted)
 
     async def save(
         self, group: str, offsets: Mapping[P, OffsetAndMetadata], membership: Membership = NO_MEMBER
     ) -> None:
+        """Store the offsets of a group, each partition by itself."""
         await asyncio.to_thread(self._save, group, dict(offsets))
 
     async def close(self) -> None:
+        """Close the connection to ZooKeeper; again is harmless."""
         await asyncio.to_thread(self._close)
 
     def _load(self, group: str, partitions: list[P]) -> dict[P, OffsetAndMetadata]:

@@ -30,6 +30,7 @@ class Delivery(Ticket):
         return self._completion.is_done
 
     def running(self) -> bool:
+        """Whether it is not known yet what became of the record."""
         return not self._completion.is_done
 
     def cancel(self) -> bool:
@@ -37,6 +38,7 @@ class Delivery(Ticket):
         return False
 
     def cancelled(self) -> bool:
+        """False: see `cancel`."""
         return False
 
     def result(self, timeout: float | None = None) -> RecordMetadata:

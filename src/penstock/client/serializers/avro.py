@@ -94,6 +94,7 @@ class Avro(Generic[T]):
             raise ConfigError(f"Avro: not a schema: {error}", hint="See the Avro specification for its form") from error
 
     def encode(self, topic: str, value: T | None) -> bytes | None:
+        """A value as Avro; raises SerializationError."""
         if value is None:
             return None
         if self._schema is None:
@@ -114,6 +115,7 @@ class Avro(Generic[T]):
         return output.getvalue()
 
     def decode(self, topic: str, data: bytes) -> T:
+        """The value; raises DeserializationError."""
         source = io.BytesIO(data)
         writer_schema = self._schema if not self._is_framed else self._writer_schema(topic, data, source)
         reader_schema = None if self._reader_schema is writer_schema else self._reader_schema

@@ -58,6 +58,7 @@ class Json(Generic[T]):
             raise ConfigError(f"{self} cannot be: {error}", hint="Use a type that msgspec can decode") from error
 
     def encode(self, topic: str, value: T | None) -> bytes | None:
+        """A value as JSON; raises SerializationError."""
         if value is None:
             return None
         if self._record is not None and not isinstance(value, self._record):
@@ -68,6 +69,7 @@ class Json(Generic[T]):
             raise not_encodable(str(self), topic, value, error) from error
 
     def decode(self, topic: str, data: bytes) -> T:
+        """The value; raises DeserializationError."""
         try:
             decoded: T = self._decoder.decode(data)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:

@@ -15,6 +15,7 @@ class Bytes:
     """Bytes as they are; takes whatever has a buffer."""
 
     def encode(self, topic: str, value: bytes | bytearray | memoryview | None) -> bytes | None:
+        """The bytes of a value; raises SerializationError."""
         if value is None or type(value) is bytes:
             return value
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -22,6 +23,7 @@ class Bytes:
         raise not_encodable("Bytes", topic, value, "it is not bytes", "Encode it first, or use Text() or Json()")
 
     def decode(self, topic: str, data: bytes) -> bytes:
+        """The same bytes."""
         return data
 
     def __repr__(self) -> str:
@@ -39,6 +41,7 @@ class Text:
         self.encoding = encoding
 
     def encode(self, topic: str, value: str | None) -> bytes | None:
+        """The bytes of a text; raises SerializationError."""
         if value is None:
             return None
         if not isinstance(value, str):
@@ -49,6 +52,7 @@ class Text:
             raise not_encodable("Text", topic, value, error) from error
 
     def decode(self, topic: str, data: bytes) -> str:
+        """The text; raises DeserializationError."""
         try:
             return str(data, self.encoding)
         except UnicodeError as error:

@@ -34,6 +34,7 @@ class Protobuf(Generic[M]):
         self._decode_error: type[Exception] = library.DecodeError
 
     def encode(self, topic: str, value: M | None) -> bytes | None:
+        """A message as bytes; raises SerializationError."""
         if value is None:
             return None
         if not isinstance(value, self.message_class):
@@ -44,6 +45,7 @@ class Protobuf(Generic[M]):
             raise not_encodable(str(self), topic, value, error) from error
 
     def decode(self, topic: str, data: bytes) -> M:
+        """The message; raises DeserializationError."""
         try:
             decoded: M = self._class.FromString(data)
         except self._decode_error as error:
