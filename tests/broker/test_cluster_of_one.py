@@ -10,9 +10,9 @@ from tests.broker.group_client import committed, find_coordinator
 from tests.broker.wire_client import WireClient, batch_of, call, make_topic, values_in
 from tests.timeouts import until
 
-from penstock import Admin, ConfigResource, TopicSpec
+from penstock import Admin, ConfigResource, TopicPartition, TopicSpec
 from penstock.broker.broker import Broker
-from penstock.client.errors import InvalidSetting
+from penstock.client.errors import InvalidSetting, UnknownTopic
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
@@ -206,6 +206,17 @@ def test_a_replica_moves_to_another_disk_while_it_is_written_and_read(tmp_path: 
         while len(found) < written:
             found += values_in(client.fetch("views", len(found)).records)
         assert [int((value or b"").split(b"\0")[0]) for value in found] == list(range(written))
+        with Admin(embedded.address) as admin:
+            back = {("views", 0): str(tmp_path / here), ("views", 9): str(tmp_path / here)}
+            outcomes = admin.alter_replica_log_dirs(0, back)
+            assert outcomes[TopicPartition("views", 0)] is None
+            assert isinstance(outcomes[TopicPartition("views", 9)], UnknownTopic)
+            until(lambda: (0, False) in dirs_of(client, "views").get(here, []), "it is back")
+            directories = admin.describe_log_dirs()[0]
+            assert isinstance(directories, tuple)
+            assert [each.moving for each in directories] == [{}, {}]
+            assert admin.alter_replica_log_dirs(0, {("views", 0): str(tmp_path / there)}) == {("views", 0): None}
+            until(lambda: (0, False) in dirs_of(client, "views").get(there, []), "it has moved again")
     with EmbeddedBroker(settings=settings) as embedded, WireClient(embedded.port) as client:
         assert (0, False) in dirs_of(client, "views")[there]
         assert values_in(client.fetch("views", written - 1).records)[-1] is not None
