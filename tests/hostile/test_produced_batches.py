@@ -25,7 +25,7 @@ from tests.records.record_bytes import payload_of, record_of, varint
 from penstock.broker.broker import Broker
 from penstock.log import validation
 from penstock.log.partition_log import PartitionLog
-from penstock.records import HEADER_SIZE, Codec, encode_batch
+from penstock.records import HEADER_SIZE, Codec, encode_batch, scan
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -33,7 +33,6 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.init_producer_id import InitProducerIdRequest
-from penstock.wire.schemas.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 THREE = payload_of([(BEGIN_MS, b"k", b"value", ())] * 3)
 
@@ -155,11 +154,10 @@ def test_a_time_that_only_the_header_claims_does_not_count(broker: Broker, clien
     batch = bytearray(HEADER_SIZE) + THREE
     write_header(batch, 0, -1, 0, 2, BEGIN_MS, BEGIN_MS + 10**9, -1, -1, -1, 3)
     assert client.produce(topic, batch).error_code == ErrorCode.NONE
-    partition = ListOffsetsPartition(partition_index=0, timestamp=BEGIN_MS + 1)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
-    answer = client.ask(ApiKey.LIST_OFFSETS, request, 5)
-    assert answer.topics[0].partitions[0].offset == -1
-    assert values_in(client.fetch(topic).records) == [b"value"] * 3, "its checksum is right again"
+    data: Any = client.fetch(topic).records
+    assert [header.max_timestamp for header in scan(bytes(data)).headers] == [BEGIN_MS]
+    assert values_in(data) == [b"value"] * 3, "its checksum is right again"
+    assert log_of(broker, topic).active.max_timestamp == BEGIN_MS, "by which retention goes"
 
 
 def test_no_transaction_is_opened_that_nobody_could_end(broker: Broker, client: WireClient) -> None:

@@ -149,7 +149,7 @@ def test_whatever_passes_can_be_read_by_every_consumer(
     payload = bytes(mutate(payload_of(items), changes)) + tail
     for data, count in ((payload_of(items), len(items)), (payload, len(items)), (record_of(tail), 1)):
         try:
-            found = faults(twin, data, count)  # type: ignore[arg-type]
+            found = faults(twin, data, count)
         except CorruptBatch:
             continue
         if found:
