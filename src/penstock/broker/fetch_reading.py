@@ -93,22 +93,31 @@ def reader_of(broker: Broker, request: Request) -> Reader:
     return _Consumer(broker, request) if replica_id < 0 else _Follower(broker, request, replica_id, replica_epoch)
 
 
-def read_all(broker: Broker, context: FetchContext, reader: Reader) -> Generator[None, None, Read]:
-    """One pass, with a yield after every `SLICE` partitions."""
-    read = Read(min(reader.message.max_bytes, broker.settings.fetch_max_bytes))
-    if reader.version < FIRST_VERSION_WITH_ZSTD:
-        read.left = min(read.left, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
-    pending = context.pending()
-    if len(pending) <= SLICE:
-        _read_into(read, broker, context, reader, pending)
-        return read
-    for begin in range(0, len(pending), SLICE):
-        if begin:
-            yield
-            if context.is_overtaken:
-                break  # what is found from here on would be of another request
-        _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+def read_narrow(broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[Asked]) -> Read:
+    """One pass over what is pending, all at once."""
+    most = min(reader.message.max_bytes, broker.settings.fetch_max_bytes)
+    read = Read(most if reader.version >= FIRST_VERSION_WITH_ZSTD else _max_bytes(reader, most))
+    _read_into(read, broker, context, reader, pending)
     return read
+
+
+def read_wide(
+    broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[Asked]
+) -> Generator[None, None, Read]:
+    """One pass over what is pending, with a yield after every `SLICE` partitions."""
+    read = Read(_max_bytes(reader, min(reader.message.max_bytes, broker.settings.fetch_max_bytes)))
+    for begin in range(0, len(pending), SLICE):
+        if context.is_overtaken:
+            break  # what is found from here on would be of another request
+        _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+        yield
+    return read
+
+
+def _max_bytes(reader: Reader, most: int) -> int:
+    if reader.version >= FIRST_VERSION_WITH_ZSTD:
+        return most
+    return min(most, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
 
 
 def _read_into(read: Read, broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[Asked]) -> None:

@@ -390,7 +390,11 @@ class _Incremental(FetchContext):
 def _by_topic(results: Iterable[tuple[str, PartitionData]]) -> list[FetchableTopicResponse]:
     """Each topic once, in order of first appearance."""
     topics: dict[str, FetchableTopicResponse] = {}
-    _add_by_topic(topics, results)
+    for name, data in results:
+        topic = topics.get(name)
+        if topic is None:
+            topics[name] = topic = FetchableTopicResponse(topic=name)
+        topic.partitions.append(data)
     return list(topics.values())
 
 

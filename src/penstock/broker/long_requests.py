@@ -42,7 +42,8 @@ MAX_FETCH_ELEMENTS: Final = 50_000
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 PART_ELEMENTS: Final = 500
-_SPLIT_BYTES: Final = 1024
+SPLIT_BYTES: Final = 1024
+"""Requests of fewer bytes are never split."""
 
 
 class ChannelClosed(Exception):
@@ -169,7 +170,7 @@ class Parts(NamedTuple):
 
 def split(api_key: int, version: int, message: Message, size: int) -> Parts | None:
     """The parts of a request of `size` bytes; None if it is short enough to be handled as it is."""
-    if size < _SPLIT_BYTES or (api_key == ApiKey.PRODUCE and size < LONG_BYTES):
+    if size < SPLIT_BYTES or (api_key == ApiKey.PRODUCE and size < LONG_BYTES):
         return None
     if api_key == ApiKey.OFFSET_FETCH:
         by = _OFFSETS_OF_GROUPS if version >= _SEVERAL_GROUPS else _OFFSETS_OF_ONE_GROUP

@@ -20,6 +20,7 @@ from penstock.broker.long_requests import (
     LONG_BYTES,
     MAX_ELEMENTS,
     MAX_FETCH_ELEMENTS,
+    SPLIT_BYTES,
     ChannelClosed,
     serve_parts,
     split,
@@ -40,9 +41,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHILE_JOINING = frozenset({ApiKey.API_VERSIONS, ApiKey.PUSH_IMAGE})
-# Answers that are never long, unless their request was.
-_SHORT: Final = frozenset(
-    {
+# By key, whether answers are never long, unless their request was. Numbers, since members of an enum hash slowly.
+_FETCH: Final = int(ApiKey.FETCH)
+_FEW_KEYS: Final = 64
+_IS_SHORT: Final = [
+    key
+    in (
         ApiKey.PRODUCE,
         ApiKey.API_VERSIONS,
         ApiKey.HEARTBEAT,
@@ -50,8 +54,9 @@ _SHORT: Final = frozenset(
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_COMMIT,
         ApiKey.SYNC_GROUP,
-    }
-)
+    )
+    for key in range(_FEW_KEYS)
+]
 _NARROW_PARTITIONS: Final = 500
 _COPIED_BYTES: Final = 4096
 
@@ -132,7 +137,7 @@ class Router:
         if size <= LONG_BYTES:
             message, _ = codec.decode(frame, position)
         else:
-            slices = codec.decode_slices(frame, position, MAX_FETCH_ELEMENTS if key == ApiKey.FETCH else MAX_ELEMENTS)
+            slices = codec.decode_slices(frame, position, MAX_FETCH_ELEMENTS if key == _FETCH else MAX_ELEMENTS)
             try:
                 next(slices)
             except StopIteration as end:
@@ -144,7 +149,7 @@ class Router:
         request = Request(
             key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state, size
         )
-        parts = split(key, version, message, size)
+        parts = split(key, version, message, size) if size >= SPLIT_BYTES else None
         if parts is None:
             served.handle(broker, request, answer)
         else:
@@ -168,7 +173,7 @@ class Router:
         request = Request(
             key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), channel, size
         )
-        parts = split(key, version, message, size)
+        parts = split(key, version, message, size) if size >= SPLIT_BYTES else None
         if parts is None:
             served.handle(broker, request, answer)
         else:
@@ -217,7 +222,9 @@ class _Answer:
             self._let_go([message.body if len(message.body) < _COPIED_BYTES else memoryview(message.body)])
         else:
             try:
-                if not self.is_long and (key in _SHORT or (key == ApiKey.FETCH and _is_narrow(message))):
+                if not self.is_long and (
+                    (key < _FEW_KEYS and _IS_SHORT[key]) or (key == _FETCH and _is_narrow(message))
+                ):
                     _send(self._reply, key, self._version, self._correlation_id, message)
                 elif not self._send_in_slices(message):
                     return

@@ -123,14 +123,16 @@ def encode_request(
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Chunk]:
     """A whole response, its length prefix included, as chunks to be sent one after the other."""
-    return lead_response(api_key, version, correlation_id, response_codec(api_key, version).encode_chunks(message))
+    chunks = response_codec(api_key, version).encode_chunks(message)
+    if _is_flexible(api_key, version):
+        return _led_by(_packed(_FLEXIBLE_RESPONSE, _sized(chunks, 5), correlation_id), chunks)
+    return _led_by(_packed(_RESPONSE, _sized(chunks, 4), correlation_id), chunks)
 
 
 def lead_response(api_key: int, version: int, correlation_id: int, chunks: list[Chunk]) -> list[Chunk]:
     """A whole response, from the chunks of its body; the list becomes part of the result."""
-    if _is_flexible(api_key, version):
-        return _led_by(_packed(_FLEXIBLE_RESPONSE, _sized(chunks, 5), correlation_id), chunks)
-    return _led_by(_packed(_RESPONSE, _sized(chunks, 4), correlation_id), chunks)
+    layout = _FLEXIBLE_RESPONSE if _is_flexible(api_key, version) else _RESPONSE
+    return _led_by(_packed(layout, _sized(chunks, layout.size - 4), correlation_id), chunks)
 
 
 def chunk_size(chunk: Chunk) -> int:

@@ -19,7 +19,8 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_conversion import FIRST_VERSION_WITH_BATCHES
-from penstock.broker.fetch_reading import Read, Reader, read_all, reader_of
+from penstock.broker.fetch_reading import Read, Reader, read_narrow, read_wide, reader_of
+from penstock.broker.fetch_session_cache import Asked
 from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.request import Answer, Request
 from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes
@@ -53,51 +54,68 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         broker.count_error(request.api_key, context.error)
         answer(context.answer([]))
         return
-    _in_slices(broker, request, _first_pass(broker, context, request, reader, answer))
-
-
-def _in_slices(broker: Broker, request: Request, work: Generator[None, None, None]) -> None:
-    """Do it at once, or, if it is a fetch of very many partitions, in slices."""
-    try:
-        next(work)
-    except StopIteration:
+    pending = context.pending()
+    if len(pending) > SLICE:
+        _in_slices(broker, request, _wide_pass(broker, context, request, reader, pending, answer, may_wait=True))
         return
-
-    async def rest() -> None:
-        await broker.long_work.pause(request.channel)
-        await broker.long_work.through(work, request.channel)
-
-    broker.long_work.start(request.channel, request.size, rest())
-
-
-def _first_pass(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, answer: Answer
-) -> Generator[None, None, None]:
-    message: FetchRequest = request.message
-    read = yield from read_all(broker, context, reader)
-    if read.size >= message.min_bytes or read.is_urgent or message.max_wait_ms <= 0 or context.is_empty:
-        yield from _finish(broker, context, request, reader, read, answer)
+    read = read_narrow(broker, context, reader, pending)
+    if read.size >= message.min_bytes or _is_enough(read, message, context):
+        _finish(broker, context, request, reader, read, answer)
     else:
         _Waiter(broker, context, request, reader, answer, read).wait()
 
 
-def _last_pass(broker: Broker, context: FetchContext, request: Request, answer: Answer) -> Generator[None, None, None]:
-    reader = reader_of(broker, request)  # of this moment: that a follower asks counts from now
-    read = yield from read_all(broker, context, reader)
-    yield from _finish(broker, context, request, reader, read, answer)
+def _is_enough(read: Read, message: FetchRequest, context: FetchContext) -> bool:
+    return read.size >= message.min_bytes or read.is_urgent or message.max_wait_ms <= 0 or context.is_empty
 
 
 def _finish(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
-) -> Generator[None, None, None]:
+) -> None:
     if request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = _convert_and_finish(broker, context, request, reader, read, answer)
+        work = _convert_and_tell(broker, context, request, reader, read, answer)
         broker.long_work.start(request.channel, read.size, work)
         return
-    yield from _tell(broker, context, request, reader, read, answer)
+    if not reader.is_follower:
+        _count(broker, read.rows)
+    response = context.answer(read.rows)
+    if read.is_urgent or response.error_code or context.topic_ids is not None:
+        for _ in _complete(broker, context, request, read, response):
+            pass
+    answer(response)
 
 
-async def _convert_and_finish(
+# --- fetches of very many partitions, and of readers whose records are converted
+
+
+def _in_slices(broker: Broker, request: Request, work: Generator[None, None, None]) -> None:
+    async def slices() -> None:
+        await broker.long_work.through(work, request.channel)
+
+    broker.long_work.start(request.channel, request.size, slices())
+
+
+def _wide_pass(
+    broker: Broker,
+    context: FetchContext,
+    request: Request,
+    reader: Reader,
+    pending: Sequence[Asked],
+    answer: Answer,
+    *,
+    may_wait: bool,
+) -> Generator[None, None, None]:
+    read = yield from read_wide(broker, context, reader, pending)
+    if may_wait and not _is_enough(read, request.message, context):
+        _Waiter(broker, context, request, reader, answer, read).wait()
+    elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
+        work = _convert_and_tell(broker, context, request, reader, read, answer)
+        broker.long_work.start(request.channel, read.size, work)
+    else:
+        yield from _tell(broker, context, request, reader, read, answer)
+
+
+async def _convert_and_tell(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
 ) -> None:
     offsets = {(topic, wanted.partition): wanted.fetch_offset for topic, wanted in context.partitions}
@@ -109,16 +127,18 @@ async def _convert_and_finish(
 def _tell(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
 ) -> Generator[None, None, None]:
-    if len(read.rows) <= SLICE:
+    for begin in range(0, len(read.rows), SLICE):
         if not reader.is_follower:
-            _count(broker, read.rows)
-        response = context.answer(read.rows)
-    else:
-        for begin in range(0, len(read.rows), SLICE):
-            yield
-            if not reader.is_follower:
-                _count(broker, read.rows[begin : begin + SLICE])
-        response = yield from context.answer_slices(read.rows)
+            _count(broker, read.rows[begin : begin + SLICE])
+        yield
+    response = yield from context.answer_slices(read.rows)
+    yield from _complete(broker, context, request, read, response)
+    answer(response)
+
+
+def _complete(
+    broker: Broker, context: FetchContext, request: Request, read: Read, response: FetchResponse
+) -> Generator[None, None, None]:
     if response.error_code:
         broker.count_error(ApiKey.FETCH, response.error_code)
     ids = context.topic_ids
@@ -127,7 +147,6 @@ def _tell(
             topic.topic_id = ids.of(topic.topic)
     if read.is_urgent and request.version >= _TELLS_LEADERS:
         yield from _tell_leaders(broker, response)
-    answer(response)
 
 
 def _count(broker: Broker, rows: Sequence[tuple[str, PartitionData]]) -> None:
@@ -258,8 +277,12 @@ class _Waiter:
         self._give_up()
         if self._request.departure is not None:
             self._request.departure.unwatch(self._give_up)
-        _in_slices(
-            self._broker,
-            self._request,
-            _last_pass(self._broker, self._context, self._request, self._answer),
-        )
+        broker, context, request = self._broker, self._context, self._request
+        reader = reader_of(broker, request)  # of this moment: that a follower asks counts from now
+        pending = context.pending()
+        if len(pending) > SLICE:
+            work = _wide_pass(broker, context, request, reader, pending, self._answer, may_wait=False)
+            _in_slices(broker, request, work)
+        else:
+            read = read_narrow(broker, context, reader, pending)
+            _finish(broker, context, request, reader, read, self._answer)
