@@ -25,7 +25,8 @@ from tests.records.record_bytes import payload_of, record_of, varint
 from penstock.broker.broker import Broker
 from penstock.log import validation
 from penstock.log.partition_log import PartitionLog
-from penstock.records import HEADER_SIZE, Codec, encode_batch, scan
+from penstock.log.settings import LogSettings
+from penstock.records import HEADER_SIZE, Codec, TooLarge, encode_batch, scan
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -269,6 +270,24 @@ def test_what_a_request_may_decompress_to_is_bounded_in_all(
     answer = client.ask(ApiKey.PRODUCE, produce_request(records), 9)
     codes = [part.error_code for each in answer.responses for part in each.partition_responses]
     assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.MESSAGE_TOO_LARGE] * 97
+
+
+def test_what_was_decompressed_in_vain_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a request of batches that are each a little too large would cost as much as it has batches."""
+    taken: list[int] = []
+
+    def counted(batches: Any, header: Any, limit: int) -> Any:
+        taken.append(limit)
+        return payload_in(batches, header, limit)
+
+    payload_in = validation.payload_of
+    monkeypatch.setattr(validation, "payload_of", counted)
+    budget = validation.Budget()
+    budget.decompressed_bytes = LARGE // 2
+    for _ in range(10):
+        with pytest.raises(TooLarge):
+            validation.validate(LogSettings(), large(), BEGIN_MS, budget)
+    assert sum(taken) == LARGE // 2
 
 
 def test_many_small_batches_of_a_request_do_not_add_up_on_the_loop(

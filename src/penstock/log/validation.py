@@ -180,7 +180,9 @@ def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: boo
         payload = payload_of(batches, header, limit)
     except TooLarge:
         if limit < budget.decompressed_bytes:
+            budget.loop_plain_bytes -= limit
             raise LongValidation from None
+        budget.decompressed_bytes = 0  # it is used up: the work was done all the same
         raise
     except CorruptBatch as error:
         # The checksum was right: to send it again would not help, and CorruptBatch says that it would.
