@@ -32,7 +32,8 @@ class Latency:
     def add(self, took_ms: float) -> None:
         self.count += 1
         self.total_ms += took_ms
-        self.most_ms = max(self.most_ms, took_ms)
+        if took_ms > self.most_ms:
+            self.most_ms = took_ms
 
     @property
     def mean_ms(self) -> float:

@@ -60,16 +60,15 @@ class Counters:
         self.requests_sent = 0
         self.latency = Latency()
 
-    def ended(self, batch: ProducerBatch, now_ms: float) -> None:
-        """Acknowledged, or failed."""
-        if batch.error is not None:
-            self.records_failed += batch.count
-            self.batches_failed += 1
-        elif not batch.is_divided:  # else its parts are counted
-            self.records_sent += batch.count
-            self.batches_sent += 1
-            self.bytes_sent += batch.size
-            self.latency.add(now_ms - batch.created_ms)
+    def acknowledged(self, batch: ProducerBatch, now_ms: float) -> None:
+        self.records_sent += batch.count
+        self.batches_sent += 1
+        self.bytes_sent += batch.size
+        self.latency.add(now_ms - batch.created_ms)
+
+    def failed(self, batch: ProducerBatch) -> None:
+        self.records_failed += batch.count
+        self.batches_failed += 1
 
 
 class TopicQueues:

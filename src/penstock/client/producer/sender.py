@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -357,9 +357,10 @@ class Sender:
         if answer is None or not is_plain or response.throttle_time_ms > 0 or self._is_ended:
             return False
         with self._lock:
-            end, _ = self._settlement.settle(batch, answer, self._clock.monotonic_ms())
+            now_ms = self._clock.monotonic_ms()
+            end, _ = self._settlement.settle(batch, answer, now_ms)
         if end is not None:
-            self._end([(batch, end)])
+            self._end([(batch, end)], now_ms)
         if not self._accumulator.has_nothing_due:
             self.wake()
         return True
@@ -400,12 +401,12 @@ class Sender:
                 self._cluster.learnt_leader(topic, partition, told.leader, told.leader_epoch)
         if must_refresh:
             self._cluster.refresh_soon()
-        self._end(ended)
+        self._end(ended, now_ms)
         self.run()
 
     # --- the end of a batch
 
-    def _end(self, ended: list[tuple[ProducerBatch, Acknowledged | Exception]]) -> None:
+    def _end(self, ended: Sequence[tuple[ProducerBatch, Acknowledged | Exception]], now_ms: float = 0.0) -> None:
         """Tells everybody, the interceptors last, and gives the memory back; without the lock."""
         if not ended:
             return
@@ -414,10 +415,13 @@ class Sender:
                 batch.fail(end)
             else:
                 batch.acknowledge(end.base_offset, end.stamps)
-        now_ms = self._clock.monotonic_ms()
+        counters = self._accumulator.counters
         with self._lock:
-            for batch, _ in ended:
-                self._accumulator.counters.ended(batch, now_ms)
+            for batch, end in ended:
+                if isinstance(end, Exception):
+                    counters.failed(batch)
+                else:
+                    counters.acknowledged(batch, now_ms)
                 self._accumulator.finished(batch)
         self._on_freed()
         if self._interceptors.sees_batches:
