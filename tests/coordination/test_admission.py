@@ -147,6 +147,12 @@ def test_a_member_that_brings_too_much_is_rejected() -> None:
     assert story.joined(story.join(offers=heavy(5_000))).error_code == ErrorCode.NONE
 
 
+def test_very_many_protocols_without_metadata_are_too_much_as_well() -> None:
+    story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_member_bytes=10_000))
+    offers = [JoinGroupRequestProtocol(name=f"{number}", metadata=b"") for number in range(100)]
+    assert story.replies[story.join(offers=offers)].error_code == ErrorCode.INVALID_REQUEST
+
+
 def test_members_of_all_groups_share_one_bound_and_give_it_back_when_they_go() -> None:
     story = Story(GroupSettings(initial_rebalance_delay_ms=0, max_members_bytes=25_000))
     memory = story.shard._groups._memory

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from struct import pack
+from typing import Any
 
 import pytest
 from tests.broker.wire_client import Disconnected, WireClient, call, fetch_request, make_topic, request_bytes
@@ -264,6 +267,22 @@ def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
     until(lambda: call(broker, lambda: broker.long_work._active) == 0, "its work has ended")
     assert broker.long_work.slices - before == 1
     is_answered(embedded)
+
+
+def test_nothing_is_kept_of_a_connection_that_is_gone(embedded: EmbeddedBroker, broker: Broker) -> None:
+    server: Any = broker.server
+
+    def newest() -> Any:
+        return weakref.ref(server.connections[-1])
+
+    with WireClient(embedded.port) as client:
+        client.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), 0)
+        witness = call(broker, newest)
+        gc.disable()
+    try:
+        until(lambda: witness() is None, "it is gone, without a collector")
+    finally:
+        gc.enable()
 
 
 def test_bad_requests_are_logged_once_a_second(

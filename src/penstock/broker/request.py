@@ -46,6 +46,10 @@ def _nothing() -> None:
     pass
 
 
+def _ignore(error: Exception) -> None:
+    pass
+
+
 class Channel(Departure):
     """A connection as the broker serves it. While it is muted, the requests that come by it wait in `held`."""
 
@@ -63,7 +67,9 @@ class Channel(Departure):
     def happen(self) -> None:
         self.is_closed = True
         self.held.clear()
+        # Both hold the connection, which holds this.
         self._unmuted = _nothing
+        self.end = _ignore
         super().happen()
 
     def mute(self) -> None:

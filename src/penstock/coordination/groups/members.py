@@ -19,8 +19,9 @@ NO_MEMBER_ID: Final = ""
 
 # An id made of a client id of any length would not fit the strings it is sent in.
 _LONGEST_STEM: Final = 255
-# What a member takes that brings nothing.
+# What a member takes that brings nothing, and a protocol that is empty.
 _LEAST_BYTES: Final = 1024
+_PROTOCOL_BYTES: Final = 100
 PROMISE_BYTES: Final = 512
 """What an id takes that was given to a member which has not joined with it yet."""
 
@@ -36,7 +37,7 @@ class MemberMemory:
 
 def size_of(protocols: dict[str, bytes]) -> int:
     """The bytes that a member takes that offers these."""
-    return _LEAST_BYTES + sum(len(name) + len(metadata) for name, metadata in protocols.items())
+    return _LEAST_BYTES + sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols.items())
 
 
 @dataclass(slots=True, eq=False)
