@@ -59,15 +59,19 @@ def put_sparse(broker: Broker, topic: str, offsets: Sequence[int], *, partition:
 def put_transaction(
     broker: Broker, topic: str, values: Sequence[int], *, producer: int, commit: bool | None, sequence: int = 0
 ) -> None:
-    """Records of a transaction, and the marker that ends it; with None it stays open."""
-    fill(
-        broker, topic, values, a_batch=len(values), producer_id=producer, producer_epoch=0, base_sequence=sequence,
-        transactional=True,
+    """Records of a transaction, and the marker that ends it; with None it stays open.
+
+    They are put into the log itself: the broker rejects such batches of clients.
+    """
+    records = [(BEGIN_MS + n, b"k%d" % n, b"%d" % n, ()) for n in values]
+    batch = encode_batch(
+        records, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
     )  # fmt: skip
+    partition = partition_of(broker, topic)
+    call(broker.broker, lambda: partition.append(batch, BEGIN_MS, from_client=False))
     if commit is None:
         return
     marker = encode_marker(EndMarker(commit, 0), timestamp_ms=BEGIN_MS, producer_id=producer, producer_epoch=0)
-    partition = partition_of(broker, topic)
     call(broker.broker, lambda: partition.append(marker, BEGIN_MS, from_client=False))
 
 
