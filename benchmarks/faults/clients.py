@@ -6,7 +6,7 @@ such callback, so its reader commits once a second with `commit_async`, and wait
 revoked and at the end.
 
 `SETTINGS` holds everything that is set on a client beyond addresses, topic and group; reports print it. A broker that
-is paused or cut off says nothing, and as shipped all three clients wait for half a minute or more before they ask
+is paused or cut off says nothing, and as shipped the other two clients wait for half a minute or more before they ask
 another one. That is why the time-outs are shorter here.
 """
 

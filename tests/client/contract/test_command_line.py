@@ -49,7 +49,7 @@ def test_the_command_makes_describes_alters_and_deletes_a_topic(run: Run, capabi
     (topic,) = told(run, "topics", "describe", name)["topics"]
     assert [part["partition"] for part in topic["partitions"]] == [0, 1, 2]
     assert topic["config"] == {"cleanup.policy": "compact", "retention.ms": "5000000"}
-    assert told(run, "topics", "delete", name) == {"deleted": [name], "failed": {}}
+    assert told(run, "topics", "delete", name) == {"deleted": [name], "failed": {}, "dryRun": False}
 
 
 def test_the_command_shows_topics_brokers_and_offsets(
