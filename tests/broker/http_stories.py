@@ -43,7 +43,7 @@ class Peer:
             return Answer(int(status), headers, b"" if head_only else await self._body(headers))
 
     async def ask(self, target: str, *headers: str, method: str = "GET", version: str = "1.1") -> Answer:
-        lines = [f"{method} {target} HTTP/{version}", "Host: here", *headers]
+        lines = [f"{method} {target} HTTP/{version}", "Host: localhost", *headers]
         await self.send(("\r\n".join(lines) + "\r\n\r\n").encode())
         return await self.answer(head_only=method == "HEAD")
 
