@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import click
 import pytest
+from tests.cli.commands import Shell
 
 from penstock.cli.values import (
     EARLIEST,
@@ -171,3 +172,18 @@ def test_numbers_of_brokers() -> None:
     for text in ("", "1,", "a", "-1", "1;2", "99999999999"):
         with pytest.raises(click.BadParameter, match="as 1,2,3"):
             BrokerIds().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "create", "x", "-p", 2**31),
+        ("topics", "create", "x", "-r", 2**15),
+        ("topics", "list", "--request-timeout-ms", 2**31),
+        ("consume", "x", "--fetch-size", 2**63),
+        ("perf", "latency", "-t", "x", "-s", 2**63),
+    ],
+)
+def test_numbers_that_the_protocol_has_no_room_for_are_usage_errors(words: tuple[str | int, ...]) -> None:
+    result = Shell("127.0.0.1:1")(*words)
+    assert (result.exit_code, "Invalid value" in result.stderr) == (2, True)

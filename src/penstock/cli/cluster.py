@@ -21,7 +21,7 @@ import click
 
 from penstock.cli.completing import DEFAULT_SERVER, PROFILE_VARIABLE, SERVER_VARIABLE, profile_names
 from penstock.cli.output import JSON, CommandError, sentence, show_error
-from penstock.cli.values import Assignment
+from penstock.cli.values import COUNT, Assignment
 
 if TYPE_CHECKING:
     import ssl
@@ -179,7 +179,7 @@ def _milliseconds(text: str | None, default: int) -> int:
 
 _OPTIONS: Final = (
     click.option(
-        "--request-timeout-ms", type=click.IntRange(min=1), default=30_000, show_default=True, metavar="MS",
+        "--request-timeout-ms", type=COUNT, default=30_000, show_default=True, metavar="MS",
         help="How long an answer is waited for.",
     ),
     click.option(

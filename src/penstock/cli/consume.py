@@ -13,7 +13,16 @@ import click
 from penstock.cli.cluster import Cluster, cluster_command
 from penstock.cli.completing import group_names, topic_names
 from penstock.cli.output import CommandError
-from penstock.cli.values import EARLIEST, Assignment, Moment, NameAndPartitions, OffsetPlace, Place, TopicPartitions
+from penstock.cli.values import (
+    COUNT,
+    EARLIEST,
+    Assignment,
+    Moment,
+    NameAndPartitions,
+    OffsetPlace,
+    Place,
+    TopicPartitions,
+)
 
 
 @click.command(short_help="Read records from topics to standard output.")
@@ -47,7 +56,7 @@ from penstock.cli.values import EARLIEST, Assignment, Moment, NameAndPartitions,
 )
 @click.option("--no-commit", is_flag=True, help="As a member of a group, commit nothing.")
 @click.option(
-    "--commit-interval-ms", "--autocommit.interval.ms", "commit_interval_ms", type=click.IntRange(min=1), metavar="MS",
+    "--commit-interval-ms", "--autocommit.interval.ms", "commit_interval_ms", type=COUNT, metavar="MS",
     help="How often a group's offsets are committed.  [default: 5000]",
 )  # fmt: skip
 @click.option(
@@ -74,9 +83,7 @@ from penstock.cli.values import EARLIEST, Assignment, Moment, NameAndPartitions,
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
     show_default=True, help="Whether records of open and aborted transactions are shown.",
 )  # fmt: skip
-@click.option(
-    "--fetch-size", type=click.IntRange(min=1), metavar="BYTES", help="How much of a partition is fetched at a time."
-)
+@click.option("--fetch-size", type=COUNT, metavar="BYTES", help="How much of a partition is fetched at a time.")
 @click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer: fetch.min.bytes ...")
 @click.option("--socket-buffer-size", hidden=True, type=int, help="Has no effect.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when all is well.")

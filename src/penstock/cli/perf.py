@@ -15,6 +15,7 @@ from penstock.cli.completing import topic_names
 from penstock.cli.output import format_option, printable
 from penstock.cli.values import Assignment
 
+_MOST_BYTES: Final = 1 << 30
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -32,6 +33,9 @@ def _common(command: Any) -> Any:
     )(command)
 
 
+_record_size: Final = click.option(
+    "-s", "--record-size", type=click.IntRange(0, _MOST_BYTES), default=100, show_default=True, metavar="BYTES"
+)
 _create: Final = click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 
 
@@ -40,7 +44,7 @@ _create: Final = click.option("--create", is_flag=True, help="Create the topic i
 @click.option(
     "-n", "--records", "--num-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N"
 )
-@click.option("-s", "--record-size", type=click.IntRange(min=0), default=100, show_default=True, metavar="BYTES")
+@_record_size
 @click.option(
     "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
 )
@@ -96,7 +100,7 @@ def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **o
 @perf.command(short_help="Send records one at a time, and wait for each.")
 @_common
 @click.option("-n", "--records", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N")
-@click.option("-s", "--record-size", type=click.IntRange(min=0), default=100, show_default=True, metavar="BYTES")
+@_record_size
 @click.option(
     "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
 )

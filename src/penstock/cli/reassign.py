@@ -16,7 +16,7 @@ from penstock.cli.completing import broker_ids
 from penstock.cli.options import asking_options, topics_named
 from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option
 from penstock.cli.reassign_moves import EXIT_WRONG, cancel, failures, joined, refused, status, wait_options
-from penstock.cli.values import BrokerIds, ByteCount, NameAndPartitions
+from penstock.cli.values import FACTOR, BrokerIds, ByteCount, NameAndPartitions
 
 if TYPE_CHECKING:
     from penstock.cli.reassign_plans import Move
@@ -49,7 +49,7 @@ reassign.add_command(cancel)
     help="The brokers to place replicas on.  [default: all]",
 )  # fmt: skip
 @click.option("--without", type=BrokerIds(), shell_complete=broker_ids, help="Brokers to be emptied.")
-@click.option("-r", "--replication-factor", type=click.IntRange(min=1), metavar="N", help="Other numbers of replicas.")
+@click.option("-r", "--replication-factor", type=FACTOR, metavar="N", help="Other numbers of replicas.")
 @click.option("-o", "--output", "file", metavar="FILE", help="Write the plan here, as Kafka's tool reads it.")
 @click.option("--rollback", metavar="FILE", help="Write a plan here that leads back.")
 @format_option

@@ -23,6 +23,7 @@ from penstock.cli.options import (
 from penstock.cli.output import JSON, CommandError, Output, confirm, format_option, printable
 from penstock.cli.partitions import explained_topics
 from penstock.cli.topics_trim import trim
+from penstock.cli.values import COUNT, FACTOR
 
 if TYPE_CHECKING:
     import re
@@ -47,11 +48,9 @@ topics.add_command(trim)
 
 @topics.command(short_help="Create topics.")
 @topics_named(required=True)
+@click.option("-p", "--partitions", type=COUNT, metavar="N", help="[default: the broker's num.partitions]")
 @click.option(
-    "-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="[default: the broker's num.partitions]"
-)
-@click.option(
-    "-r", "--replication-factor", type=click.IntRange(min=1), metavar="N",
+    "-r", "--replication-factor", type=FACTOR, metavar="N",
     help="[default: the broker's default.replication.factor]",
 )  # fmt: skip
 @set_option
@@ -170,7 +169,7 @@ def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_fo
 
 @topics.command(short_help="Add partitions, change settings.")
 @topics_named(required=True)
-@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="New partition count; only more.")
+@click.option("-p", "--partitions", type=COUNT, metavar="N", help="New partition count; only more.")
 @set_option
 @unset_option
 @change_options

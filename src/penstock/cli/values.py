@@ -46,6 +46,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+# What the protocol has room for: a count, a size or a time is written in 32 bits, a replication factor in 16.
+COUNT: Final = click.IntRange(1, 2**31 - 1)
+FACTOR: Final = click.IntRange(1, 2**15 - 1)
+
+
 def parse_duration_ms(text: str) -> int:
     """Raises ValueError."""
     plain = text.strip()
