@@ -156,6 +156,10 @@ def test_a_consumer_reads_on_from_the_new_leader() -> None:
                 await until_async(lambda: both.of(1, ApiKey.FETCH), "the old leader has the request")
                 both.elect_second()
                 assert (await reading).value == b"read"
+                under_way = consumer._engine._fetcher._under_way
+                await until_async(
+                    lambda: {node for node, _ in under_way} == {2}, "nothing is waited for at the old one"
+                )
 
     run(story())
 

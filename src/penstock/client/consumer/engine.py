@@ -112,6 +112,7 @@ class Engine:
     async def start(self) -> None:
         await self.cluster.start()
         self.cluster.on_change(self._cluster_changed)
+        self.cluster.on_overdue(self._fetcher.abandon)
         self._reports.start()
         if self.settings.commits_by_itself:
             self._spawn(self._remind_of_commits())

@@ -154,6 +154,18 @@ class Fetcher:
             elif beside is None and not waiting.is_brief:
                 self._send(node_id, URGENT_LANE, waiting.without(node_plan)._replace(is_partial=True))
 
+    def abandon(self, node_id: int) -> None:
+        """A broker does not answer: give up requests of which nothing is wanted any more, since others lead by now.
+
+        What they would bring is asked for there already; here they would hold memory until they time out.
+        """
+        for (node, lane), flight in list(self._under_way.items()):
+            is_wanted = any(one.is_current for one in flight.asked.values())
+            if node == node_id and flight.task is not None and not is_wanted:
+                if lane == LANE and node in self._sessions:
+                    self._sessions[node].reset()
+                flight.task.cancel()
+
     def _send(self, node_id: int, lane: str, node_plan: NodePlan) -> None:
         budget = self._handover.budget
         if not node_plan.wanted or budget.room <= 0:
