@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.fetch_session_stories import EVICTION_MS, Broker, fetch, told
 
+from penstock.broker import fetch_session_cache, fetch_sessions
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.runtime.randomness import SeededRandom
 
@@ -226,6 +227,25 @@ def test_followers_have_a_limit_of_their_own_whatever_consumers_hold() -> None:
     assert broker.open("a-0", privileged=True) == 0
     response = broker.round(fetch("a-4", session=follower, epoch=2), privileged=True)
     assert (response.error_code, broker.sessions.partitions_cached) == (70, 3)
+
+
+def test_a_session_is_not_wider_than_a_request_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session_cache, "MAX_SIZE", 3)
+    broker = Broker()
+    assert broker.open("a-0 a-1 a-2 a-3") == 0
+    session = broker.open("a-0 a-1 a-2")
+    assert broker.round(fetch("a-3", session=session, epoch=1)).error_code == 70
+    assert broker.sessions.count == 0
+
+
+def test_who_adds_very_much_to_a_session_has_to_say_all_of_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_CHANGE", 2)
+    broker = Broker()
+    session = broker.open("a-0")
+    assert broker.round(fetch("a-1 a-2", session=session, epoch=1)).error_code == 0
+    assert broker.round(fetch("a-3 a-4 a-5", session=session, epoch=2)).error_code == 70
+    assert broker.sessions.count == 0
+    assert broker.open("a-0 a-1 a-2 a-3 a-4 a-5") > 0
 
 
 def test_unused_sessions_make_room_for_as_many_partitions_as_are_needed() -> None:

@@ -45,6 +45,8 @@ LAST_VERSION_WITH_NAMES: Final = 12
 DEFAULT_MAX_PARTITIONS: Final = 1_000_000
 EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
 _NO_NAMES: Final[Mapping[bytes, str]] = {}
+MAX_CHANGE: Final = 20_000
+"""Partitions that may be added to a session by one request; a client that brings more has to say all of it again."""
 SLICE: Final = 500
 """Partitions that are gone over before others are served."""
 RECHECK_MS: Final = 1_000
@@ -192,6 +194,10 @@ class FetchSessions:
             # A topic went, or came, under an id that the session has: the client has to say all of it again.
             self._cache.remove(session)
             return _Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if request.topics and sum(len(topic.partitions) for topic in request.topics) > MAX_CHANGE:
+            # What is said anew is taken in slices; what is added is not.
+            self._cache.remove(session)
+            return _Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.overtaken is not None:
             session.overtaken()
         if (request.topics or request.forgotten_topics_data) and not self._cache.change(

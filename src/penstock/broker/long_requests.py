@@ -38,7 +38,7 @@ LONG_BYTES: Final = 16 * 1024
 MAX_ELEMENTS: Final = 200_000
 """Elements of all arrays of one request. Kafka itself names 200,000 partitions as the most of a whole cluster."""
 MAX_FETCH_ELEMENTS: Final = 50_000
-"""A fetch asks one broker for what it leads. A session of more partitions is built by several requests."""
+"""A fetch asks one broker for what it leads."""
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 PART_ELEMENTS: Final = 500
