@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.cluster import Cluster, Refused, cluster_command, errors_told, told
+from penstock.cli.options import watch_option
 from penstock.cli.output import JSON, CommandError, Output, counted, format_option
 from penstock.cli.tables import show_table
 from penstock.cli.values import Moment, duration_text
@@ -270,6 +271,7 @@ def _say(line: str) -> None:
 @pipeline.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @warehouse_option
+@watch_option
 @format_option
 def status(names: tuple[str, ...], warehouse_uri: str, output_format: str) -> None:
     """Show how the pipelines of a warehouse are: what runs, how fast, how far behind.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.cluster import Cluster, cluster_command
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, human_bytes
+from penstock.cli.options import watch_option
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, human_bytes, printable
 from penstock.cli.tables import show_table
 from penstock.cli.values import Assignment, Moment, time_text
 from penstock.cli.warehouses import engine_options, reader_properties, the_runner, the_warehouse, warehouse_option
@@ -105,6 +106,7 @@ def _declaration(declared: str, topic: str | None, settings: dict[str, str]) -> 
 
 @table.command("list", short_help="List tables.")
 @warehouse_option
+@watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, warehouse_uri: str, output_format: str) -> None:
@@ -122,6 +124,8 @@ def list_(cluster: Cluster, warehouse_uri: str, output_format: str) -> None:
         for one in found
     ]
     show_table(output, ["TABLE", "TOPIC", "FORMAT", "MODE", "ROWS", "DEAD", "FILES", "VERSION"], rows)
+    if not rows:
+        output.nothing(f"There are no tables in {printable(warehouse_uri)}.")
 
 
 @table.command(short_help="Show a table: columns, settings, how far it is.")
