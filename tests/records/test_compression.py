@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from penstock.records.compression import LEVELS, Codec, compress, decompress
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec
-from penstock.records.lz4_frame import _header_checksum, _xxh32_of_few
+from penstock.records.lz4_frame import PIECE_BYTES, _header_checksum, _xxh32_of_few
 
 with warnings.catch_warnings():  # it reads its schemas by a call that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -284,3 +284,22 @@ def test_kafka_python_reads_and_writes_lz4_of_magic_0_as_we_do(kafka_python: Any
 def test_raw_snappy_of_peers_is_read(kafka_python: Any) -> None:
     assert decompress(Codec.SNAPPY, kafka_python.snappy_encode(JSON, xerial_compatible=False), LIMIT) == JSON
     assert decompress(Codec.SNAPPY, aiokafka.codec.snappy_encode(JSON, xerial_compatible=False), LIMIT) == JSON
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 3 * PIECE_BYTES + 7])
+def test_what_takes_several_pieces_comes_out_whole(codec: Codec, size: int) -> None:
+    noise = bytes(range(251)) * 3
+    for data in (bytes(size), (noise * (size // len(noise) + 1))[:size]):
+        packed = compress(codec, data)
+        assert decompress(codec, packed, size) == data
+        with pytest.raises(TooLarge):
+            decompress(codec, packed, size - 1)
+        with pytest.raises(CorruptBatch):
+            decompress(codec, packed[:-1], size)
+
+
+def test_members_of_gzip_that_take_several_pieces_come_out_whole() -> None:
+    first, second = bytes(PIECE_BYTES), b"\x01" * (2 * PIECE_BYTES)
+    packed = compress(Codec.GZIP, first) + compress(Codec.GZIP, b"") + compress(Codec.GZIP, second)
+    assert decompress(Codec.GZIP, packed, 3 * PIECE_BYTES) == first + second

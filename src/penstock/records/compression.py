@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.records import lz4_frame, snappy_stream, zstd_frame
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec
+from penstock.records.lz4_frame import PIECE_BYTES
 
 if TYPE_CHECKING:
     from penstock.records.twin import Buffer
@@ -123,14 +124,20 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
         # In chunks, since zlib copies what follows a member's end: a stream of many tiny members would cost
         # the square of its length.
         chunk = view[position : position + _GZIP_CHUNK]
-        try:
-            part = member.decompress(chunk, room + 1)
-        except zlib.error as error:
-            raise CorruptBatch(f"gzip: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise TooLarge("what gzip decompresses to", limit)
-        content.write(part)
+        rest: Buffer = chunk
+        while True:
+            most = min(room + 1, PIECE_BYTES)
+            try:
+                part = member.decompress(rest, most)
+            except zlib.error as error:
+                raise CorruptBatch(f"gzip: {error}") from None
+            room -= len(part)
+            if room < 0:
+                raise TooLarge("what gzip decompresses to", limit)
+            content.write(part)
+            rest = member.unconsumed_tail
+            if member.eof or not (rest or len(part) == most):
+                break
         position += len(chunk) - len(member.unused_data)
     if not member.eof:
         raise CorruptBatch("gzip: the stream ends before its end mark")

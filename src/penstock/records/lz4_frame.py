@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.records.errors import CorruptBatch, TooLarge
 
@@ -23,6 +23,8 @@ _MAGIC_SIZE = 4
 _HAS_CONTENT_SIZE = 0x08
 _HAS_DICTIONARY_ID = 0x01
 _CHUNK = 64 * 1024
+PIECE_BYTES: Final = 1024 * 1024
+"""What is taken from a library at a time: a piece is copied while no other thread runs."""
 _DENSEST = 255  # a further byte of a match's length stands for at most 255 bytes of content
 
 
@@ -59,14 +61,19 @@ def decompress(data: Buffer, limit: int, magic: int) -> bytes:
     while taken < len(frame) and not decompressor.eof:
         chunk = frame[taken : taken + _CHUNK]
         taken += len(chunk)
-        # The library takes the memory it is allowed at once, and as much again for the copy it returns.
-        most = min(limit, _DENSEST * taken) - grown
-        try:
-            grown += content.write(decompressor.decompress(chunk, max_length=most + 1))
-        except RuntimeError as error:
-            raise CorruptBatch(f"lz4: {error}") from None
-        if grown > limit:
-            raise TooLarge("what lz4 decompresses to", limit)
+        rest: Buffer = chunk
+        while True:
+            # The library takes the memory it is allowed at once, and as much again for the copy it returns.
+            most = min(limit - grown + 1, _DENSEST * taken, PIECE_BYTES)
+            try:
+                grown += content.write(decompressor.decompress(rest, max_length=most))
+            except RuntimeError as error:
+                raise CorruptBatch(f"lz4: {error}") from None
+            if grown > limit:
+                raise TooLarge("what lz4 decompresses to", limit)
+            if decompressor.eof or decompressor.needs_input:
+                break
+            rest = b""
     if not decompressor.eof:
         raise CorruptBatch("lz4: the frame ends before its end mark")
     if taken < len(frame) or decompressor.unused_data:
