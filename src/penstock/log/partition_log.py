@@ -283,21 +283,20 @@ class PartitionLog:
                 raise InvalidBatch("a control batch that does not end a transaction")
             self.producers.check_marker(header, marker)
 
-    def _write(self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
-        if headers[-1].last_offset - headers[0].base_offset > MAX_RELATIVE_OFFSET:
+    def _write(
+        self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int, part: Buffer | None = None
+    ) -> None:
+        """Write batches; `part` is what to write of `data`, in which the headers name their positions, if not all."""
+        if len(headers) > 1 and headers[-1].last_offset - headers[0].base_offset > MAX_RELATIVE_OFFSET:
             for run in _runs(headers):
                 part = memoryview(data)[run[0].position : run[-1].end]
-                self._write_run(data, part, run, len(part), now_ms)
-        else:
-            self._write_run(data, data, headers, size, now_ms)
-
-    def _write_run(self, data: Buffer, part: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int) -> None:
-        """Write batches that one segment can hold: `part` of `data`, in which the headers name their positions."""
+                self._write(data, run, len(part), now_ms, part)
+            return
         if must_roll(self.settings, self.active, headers, size, self._rolled_ms, now_ms):
             # Not at the batch's own offset: a gap between segments is how recovery knows that something is missing.
             self.roll(max(self.log_end_offset, headers[-1].last_offset - MAX_RELATIVE_OFFSET), now_ms)
         try:
-            self.active.append(part, headers)
+            self.active.append(data if part is None else part, headers)
         except LogFailed as error:
             self.fail(error)
             raise

@@ -93,8 +93,7 @@ def validate(
     CorruptBatch for bytes that are not whole batches, InvalidBatch and its kinds for what this log does not take,
     TooLarge for what decompresses to more than is left of the budget, LongValidation if `on_loop`.
     """
-    if budget is None:
-        budget = Budget()
+    budget = Budget() if budget is None else budget
     size = len(batches)
     if on_loop:
         if size > budget.loop_bytes:
@@ -105,7 +104,8 @@ def validate(
     if found.problem is not None or not headers:
         raise CorruptBatch(found.problem or "no batch at all", found.end)
     check_sizes(settings, headers, size)
-    batches = writable(batches)
+    if not isinstance(batches, memoryview) or batches.readonly:
+        batches = writable(batches)
     is_stamped = settings.message_timestamp_append_time
     earliest, latest = _ANY_TIME if is_stamped else _timestamps(settings, now_ms)
     needs_keys = settings.compacts
