@@ -27,8 +27,10 @@ from penstock.log import validation
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import HEADER_SIZE, Codec, TooLarge, encode_batch, scan
+from penstock.records.batch import payload_of as payload_in_batch
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
+from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode
@@ -231,6 +233,28 @@ def test_large_batches_are_decompressed_beside_the_event_loop(
     assert answer.responses[0].partition_responses[0].base_offset == 1
 
 
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+def test_what_is_small_is_validated_at_once(broker: Broker, client: WireClient, gate: Gate, codec: Codec) -> None:
+    topic = make_topic(broker)
+    assert client.produce(topic, batch_of(bytes(16 * 1024), codec=codec)).base_offset == 0
+    assert not gate.waiting
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=lambda codec: codec.name)
+def test_what_old_clients_send_is_converted_beside_the_event_loop(
+    broker: Broker, client: WireClient, gate: Gate, codec: Codec
+) -> None:
+    topic = make_topic(broker)
+    values = [b"%05d" % number * 20 for number in range(1000)]
+    messages = [LegacyMessage(i, BEGIN_MS, CREATE_TIME, b"k", value) for i, value in enumerate(values)]
+    request = produce_request({(topic, 0): encode_message_set(messages, magic=1, codec=codec)})
+    send_and_be_heard(broker, client, ApiKey.PRODUCE, request, 2)
+    assert len(gate.waiting) == 1
+    open_gate(broker, gate)
+    assert client.receive(ApiKey.PRODUCE, 2)[1].responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    assert values_in(client.fetch(topic).records) == values
+
+
 def test_a_connections_batches_are_appended_in_the_order_of_sending(
     broker: Broker, client: WireClient, gate: Gate
 ) -> None:
@@ -278,9 +302,8 @@ def test_what_was_decompressed_in_vain_counts(monkeypatch: pytest.MonkeyPatch) -
 
     def counted(batches: Any, header: Any, limit: int) -> Any:
         taken.append(limit)
-        return payload_in(batches, header, limit)
+        return payload_in_batch(batches, header, limit)
 
-    payload_in = validation.payload_of
     monkeypatch.setattr(validation, "payload_of", counted)
     budget = validation.Budget()
     budget.decompressed_bytes = LARGE // 2
