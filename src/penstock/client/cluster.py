@@ -5,8 +5,8 @@ asked for while one runs share the next one. Any node can be asked, the least bu
 can be reached the bootstrap addresses are asked again, so that a cluster may move while we look away.
 
 A node that leaves requests unanswered may be frozen or cut off, and others may lead in its place long before the
-requests time out. So while it does (`overdue`) the other nodes are asked twice a second, and whoever has requests under
-way to it is told (`on_overdue`): those for partitions that others lead now can be sent there.
+requests time out. So while it does (`overdue`) the other nodes are asked, twice a second at first, and whoever has
+requests under way to it is told (`on_overdue`): those for partitions that others lead now can be sent there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Change = Callable[[ClusterView, ClusterView], None]
 
 _log = logging.getLogger(__name__)
 _MAIN_LANE = ""
-_OVERDUE_FOR_MS = 1_500.0  # after a report; they come twice a second
+_OVERDUE_FOR_MS = 3_000.0  # after a report, longer than it takes to the next one
 
 
 class ClusterClient:
@@ -187,7 +187,7 @@ class ClusterClient:
         return stop
 
     def on_overdue(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Call with the id of a node that leaves requests unanswered, twice a second; answers with how to stop that."""
+        """Call with the id of a node that leaves requests unanswered, again and again; answers with how to stop."""
         self._overdue_listeners.append(callback)
 
         def stop() -> None:

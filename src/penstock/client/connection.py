@@ -46,6 +46,8 @@ _HIGH_WATER_BYTES: Final = 1024 * 1024
 _MAX_CORRELATION: Final = 2**31 - 1
 OVERDUE_MS: Final = 1_000.0
 _SILENCE_MS: Final = 500.0  # between two reports
+_LONG_SILENCE_MS: Final = 10_000.0  # after which they come less often
+_LONG_BETWEEN_MS: Final = 2_000.0
 
 
 class IgnoredRequest(NotConnected):
@@ -271,7 +273,8 @@ class Connection(asyncio.BufferedProtocol):
         """The broker answers in order, so the oldest request says whether it answers at all."""
         due = self._waiting[0].due
         if due <= now:
-            due = now + _SILENCE_MS / 1000
+            is_long = now - due > _LONG_SILENCE_MS / 1000
+            due = now + (_LONG_BETWEEN_MS if is_long else _SILENCE_MS) / 1000
             self.is_silent = not self._has_heard
             self._has_heard = False  # until the next look
         self._arm(min(due, min(waiting.deadline for waiting in self._waiting)))

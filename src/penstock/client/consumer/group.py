@@ -56,6 +56,8 @@ _INSTANCE_IDS_FROM: Final = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.
 _LEAVES_MANY_FROM: Final = 3
 # What brokers before 0.10.1 accept unless they are told otherwise; today's default session is longer.
 _LONGEST_OLD_SESSION_MS: Final = 30_000
+# What a rebalance usually takes; a coordinator that takes longer is looked after.
+_REBALANCE_MS: Final = 5_000.0
 _LEAST_REST_MS: Final = 1.0
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
@@ -165,7 +167,11 @@ class GroupWorker:
         if api_key is ApiKey.JOIN_GROUP and version == 0:
             request.session_timeout_ms = min(request.session_timeout_ms, _LONGEST_OLD_SESSION_MS)
         response = await connection.request(
-            api_key, request, version=version, timeout_ms=timeout_ms or self._settings.request_timeout_ms
+            api_key,
+            request,
+            version=version,
+            timeout_ms=timeout_ms or self._settings.request_timeout_ms,
+            wait_ms=_REBALANCE_MS if api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) else 0,
         )
         if response.error_code in _MOVED:
             self._cluster.forget_coordinator("group", self._group_id)
