@@ -269,6 +269,22 @@ def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
     is_answered(embedded)
 
 
+def test_a_long_request_that_fails_ends_its_connection_and_lets_others_go_on(
+    embedded: EmbeddedBroker, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as patch, WireClient(embedded.port) as hostile:
+        patch.setattr("penstock.broker.fetch_reading._read_into", broken)
+        hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 2_000), 12)
+        with pytest.raises(Disconnected):
+            hostile.receive_frame()
+    until(lambda: call(broker, lambda: broker.long_work._active) == 0, "its work has ended")
+    assert "out of order" in caplog.text
+    is_answered(embedded)
+
+
 def test_nothing_is_kept_of_a_connection_that_is_gone(embedded: EmbeddedBroker, broker: Broker) -> None:
     server: Any = broker.server
 

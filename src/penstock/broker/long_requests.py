@@ -53,7 +53,7 @@ class ChannelClosed(Exception):
 class _Job(NamedTuple):
     channel: Channel | None
     size: int
-    work: Coroutine[Any, Any, None]
+    work: Callable[[], Coroutine[Any, Any, None]]
 
 
 class LongWork:
@@ -68,8 +68,11 @@ class LongWork:
         self.slices = 0
         """Slices that have ended, for those who measure."""
 
-    def start(self, channel: Channel | None, size: int, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` for a request of `size` bytes. The requests that follow it on its connection wait until then."""
+    def start(self, channel: Channel | None, size: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` for a request of `size` bytes. The requests that follow it on its connection wait until then.
+
+        If it raises, the connection is closed; if the connection is closed or the broker stops, it may never begin.
+        """
         if channel is not None:
             channel.mute()
         self._waiting.append(_Job(channel, size, work))
@@ -106,11 +109,12 @@ class LongWork:
 
     def _admit(self) -> None:
         waiting = self._waiting
+        is_stopping = not (self._broker.is_ready or self._broker.is_joining)
         for _ in range(len(waiting)):
             job = waiting.popleft()
-            if job.channel is not None and job.channel.is_closed:
-                job.work.close()
-            elif not self._active or self._active_bytes + job.size <= MAX_BYTES:
+            if is_stopping or (job.channel is not None and job.channel.is_closed):
+                continue
+            if not self._active or self._active_bytes + job.size <= MAX_BYTES:
                 self._active += 1
                 self._active_bytes += job.size
                 self._broker.spawn(self._run(job), lambda _: None)
@@ -119,9 +123,13 @@ class LongWork:
 
     async def _run(self, job: _Job) -> None:
         try:
-            await job.work
+            await job.work()
         except ChannelClosed:
             pass
+        except Exception as error:
+            if job.channel is None:
+                raise
+            job.channel.end(error)
         finally:
             self._active -= 1
             self._active_bytes -= job.size

@@ -10,7 +10,7 @@ trusted any more. What takes more than a turn of the loop is done in slices (`pe
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Generator
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,7 +21,6 @@ from penstock.broker.long_requests import (
     MAX_ELEMENTS,
     MAX_FETCH_ELEMENTS,
     SPLIT_BYTES,
-    ChannelClosed,
     serve_parts,
     split,
 )
@@ -143,8 +142,8 @@ class Router:
             except StopIteration as end:
                 message, _ = end.value
             else:
-                work = self._decode(connection, slices, served, header, size, answer)
-                broker.long_work.start(connection.state, size, self._guarded(connection, work))
+                work = partial(self._decode, connection, slices, served, header, size, answer)
+                broker.long_work.start(connection.state, size, work)
                 return
         request = Request(
             key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state, size
@@ -154,8 +153,8 @@ class Router:
             served.handle(broker, request, answer)
         else:
             answer.is_long = True
-            work = serve_parts(broker, request, parts, served.handle, answer)
-            broker.long_work.start(connection.state, size, self._guarded(connection, work))
+            serve = partial(serve_parts, broker, request, parts, served.handle, answer)
+            broker.long_work.start(connection.state, size, serve)
 
     async def _decode(
         self,
@@ -179,14 +178,6 @@ class Router:
         else:
             answer.is_long = True
             await serve_parts(broker, request, parts, served.handle, answer)
-
-    async def _guarded(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except ChannelClosed:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
-            self._end(connection, error)
 
 
 def _send(reply: Reply, key: int, version: int, correlation_id: int, message: Message) -> None:
@@ -242,7 +233,7 @@ class _Answer:
             self._let_go(end.value)
             return True
         broker = self._router._broker
-        broker.long_work.start(self._connection.state, 0, self._send_rest(slices))
+        broker.long_work.start(self._connection.state, 0, partial(self._send_rest, slices))
         return False
 
     async def _send_rest(self, slices: Generator[None, None, list[WireChunk]]) -> None:

@@ -16,6 +16,7 @@ One that is held back by a throttle waits until it may have more: that there is 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_conversion import FIRST_VERSION_WITH_BATCHES
@@ -73,7 +74,7 @@ def _finish(
     broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
 ) -> None:
     if request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = _convert_and_tell(broker, context, request, reader, read, answer)
+        work = partial(_convert_and_tell, broker, context, request, reader, read, answer)
         broker.long_work.start(request.channel, read.size, work)
         return
     if not reader.is_follower:
@@ -92,7 +93,7 @@ def _in_slices(broker: Broker, request: Request, work: Generator[None, None, Non
     async def slices() -> None:
         await broker.long_work.through(work, request.channel)
 
-    broker.long_work.start(request.channel, request.size, slices())
+    broker.long_work.start(request.channel, request.size, slices)
 
 
 def _wide_pass(
@@ -109,7 +110,7 @@ def _wide_pass(
     if may_wait and not _is_enough(read, request.message, context):
         _Waiter(broker, context, request, reader, answer, read).wait()
     elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = _convert_and_tell(broker, context, request, reader, read, answer)
+        work = partial(_convert_and_tell, broker, context, request, reader, read, answer)
         broker.long_work.start(request.channel, read.size, work)
     else:
         yield from _tell(broker, context, request, reader, read, answer)

@@ -127,7 +127,7 @@ def _tell_all(broker: Broker, request: Request, answer: Answer) -> None:
         await broker.long_work.pause(request.channel)
         await broker.long_work.through(work, request.channel)
 
-    broker.long_work.start(request.channel, request.size, rest())
+    broker.long_work.start(request.channel, request.size, rest)
 
 
 def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, None, None]:

@@ -6,6 +6,7 @@ parts like any other of that length.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     if named is not message:
         parts = split(request.api_key, request.version, named, LONG_BYTES)
         if parts is not None:
-            work = serve_parts(broker, request, parts, handle, answer)
+            work = partial(serve_parts, broker, request, parts, handle, answer)
             broker.long_work.start(request.channel, request.size, work)
             return
     if request.version < 8:
