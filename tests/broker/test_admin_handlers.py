@@ -110,7 +110,7 @@ def test_replicas_may_be_given_by_partition() -> None:
         (topic("old"), ErrorCode.TOPIC_ALREADY_EXISTS, "already"),
         (topic("old", retention_ms="no"), ErrorCode.TOPIC_ALREADY_EXISTS, "already"),
         (topic("n", -2), ErrorCode.INVALID_PARTITIONS, "-2"),
-        (topic("n", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "2 replicas"),
+        (topic("n", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "replication factor 2"),
         (topic("n", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "0"),
         (topic("n", retention_ms="no"), ErrorCode.INVALID_CONFIG, "retention.ms"),
         (topic("n", retention_ms=None), ErrorCode.INVALID_CONFIG, "retention.ms"),

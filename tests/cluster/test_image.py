@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from tests.cluster.cluster_stories import broker, image_with
 
-from penstock.cluster.image import NO_ID, ClusterImage, PartitionImage, TopicImage, diff
+from penstock.cluster.image import NO_ID, ClusterImage, ImageDraft, PartitionImage, TopicImage, diff
 from penstock.cluster.layout import NO_LEADER
 
 
@@ -106,3 +106,38 @@ def test_equal_images_have_no_difference_though_made_apart() -> None:
     two = image_with(broker(0)).with_topic(topic("t")).with_topic_config("t", {"k": "v"})
     assert not diff(one, two)
     assert not diff(one, one)
+
+
+# --- drafts
+
+
+def test_a_draft_becomes_the_image_that_the_same_changes_one_by_one_give() -> None:
+    base = ClusterImage().with_topics([topic("kept", 1), topic("a.b", 2)])
+    base = base.with_topic_config("a.b", {"k": "v"}).with_deleting(["a.b"]).with_broker(broker(0))
+
+    def change(image: ClusterImage) -> ClusterImage:
+        image = image.with_topic(topic("new", 3)).with_topic_config("new", {"k": "w"})
+        image = image.with_topic(topic("new", 3, partitions=4)).with_topic(topic("gone", 4))
+        image = image.without_topics(["a.b", "gone", "never"]).with_topic(topic("a_b", 5))
+        return image.with_topic(topic("kept", 6)).with_deleting(["kept", "never"])
+
+    draft = ImageDraft(base)
+    assert change(draft) is draft
+    made, wanted = draft.finish(), change(base)
+    assert made == wanted
+    assert type(made) is ClusterImage
+    assert (made.names_by_id, made.names_by_metric) == (wanted.names_by_id, wanted.names_by_metric)
+    assert made.brokers is base.brokers
+    # The image before is as it was.
+    assert set(base.topics) == {"kept", "a.b"}
+    assert base.topic_configs == {"a.b": {"k": "v"}}
+    assert base.deleting == {"a.b"}
+    assert base.topic_by_id(bytes([1]) * 16) == topic("kept", 1)
+
+
+def test_a_draft_that_nothing_was_changed_in_is_the_image_itself() -> None:
+    base = ClusterImage().with_topic(topic("t"))
+    assert ImageDraft(base).finish() is base
+    changed = ImageDraft(base).with_topic(topic("u", 2)).with_topic_config("u", {})
+    assert isinstance(changed, ImageDraft)
+    assert changed.finish().brokers is base.brokers

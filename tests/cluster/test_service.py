@@ -27,7 +27,7 @@ from penstock.cluster.loading import load_image
 from penstock.cluster.producer_ids import ProducerIds
 from penstock.cluster.service import ClusterMetadata, ConfigChange, NewPartitions
 from penstock.cluster.topics import NewTopic
-from penstock.cluster.tree import Tree
+from penstock.cluster.tree import MAX_DATA_BYTES, Tree
 from penstock.runtime.workers import ManualWorkers
 from penstock.testing.crash_points import crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles
@@ -258,6 +258,35 @@ def test_listeners_see_each_change_before_whoever_asked_is_answered(caplog: pyte
         cancel()
         await metadata.delete_topics(["b"])
         assert len(seen) == 2
+
+    run(with_metadata(SimulatedFiles(), story))
+
+
+def test_a_topic_that_cannot_be_stored_does_not_spoil_the_others_of_its_request() -> None:
+    async def story(metadata: ClusterMetadata) -> None:
+        huge = NewTopic("huge", configs={"cleanup.policy": "x" * MAX_DATA_BYTES})
+        outcomes = await metadata.create_topics([NewTopic("a"), huge, NewTopic("bad name"), NewTopic("b")])
+        codes = [None if each.refusal is None else each.refusal.code for each in outcomes]
+        assert codes[0] is codes[3] is None
+        assert None not in codes[1:3]
+        assert set(metadata.image.topics) == {"a", "b"}
+        assert (await metadata.create_topics([NewTopic("c")]))[0].refusal is None
+
+    run(with_metadata(SimulatedFiles(), story))
+
+
+def test_a_validation_of_many_topics_stores_none_and_finds_what_they_would_mean_together() -> None:
+    async def story(metadata: ClusterMetadata) -> None:
+        wanted = [NewTopic(f"t{number}") for number in range(600)] + [NewTopic("x.y"), NewTopic("x_y")]
+        outcomes = await metadata.create_topics(wanted, validate_only=True)
+        assert [each.name for each in outcomes if each.refusal is not None] == ["x_y"]
+        assert metadata.image.topics == {}
+        outcomes = await metadata.create_topics(wanted)
+        assert [each.name for each in outcomes if each.refusal is not None] == ["x_y"]
+        assert len(metadata.image.topics) == 601
+        gone = await metadata.delete_topics([*(topic.name for topic in wanted[:600]), "t5"])
+        assert [each.name for each in gone if each.refusal is not None] == ["t5"]
+        assert set(metadata.image.topics) == {"x.y"}
 
     run(with_metadata(SimulatedFiles(), story))
 

@@ -41,8 +41,6 @@ T = TypeVar("T")
 
 _RETRY_FIRST_MS: Final = 50
 _RETRY_MAX_MS: Final = 1000
-# Enough for one sync to serve many, and few enough for others to be served in between.
-_TOGETHER: Final = parts.TOGETHER
 _PASSING: Final = (ConnectionLost, BadVersion, NodeExists, NoNode)
 
 
@@ -51,6 +49,38 @@ class _Group(NamedTuple):
 
     results: list[Result]
     image: ClusterImage | None
+
+
+def _decide_group(
+    items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], before: ClusterImage, on_draft: bool
+) -> tuple[Decision, list[Refusal | None]]:
+    """One decision for the first items, and why there is none for some of them.
+
+    It takes one step of the tree, all or nothing, unless it is for one item.
+    """
+    image: ClusterImage = ImageDraft(before) if on_draft else before
+    refusals: list[Refusal | None] = []
+    operations: list[Operation] = []
+    unclean: list[TopicPartition] = []
+    size = parts.Size()
+    for item in items:
+        try:
+            decision = decide(image, item)
+        except Refusal as refusal:
+            refusals.append(refusal)
+        else:
+            if operations and parts.Size().and_that_of(decision).is_large:
+                return _decide_group(items[: len(refusals)], decide, before, on_draft)
+            image = decision.image
+            operations += decision.operations
+            size = size.and_that_of(decision)
+            unclean += decision.unclean
+            refusals.append(None)
+        if size.is_enough or len(refusals) >= parts.TOGETHER:
+            break
+    if isinstance(image, ImageDraft):
+        image = image.finish()
+    return Decision(tuple(operations), image, tuple(unclean)), refusals
 
 
 class ControllerCore:
@@ -156,7 +186,7 @@ class ControllerCore:
             supposed: ClusterImage | None = None
             while len(results) < len(items):
                 group = items[len(results) :]
-                decided = await self._change_group(group, decide, _TOGETHER, on_draft, supposed, validate_only)
+                decided = await self._change_group(group, decide, on_draft, supposed, validate_only)
                 results += decided.results
                 supposed = decided.image if validate_only else None
             return results
@@ -167,53 +197,35 @@ class ControllerCore:
         self,
         items: Sequence[T],
         decide: Callable[[ClusterImage, T], Decision],
-        max_operations: int,
         on_draft: bool,
         supposed: ClusterImage | None,
         validate_only: bool,
     ) -> _Group:
-        """Of as many items, from the first, as make that many operations; at least one."""
+        """Of as many items, from the first, as are stored in one step of the tree; at least one."""
         try:
             await self._duties.settle()
         except Refusal as refusal:
             return _Group([refusal], supposed)
         before = self._store.image if supposed is None else supposed
-        image: ClusterImage = ImageDraft(before) if on_draft else before
-        refusals: list[Refusal | None] = []
-        operations: list[Operation] = []
-        unclean: list[TopicPartition] = []
-        for item in items:
-            try:
-                decision = decide(image, item)
-            except Refusal as refusal:
-                refusals.append(refusal)
-            else:
-                image = decision.image
-                operations += decision.operations
-                unclean += decision.unclean
-                refusals.append(None)
-            if len(operations) >= max_operations or len(refusals) >= _TOGETHER:
-                break
-        if isinstance(image, ImageDraft):
-            image = image.finish()
+        decision, refusals = _decide_group(items, decide, before, on_draft)
         if validate_only:
             await asyncio.sleep(0)  # others are served between the groups
         else:
             try:
-                await self._store.store(Decision(tuple(operations), image, tuple(unclean)))
+                await self._store.store(decision)
             except Refusal as refusal:
                 if len(refusals) > 1 and self._store.lost is None:
                     return await self._change_singly(items[: len(refusals)], decide, on_draft)
                 refusals = [each or refusal for each in refusals]
-        images = Images(before, image)
-        return _Group([images if each is None else each for each in refusals], image)
+        images = Images(before, decision.image)
+        return _Group([images if each is None else each for each in refusals], decision.image)
 
     async def _change_singly(
         self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], on_draft: bool
     ) -> _Group:
         results: list[Result] = []
         for item in items:
-            results += (await self._change_group([item], decide, 1, on_draft, None, validate_only=False)).results
+            results += (await self._change_group([item], decide, on_draft, None, validate_only=False)).results
         return _Group(results, None)
 
     async def _change(self, work: Callable[[], Awaitable[T]]) -> T:

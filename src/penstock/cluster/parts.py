@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.cluster import paths
 from penstock.cluster.decision import Decision
@@ -20,7 +20,7 @@ from penstock.cluster.tree import Check, Create, Delete, Operation, Set
 MAX_OPERATIONS: Final = 1000
 MAX_BYTES: Final = 512 * 1024
 TOGETHER: Final = 250
-"""Small decisions are stored together until they have so many operations."""
+"""Small decisions are stored together until they have so many operations, or half of the bytes."""
 
 _OPERATION_BYTES: Final = 64
 
@@ -39,12 +39,37 @@ def in_parts(before: ClusterImage, decision: Decision) -> Iterator[Decision]:
     yield decision._replace(operations=portions[-1])
 
 
+class Size(NamedTuple):
+    """Of the operations of one decision, or of several."""
+
+    operations: int = 0
+    bytes: int = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether nothing is to be stored together with that."""
+        return self.operations >= TOGETHER or self.bytes >= MAX_BYTES // 2
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a decision is to be stored by itself: with others it might take several parts."""
+        return self.operations > MAX_OPERATIONS - TOGETHER or self.bytes > MAX_BYTES // 2
+
+    def and_that_of(self, decision: Decision) -> Size:
+        more = sum(map(_size_of, decision.operations))
+        return Size(self.operations + len(decision.operations), self.bytes + more)
+
+
+def _size_of(operation: Operation) -> int:
+    data = operation.data if isinstance(operation, Create | Set) else b""
+    return len(operation.path) + len(data) + _OPERATION_BYTES
+
+
 def _portions(operations: Sequence[Operation], max_operations: int, max_bytes: int) -> Iterator[tuple[Operation, ...]]:
     portion: list[Operation] = []
     size = 0
     for operation in operations:
-        data = operation.data if isinstance(operation, Create | Set) else b""
-        more = len(operation.path) + len(data) + _OPERATION_BYTES
+        more = _size_of(operation)
         if portion and (len(portion) >= max_operations or size + more > max_bytes):
             yield tuple(portion)
             portion, size = [], 0

@@ -223,7 +223,7 @@ class ReplicaMoves:
     # --- copying
 
     def tick(self, now_ms: int) -> None:
-        """Go on with the move that waited longest, unless one is being worked on; at most one swap, which takes syncs."""
+        """Go on with the move that waited longest, unless one is worked on; at most one swap, as that takes syncs."""
         if self._is_ticking:
             return  # the work was done at once, where it was given
         self._is_ticking = True
