@@ -6,7 +6,7 @@ to do, and `code` is the broker's own word where a broker spoke. `except Penstoc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -307,6 +307,30 @@ class RecordTooLarge(BrokerError):
     """A record, or a batch of them, exceeds what the topic accepts."""
 
 
+class InvalidRecord(BrokerError):
+    """The broker does not take this record: the topic wants a key, or its timestamp is out of range.
+
+    A broker rejects a batch as a whole. The records that are not at fault fail with `BatchRejected`.
+    """
+
+
+class BatchRejected(BrokerError):
+    """This record is not at fault: it was in one batch with records that the broker does not take. Send it again.
+
+    `record_errors` says what is wrong with which records, by their place in the batch.
+    """
+
+    def __init__(self, code: ErrorCode, record_errors: Mapping[int, str], *, where: str = "") -> None:
+        index, reason = next(iter(record_errors.items()))
+        super().__init__(code, where=where, detail=f"the batch was rejected for its record {index}: {reason}")
+        self.record_errors = record_errors
+
+    def of(self, index: int) -> BrokerError:
+        """What became of the record at this place of the batch."""
+        reason = self.record_errors.get(index)
+        return self if reason is None else error_for(self.code, where=self.where, detail=reason)
+
+
 class NotEnoughReplicas(BrokerError):
     """Fewer replicas are in sync than min.insync.replicas asks for."""
 
@@ -375,6 +399,8 @@ _KINDS: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     ErrorCode.MESSAGE_TOO_LARGE: RecordTooLarge,
     ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
+    ErrorCode.INVALID_RECORD: InvalidRecord,
+    ErrorCode.INVALID_TIMESTAMP: InvalidRecord,
     ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: NotEnoughReplicas,
     ErrorCode.INVALID_CONFIG: InvalidSetting,

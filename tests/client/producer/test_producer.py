@@ -19,9 +19,11 @@ from tests.client.producer.reading import stored, stored_values
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.client.errors import (
+    BatchRejected,
     BootstrapError,
     ClosedError,
     ConfigError,
+    InvalidRecord,
     InvalidTopic,
     RecordTooLarge,
     SerializationError,
@@ -60,6 +62,23 @@ def test_a_tombstone_and_an_empty_value_are_different(broker: EmbeddedBroker, ad
         producer.send(topic, None, key="k")
         producer.send(topic, b"", key="k")
     assert stored_values(broker.port, topic) == [None, b""]
+
+
+def test_only_the_records_at_fault_are_reported_as_invalid(broker: EmbeddedBroker, address: str) -> None:
+    topic = make_topic(broker.broker, configs={"cleanup.policy": "compact"})
+    reported: list[tuple[Exception | None, RecordMetadata]] = []
+    with Producer(address, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        deliveries = [producer.send(topic, b"v", key=None if number in (1, 3) else b"k") for number in range(4)]
+        producer.send(topic, b"v", key=b"k", on_delivery=lambda error, metadata: reported.append((error, metadata)))
+        producer.flush()
+        errors = [delivery.exception(PATIENCE_S) for delivery in deliveries]
+    assert [type(error) for error in errors] == [BatchRejected, InvalidRecord, BatchRejected, InvalidRecord]
+    assert "key" in str(errors[1])
+    assert "record 1" in str(errors[0])
+    ((error, metadata),) = reported
+    assert isinstance(error, BatchRejected)
+    assert metadata.offset == -1
+    assert stored_values(broker.port, topic) == []
 
 
 def test_leaving_the_block_delivers_everything(broker: EmbeddedBroker, address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.wire.error_codes import ErrorCode, error_code
@@ -17,6 +18,8 @@ class Answer(NamedTuple):
     message: str | None = None
     leader: int = -1
     leader_epoch: int = -1
+    record_errors: Mapping[int, str] | None = None
+    """What is wrong with which records of the batch, if the broker says so."""
 
     @staticmethod
     def missing() -> Answer:
@@ -33,10 +36,12 @@ def answers_of(response: ProduceResponse) -> dict[tuple[str, int], Answer]:
 
 def _answer(each: PartitionProduceResponse) -> Answer:
     message = each.error_message
+    record_errors = None
     if each.record_errors:
-        first = each.record_errors[0]
-        detail = first.batch_index_error_message or message or "refused"
-        message = f"record {first.batch_index} of the batch: {detail}"
+        record_errors = {
+            record.batch_index: record.batch_index_error_message or message or "rejected"
+            for record in each.record_errors
+        }
     leader = each.current_leader
     return Answer(
         error_code(each.error_code),
@@ -45,4 +50,5 @@ def _answer(each: PartitionProduceResponse) -> Answer:
         message,
         leader.leader_id,
         leader.leader_epoch,
+        record_errors,
     )

@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from penstock.client.errors import BatchRejected
 from penstock.client.producer.stamps import Stamps
 from penstock.records.kernel import Callbacks
 
@@ -162,8 +163,9 @@ class Completion:
             which = bisect_right(self._starts, index) - 1
             part, at = self._parts[which]
             return part.outcome_of(at + index - self._starts[which])
-        if self.error is not None:
-            return self.error
+        error = self.error
+        if error is not None:
+            return error.of(index) if isinstance(error, BatchRejected) else error
         stamps = self.stamps
         timestamp = stamps if isinstance(stamps, int) else stamps[index]
         offset = self.base_offset + index if self.base_offset >= 0 else -1

@@ -11,7 +11,7 @@ import logging
 from typing import NamedTuple
 
 from penstock.client.backoff import backoff_ms
-from penstock.client.errors import PenstockError, error_for
+from penstock.client.errors import BatchRejected, PenstockError, error_for
 from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.answers import Answer
 from penstock.client.producer.batches import ProducerBatch
@@ -98,9 +98,10 @@ class Settlement:
 
 def _error_of(batch: ProducerBatch, answer: Answer | BaseException) -> Exception:
     if isinstance(answer, Answer):
-        return error_for(
-            answer.code, where=f"{batch.topic}-{batch.partition} on broker {batch.node}", detail=answer.message
-        )
+        where = f"{batch.topic}-{batch.partition} on broker {batch.node}"
+        if answer.record_errors:
+            return BatchRejected(answer.code, answer.record_errors, where=where)
+        return error_for(answer.code, where=where, detail=answer.message)
     if isinstance(answer, Exception):
         return answer
     return PenstockError(f"the request with {batch.topic}-{batch.partition} was cancelled")
