@@ -11,9 +11,18 @@ from struct import pack
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import Disconnected, WireClient, call, fetch_request, make_topic, request_bytes
+from tests.broker.wire_client import (
+    Disconnected,
+    WireClient,
+    batch_of,
+    call,
+    fetch_request,
+    make_topic,
+    request_bytes,
+    values_in,
+)
 from tests.hostile.loop_meter import Gate, LoopMeter
-from tests.timeouts import until
+from tests.timeouts import NEVER_MS, until
 
 from penstock.broker.broker import Broker
 from penstock.broker.handlers.metadata import MetadataAnswers
@@ -36,6 +45,7 @@ from penstock.wire.schemas.offset_commit import (
 from penstock.wire.schemas.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 GROUP = "readers"
+WIDE = 600
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +61,11 @@ def embedded() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def broker(embedded: EmbeddedBroker) -> Broker:
     return embedded.broker
+
+
+@pytest.fixture(scope="module")
+def wide_topic(embedded: EmbeddedBroker) -> str:
+    return make_topic(embedded.broker, partitions=WIDE)
 
 
 @pytest.fixture
@@ -126,6 +141,24 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
     assert again.error_code == ErrorCode.NONE
     # Those that do not exist are told again, and only those.
     assert sum(len(each.partitions) for each in again.responses) == partitions - 2
+
+
+@pytest.mark.parametrize(("version", "partition"), [(6, 0), (12, 1)])
+def test_records_that_come_while_very_many_partitions_are_read_are_not_missed(
+    embedded: EmbeddedBroker, broker: Broker, client: WireClient, wide_topic: str, version: int, partition: int
+) -> None:
+    request = wide_fetch(wide_topic, WIDE)
+    del request.topics[0].partitions[:partition]
+    request.max_wait_ms = NEVER_MS
+    gate = Gate(broker)
+    client.send(ApiKey.FETCH, request, version)
+    gate.reached()
+    with WireClient(embedded.port) as producer:
+        assert producer.produce(wide_topic, batch_of(b"in between"), partition=partition).error_code == ErrorCode.NONE
+    gate.open()
+    _, answer = client.receive(ApiKey.FETCH, version)
+    found = {row.partition_index: values_in(row.records) for row in answer.responses[0].partitions if row.records}
+    assert found == {partition: [b"in between"]}
 
 
 def test_a_description_of_very_many_topics_is_split(
@@ -226,9 +259,8 @@ def test_a_section_of_very_many_tagged_fields_is_rejected(embedded: EmbeddedBrok
 
 
 def test_the_metadata_that_everybody_asks_for_is_encoded_once(
-    embedded: EmbeddedBroker, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedBroker, broker: Broker, wide_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_topic(broker, partitions=3)
     kept: list[int] = []
     keep = MetadataAnswers.keep
 
@@ -238,6 +270,7 @@ def test_the_metadata_that_everybody_asks_for_is_encoded_once(
 
     monkeypatch.setattr(MetadataAnswers, "keep", counting)
     everything = MetadataRequest(topics=None)
+    call(broker, broker.metadata_answers._answers.clear)
     with LoopMeter(broker, "50 connections with 40 Metadata requests each"), ExitStack() as stack:
         crowd = [stack.enter_context(WireClient(embedded.port)) for _ in range(50)]
         data = b"".join(request_bytes(ApiKey.METADATA, 9, number, everything) for number in range(40))

@@ -12,7 +12,7 @@ more was sent of those than leader.replication.throttled.rate allows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.error_mapping import EXPECTED, error_code_of
@@ -47,10 +47,11 @@ _REPLICA_STATE_VERSION = 15
 class Read:
     """What one pass found; `partitions` are those that are here and not at rest."""
 
-    __slots__ = ("held_back", "is_urgent", "left", "partitions", "rows", "size")
+    __slots__ = ("ends", "held_back", "is_urgent", "left", "partitions", "rows", "size")
 
     def __init__(self, max_bytes: int) -> None:
         self.left = max_bytes
+        self.ends = 0  # of a wide pass: the sum of what `ends_of` was when each partition was read
         self.held_back = 0  # rows without records, as the throttle would have it
         self.rows: list[tuple[str, PartitionData]] = []
         self.partitions: list[Partition] = []
@@ -109,9 +110,16 @@ def read_wide(
     for begin in range(0, len(pending), SLICE):
         if context.is_overtaken:
             break  # what is found from here on would be of another request
+        seen = len(read.partitions)
         _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+        read.ends += ends_of(read.partitions[seen:])
         yield
     return read
+
+
+def ends_of(partitions: Iterable[Partition]) -> int:
+    """A number that is another one when a partition has grown, or its high watermark has moved."""
+    return sum(partition.log.log_end_offset + partition.log.high_watermark for partition in partitions)
 
 
 def _max_bytes(reader: Reader, most: int) -> int:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.fetch_conversion import FIRST_VERSION_WITH_BATCHES
-from penstock.broker.fetch_reading import Read, Reader, read_narrow, read_wide, reader_of
+from penstock.broker.fetch_reading import Read, Reader, ends_of, read_narrow, read_wide, reader_of
 from penstock.broker.fetch_session_cache import Asked
 from penstock.broker.fetch_sessions import SLICE, FetchContext
 from penstock.broker.request import Answer, Request
@@ -108,7 +108,11 @@ def _wide_pass(
 ) -> Generator[None, None, None]:
     read = yield from read_wide(broker, context, reader, pending)
     if may_wait and not _is_enough(read, request.message, context):
-        _Waiter(broker, context, request, reader, answer, read).wait()
+        waiter = _Waiter(broker, context, request, reader, answer, read)
+        waiter.wait()
+        # What has come since its partition was read told nobody: the waiter was not there yet.
+        if ends_of(read.partitions) != read.ends or len(context.pending()) > len(read.rows):
+            waiter.finish_soon()
     elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
         work = partial(_convert_and_tell, broker, context, request, reader, read, answer)
         broker.long_work.start(request.channel, read.size, work)
@@ -236,7 +240,7 @@ class _Waiter:
         if delay_ms <= 0:
             self._available += size
         if self._available >= self._request.message.min_bytes:
-            self._finish_soon()
+            self.finish_soon()
         else:
             # It may have been at rest until now; then nobody else watches it any more.
             self._watch(partition)
@@ -256,9 +260,9 @@ class _Waiter:
             self._timer = self._broker.call_later(WATERMARK_MS / 1000, self._finish)
 
     def gone(self, partition: Partition) -> None:
-        self._finish_soon()
+        self.finish_soon()
 
-    def _finish_soon(self) -> None:
+    def finish_soon(self) -> None:
         if self._reader.is_follower:
             # At the end of this turn: what else is appended in it goes along.
             self._broker.loop.call_soon(self._finish)

@@ -9,7 +9,9 @@ error are kept as bytes, as long as the image is the same. That of a large clust
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.request import Answer, Encoded, Request
@@ -49,6 +51,8 @@ class MetadataAnswers:
         self._image: ClusterImage | None = None
         self._answers: dict[_Wanted, Encoded] = {}
         self._bytes = 0
+        self.making: dict[int, asyncio.Future[None]] = {}
+        """By version, the end of the making of an answer that names all topics."""
 
     def get(self, image: ClusterImage, wanted: _Wanted) -> Encoded | None:
         if image is not self._image:
@@ -112,22 +116,41 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
 
 
 def _tell_all(broker: Broker, request: Request, answer: Answer) -> None:
-    image = broker.cluster.image
-    kept = broker.metadata_answers.get(image, (request.version, None))
+    kept = broker.metadata_answers.get(broker.cluster.image, (request.version, None))
+    if kept is not None:
+        answer(kept)
+    elif _is_small(broker.cluster.image):
+        for _ in _all(broker, request, answer):
+            pass
+    else:
+        broker.long_work.start(request.channel, request.size, partial(_make_all, broker, request, answer))
+
+
+def _is_small(image: ClusterImage) -> bool:
+    partitions = 0
+    for topic in image.topics.values():
+        partitions += 1 + len(topic.partitions)
+        if partitions > _SLICE_PARTITIONS:
+            return False
+    return True
+
+
+async def _make_all(broker: Broker, request: Request, answer: Answer) -> None:
+    """Make the answer of a large cluster in slices, or wait for whoever is making the same."""
+    answers, version = broker.metadata_answers, request.version
+    while (making := answers.making.get(version)) is not None:
+        await making
+    kept = answers.get(broker.cluster.image, (version, None))
     if kept is not None:
         answer(kept)
         return
-    work = _all(broker, request, answer)
+    made: asyncio.Future[None] = broker.loop.create_future()
+    answers.making[version] = made
     try:
-        next(work)
-    except StopIteration:
-        return
-
-    async def rest() -> None:
-        await broker.long_work.pause(request.channel)
-        await broker.long_work.through(work, request.channel)
-
-    broker.long_work.start(request.channel, request.size, rest)
+        await broker.long_work.through(_all(broker, request, answer), request.channel)
+    finally:
+        del answers.making[version]
+        made.set_result(None)
 
 
 def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, None, None]:
@@ -143,11 +166,6 @@ def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, No
         if partitions > _SLICE_PARTITIONS:
             partitions = 0
             yield
-            # Others may have asked the same meanwhile, and have been answered.
-            kept = broker.metadata_answers.get(image, (request.version, None))
-            if kept is not None:
-                answer(kept)
-                return
     response = _response(broker, topics, image)
     if any(each.error_code for topic in topics for each in topic.partitions):
         answer(response)
