@@ -4,6 +4,9 @@ Rule: commits go out one after the other, in the order in which they were asked 
 older might arrive last. What the group's coordinator says about the member in its answer is told to the membership,
 unless the member has joined anew since: then it is about a place that the member no longer has. Only news is committed
 by itself.
+
+A commit that waits for its turn while one of its partitions is taken away is sent as the member that asked for it, and
+so rejected. As the member of a later generation it would be accepted, and take back what the new owner has committed.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from penstock.client.consumer.errors import CommitFailed
@@ -39,26 +42,39 @@ _GONE: Final = frozenset(
 )
 
 
+class _Pending:
+    """A commit that was asked for. `turn` is done when it may be sent."""
+
+    __slots__ = ("committer", "is_outdated", "offsets", "turn")
+
+    def __init__(self, offsets: Offsets, committer: Committer) -> None:
+        self.offsets = offsets
+        self.committer = committer
+        self.is_outdated = False  # whether the member has lost one of the partitions since
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class _Row:
-    """Those who wait for their turn. A place counts from the call on, not from when its task first runs."""
+    """Commits in the order of the calls, not of when their tasks first run. The first has its turn until it leaves."""
 
     def __init__(self) -> None:
-        self._places: deque[asyncio.Future[None]] = deque()
+        self._pending: deque[_Pending] = deque()
 
-    def enter(self) -> asyncio.Future[None]:
-        """Done when it is this place's turn, which lasts until it leaves."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._places.append(place)
+    def __iter__(self) -> Iterator[_Pending]:
+        return iter(self._pending)
+
+    def enter(self, pending: _Pending) -> _Pending:
+        self._pending.append(pending)
         self._call()
-        return place
+        return pending
 
-    def leave(self, place: asyncio.Future[None]) -> None:
-        self._places.remove(place)
+    def leave(self, pending: _Pending) -> None:
+        self._pending.remove(pending)
         self._call()
 
     def _call(self) -> None:
-        if self._places and not self._places[0].done():
-            self._places[0].set_result(None)
+        if self._pending and not self._pending[0].turn.done():
+            self._pending[0].turn.set_result(None)
 
 
 class Commits:
@@ -79,6 +95,8 @@ class Commits:
     def forget(self, partition: TopicPartition) -> None:
         """The partition went away: what is committed for it is another member's doing from now on."""
         self._saved.pop(partition, None)
+        for pending in self._row:
+            pending.is_outdated = pending.is_outdated or partition in pending.offsets
 
     async def drain(self) -> None:
         """Until those that nobody waits for are through."""
@@ -113,19 +131,20 @@ class Commits:
         group_id = self._group_id()
         if not offsets:
             return
-        place = self._row.enter()
+        pending = self._row.enter(_Pending(offsets, self.committer))
         try:
-            await self._commit(group_id, offsets, timeout_ms, place)
+            await self._commit(group_id, pending, timeout_ms)
         finally:
-            self._row.leave(place)
+            self._row.leave(pending)
 
-    async def _commit(self, group_id: str, offsets: Offsets, timeout_ms: float, place: asyncio.Future[None]) -> None:
+    async def _commit(self, group_id: str, pending: _Pending, timeout_ms: float) -> None:
+        offsets = pending.offsets
         committer = NO_MEMBER
         self.failures += 1  # until it has succeeded
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await place
-                committer = self.committer
+                await pending.turn
+                committer = pending.committer if pending.is_outdated else self.committer
                 await self._store.save(group_id, offsets, committer)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
@@ -154,31 +173,30 @@ class Commits:
         """Commit without waiting; `done` is told the outcome, on the loop's thread."""
         if not offsets:
             return
-        place = self._row.enter()
+        pending = self._row.enter(_Pending(dict(offsets), self.committer))
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._row.leave(place)
+            self._row.leave(pending)
 
-        task = asyncio.ensure_future(self._commit_quietly(dict(offsets), done, place))
+        task = asyncio.ensure_future(self._commit_quietly(pending, done))
         self._tasks.add(task)
         task.add_done_callback(over)
 
     async def _commit_quietly(
         self,
-        offsets: Offsets,
+        pending: _Pending,
         done: Told | None,
-        place: asyncio.Future[None],
     ) -> None:
         failure: BaseException | None = None
         try:
-            await self._commit(self._group_id(), offsets, self._settings.default_api_timeout_ms, place)
+            await self._commit(self._group_id(), pending, self._settings.default_api_timeout_ms)
         except PenstockError as error:
             failure = error
             _log.warning("offsets were not committed: %s", error)
         if done is not None:
             try:
-                done(offsets, failure)
+                done(pending.offsets, failure)
             except Exception:  # noqa: BLE001 - the user's function must not end the loop's work
                 _log.exception("the function that was to hear of a commit failed")
 
