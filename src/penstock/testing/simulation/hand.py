@@ -203,7 +203,7 @@ class Hand:
         if in_header and any(node.files.exists(f"{each}/{CLEAN_MARKER}") for each in node.data_folders):
             in_header = False
             self._cluster.trace.count(UNSEEN_HEADER)
-        places = list(_durable_batches(node, newest_only=in_header))
+        places = [each for each in _durable_batches(node, newest_only=in_header) if in_header or each[2] > HEADER_SIZE]
         if places:
             path, position, size = places[self._random.below(len(places))]
             position += (
