@@ -1,7 +1,8 @@
 """What a path given by a person is: a file of a segment, a partition's folder, a data folder.
 
-Names decide, and for a folder the names in it; no file is opened. A folder counts as a log's only by files that a broker
-writes there: a name that ends with a number is not enough, since `/etc/dbus-1` has one, too. Everything else is `OTHER`.
+Names decide, and for a folder the names in it; no file is opened. A folder counts as a log's only by files that a
+broker writes there: a name that ends with a number is not enough, since `/etc/dbus-1` has one, too. Everything else is
+`OTHER`.
 """
 
 from __future__ import annotations

@@ -294,7 +294,9 @@ class _Run:
         operator = self.operator
         if operator is not None:
             operator.is_ending = True
-            operator.lost = list(self.history.losses)
+            # Where nothing was acknowledged, a broker may have lost its disk before it had a log of the partition.
+            empty = [place for place in places_of(self.topics) if not self.history.acknowledged.get(place)]
+            operator.lost = list(dict.fromkeys([*self.history.losses, *empty]))
             self._await("every replica is in sync", lambda: not unhealed(cluster))
             places = [(writer, place) for writer in writers for place in places_of(self.topics)]
             self._await(
