@@ -36,7 +36,7 @@ LONG_BYTES: Final = 16 * 1024
 """Requests of more bytes are decoded in slices. Those of a few large values are through after the first."""
 
 MAX_ELEMENTS: Final = 200_000
-"""Elements of all arrays of one request. Kafka itself names 200,000 partitions as the most of a whole cluster."""
+"""Elements of all arrays of one request: more than a cluster of hundreds of brokers has partitions."""
 MAX_FETCH_ELEMENTS: Final = 50_000
 """A fetch asks one broker for what it leads."""
 

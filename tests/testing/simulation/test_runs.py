@@ -239,7 +239,8 @@ def test_a_commit_that_is_rejected_after_the_member_has_joined_anew_does_not_cos
 
     with determined(Trace()):
         late, generations, lost, read, committed = told()
-    assert late == 1
+    # One that was under way, and those that waited for their turn behind it.
+    assert late >= 1
     assert (len(generations), lost) == (2, 1)
     assert (read, committed) == ({0, 1}, 2)
 
