@@ -518,7 +518,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "watermark-restored-too-high": Mutation(
         "who begins to lead takes all that it has for committed",
         ((Partition, "lead", _lead_with_all),),
-        (_UNDURABLE,),
+        (_UNDURABLE, _IN_SYNC_LACKS),
     ),
     "acknowledge-without-watermark": Mutation(
         "acks=all is answered when the leader alone has the records",
@@ -528,7 +528,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "shrink-before-answer": Mutation(
         "who is to leave the ISR counts no more before the controller has agreed",
         ((Leadership, "widest_isr", property(_only_the_asked_for)),),
-        (_IN_SYNC_LACKS, _LEADER_LACKS),
+        (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
     ),
     "too-few-in-sync": Mutation(
         "the watermark moves however few are in sync",
@@ -563,12 +563,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "emptied-brokers-trusted": Mutation(
         "who comes back with an empty disk is taken for one that is in sync",
         ((controller_duties, "news_of_brokers", _nobody_emptied),),
-        (_LEADER_LACKS,),
+        (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "damage-taken-for-a-torn-end": Mutation(
         "a log is cut where what was durable is damaged, and its broker is taken for one that is in sync",
         ((opening, "_ended", _nothing_ends), (opening, "_missing_end", _nothing_is_missing)),
-        (_LEADER_LACKS,),
+        (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "epoch-stays-after-restart": Mutation(
         "a leader that was started again leads on in its old epoch",
