@@ -401,7 +401,7 @@ class Broker:
         self._status = "stopping"
         if self._clustering is not None and self.is_ready:
             await self._clustering.leave()
-            # Who waits for replicas that stop as well would be waited for in vain.
+            # Requests that wait for replicas would hold up the stop: those brokers may be stopping, too.
             self._closers.append(self.call_later(_RESIGN_S, self.replicas.close).cancel)
         self.is_ready = False
         for task in tuple(self._tasks):

@@ -264,7 +264,7 @@ async def serve_parts(
     gathering.end()
     gathering.complete.add_done_callback(lambda _: answer(gathering.merged(parts.answered)))
     if request.api_key != ApiKey.PRODUCE:
-        # Whoever produces says how long it waits for replicas: it must not keep others waiting.
+        # A producer chooses how long it waits for replicas. Other long requests must not wait with it.
         await gathering.complete
 
 

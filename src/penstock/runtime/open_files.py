@@ -1,10 +1,10 @@
 """The files that are kept open between uses, under a bound for the whole process.
 
-A broker has more partitions than a process may have open files. So whoever keeps a file open for its next use opens it
-here, as its owner, and can open it again at any time. Beyond the bound, half of what the process may open, the owner
-that has waited longest lets go of its file; so do several when the process can open no more. An owner only drops its
-reference: a region that is being sent, or a sync that
-runs on another thread, keeps the file until it is through.
+A broker may have more partitions than a process may have open files. So an object that keeps a file open for its next
+use opens it here, as its owner, and can open it again at any time. The bound is half of what the process may open.
+Beyond it, the owner that opened its file longest ago lets go of it; when the process can open no more, several do. An
+owner only drops its reference: a region that is being sent, or a sync on another thread, keeps the file until it is
+done.
 
 Nothing is noted when a file is used, since appends are too frequent for that. Instead an owner that has grown since
 its file was opened is passed over once, as is one with bytes that were not synced: Linux tells of a failed write-back

@@ -1,9 +1,9 @@
 """Fairness between connections: how much is done in one turn of the event loop, and for whom.
 
 A turn of the loop serves every connection that has something to say, so with many of them, or with a few that send
-many requests at once, a turn would be as long as they like. Here a turn has a budget of time. Whoever comes when it is
-used up waits in line, and the line is served first in the next turn, each for a few frames at a time, as long as there
-are others in it.
+many requests at once, a turn would be as long as they like. Here a turn has a budget of time. A connection that
+comes when it is used up waits in line. The line is served first in the next turn, each connection for a few frames at a
+time while there are others in it.
 
 Time is looked at only when a turn has had more than a few frames: a server that is not crowded pays for a counter.
 """
