@@ -33,13 +33,14 @@ def faults(
 
 def one(
     *,
+    attributes: bytes = b"\x00",
     timestamp: bytes = varint(0),
     offset: bytes = varint(0),
     key: bytes = varint(-1),
     value: bytes = varint(-1),
     headers: bytes = varint(0),
 ) -> bytes:
-    return record_of(b"\x00" + timestamp + offset + key + value + headers)
+    return record_of(attributes + timestamp + offset + key + value + headers)
 
 
 def test_sound_records_pass_and_the_newest_time_is_told(loops: ModuleType) -> None:
@@ -76,6 +77,7 @@ def header(name: bytes) -> bytes:
 
 UNREADABLE = {
     "a length of six bytes": b"\x8c\x80\x80\x80\x80\x00" + one()[1:],
+    "attributes with their top bit": one(attributes=b"\x80"),
     "an offset of six bytes": one(offset=b"\x80\x80\x80\x80\x80\x00"),
     "an offset beyond 32 bits": one(offset=varint(2**31)),
     "a key's length of six bytes": one(key=b"\x80\x80\x80\x80\x80\x00"),
@@ -143,6 +145,7 @@ hostile = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(items=some_records, changes=edits, tail=st.lists(hostile, max_size=4).map(b"".join))
 @example(items=[(0, None, None, ())], changes=[("set", 0, 12)], tail=b"")
+@example(items=[(0, None, None, [("", None)])], changes=[("insert", 1, 128), ("delete", 2, 0)], tail=b"")
 def test_whatever_passes_can_be_read_by_every_consumer(
     items: list[RecordTuple], changes: list[tuple[str, int, int]], tail: bytes
 ) -> None:

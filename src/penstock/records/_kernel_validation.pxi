@@ -1,8 +1,9 @@
 # What a leader asks of the records that a client sends, before it stores them. Kafka asks the same (LogValidator).
 #
 # Rule: what passes here every consumer can read. So it is stricter than the parser of `_kernel_decode.pxi`, which reads
-# what is stored: an integer takes at most five bytes and fits 32 bits, as the consumers in Java demand, and the name of
-# a header is UTF-8. No object is made for a record that is sound, and other threads run while much is looked at.
+# what is stored: an integer takes at most five bytes and fits 32 bits, as the consumers in Java demand, the top bit of
+# the attributes is not set, and the name of a header is UTF-8. No object is made for a record that is sound, and
+# other threads run while much is looked at.
 
 cdef enum:
     UNLOCKED_BYTES = 65536  # below, letting other threads run costs more than the work
@@ -96,7 +97,9 @@ cdef inline int check_record(
     if not get_int(&p, cursor.end, &length) or length < MIN_RECORD - 1 or length > cursor.end - p:
         return UNREADABLE
     end = p + length
-    p += 1  # attributes: none are defined
+    if p[0] >= 0x80:  # no attribute is defined; aiokafka reads them as a varint, which such a byte would continue
+        return UNREADABLE
+    p += 1
     if not get_varint(&p, end, &timestamp) or not get_int(&p, end, &offset_delta):
         return UNREADABLE
     if not skip_sized(&p, end, -1, &key_size) or not skip_sized(&p, end, -1, &value_size):

@@ -1,7 +1,8 @@
 """What a leader asks of the records that a client sends, for the kernel's twin.
 
 What passes here every consumer can read: it is stricter than the parser of what is stored. An integer takes at most
-five bytes and fits 32 bits, as the consumers in Java demand, and the name of a header is UTF-8.
+five bytes and fits 32 bits, as the consumers in Java demand, the top bit of the attributes is not set, and the name of a
+header is UTF-8.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def _parse(view: memoryview, position: int, end: int) -> tuple[int, int, int, bo
     if length < MIN_RECORD - 1 or length > end - position:
         raise BadRecordError
     end = position + length
+    if view[position] >= 0x80:  # aiokafka reads the attributes as a varint, which such a byte would continue
+        raise BadRecordError
     timestamp_delta, position = get_varint(view, position + 1, end)
     offset_delta, position = _get_int(view, position, end)
     key, position = _skip_sized(view, position, end, -1)
