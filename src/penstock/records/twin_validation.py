@@ -1,8 +1,8 @@
 """What a leader asks of the records that a client sends, for the kernel's twin.
 
 What passes here every consumer can read: it is stricter than the parser of what is stored. An integer takes at most
-five bytes and fits 32 bits, as the consumers in Java demand, the top bit of the attributes is not set, and the name of a
-header is UTF-8.
+five bytes and fits 32 bits, as the consumers in Java demand, the top bit of the attributes is not set, and the name of
+a header is UTF-8.
 """
 
 from __future__ import annotations
