@@ -10,6 +10,7 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.error_codes import ErrorCode, error_code
 from penstock.wire.schemas.delete_groups import DeleteGroupsRequest
 from penstock.wire.schemas.join_group import JoinGroupResponse
+from penstock.coordination.inquiries import listed
 from penstock.wire.schemas.list_groups import ListGroupsRequest
 from penstock.wire.schemas.offset_delete import (
     OffsetDeleteRequest,
@@ -269,6 +270,6 @@ def test_groups_are_listed_by_state_and_type(states: list[str], types: list[str]
     story = Story()
     story.stable(group="busy")
     story.commit({CLICKS: 1}, group="simple")
-    groups = story.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(states_filter=states, types_filter=types)).groups
+    groups = listed(story.shard.groups, ListGroupsRequest(states_filter=states, types_filter=types))
     assert {group.group_id for group in groups} == expected
     assert {group.protocol_type for group in groups} <= {"consumer", ""}
