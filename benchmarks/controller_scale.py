@@ -1,11 +1,10 @@
-"""Does a decision cost more because the cluster is larger? 100,000 partitions on 100 brokers, and one broker's end.
+"""Does a decision of the controller cost more in a larger cluster? 100,000 partitions on 100 brokers; one broker dies.
 
-The cluster is made of images, as a controller holds them, with three replicas per partition. What is measured is what a
-controller does between the news that a broker is gone and the bytes that every other broker is sent: the new leaders,
-the operations for the tree, the delta. It is done for a small cluster in which a broker leads as many partitions, too:
-that the times are alike is the point. Then the same by a real controller and a publisher, with a tree in memory and
-brokers that accept whatever they are sent: from the end of a broker's node until all have the last image. One process,
-no network, no disk; times are of the CPU, so that other work of the machine matters little.
+The cluster is made of images, as a controller holds them, with three replicas per partition. The benchmark measures
+what a controller does between the death of a broker and the bytes that it sends to the others: new leaders, operations
+on the tree, the delta. It does the same for a small cluster in which a broker leads as many partitions: the times
+should be equal. Then a real controller and publisher do it with a tree in memory (`MemoryTree`) and brokers that
+accept everything. One process, no network, no disk; times are CPU times.
 """
 
 from __future__ import annotations
@@ -14,24 +13,32 @@ import asyncio
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import process_time
 from typing import NamedTuple, TypeVar
 
 from benchmarks import results
-from benchmarks.controller_memory_tree import MemoryTree
 from benchmarks.results import Better, Figure, Row
-from penstock.cluster import paths
-from penstock.cluster.broker_changes import brokers_changed
-from penstock.cluster.configs import ResourceKind
-from penstock.cluster.controller import Controller
-from penstock.cluster.controller_claim import claim_controller
-from penstock.cluster.hosting import Hosting
-from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.image_delta import apply_delta, decode_delta, encode_delta, make_delta
-from penstock.cluster.image_updates import AckError, ImageAck, ImageUpdate
-from penstock.cluster.isr_changes import IsrRequest, put_isr
-from penstock.cluster.layout import (
+from penstock.cluster.controller.configs import ResourceKind
+from penstock.cluster.controller.controller import Controller
+from penstock.cluster.controller.election import Changes, IsrRequest, PartitionRules, PartitionsByBroker, put_isr
+from penstock.cluster.controller.failover import brokers_changed, shut_down
+from penstock.cluster.controller.store import claim_controller
+from penstock.cluster.controller.topics import state_of
+from penstock.cluster.errors import NoNode
+from penstock.cluster.image import (
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    apply_delta,
+    decode_delta,
+    encode_delta,
+    make_delta,
+)
+from penstock.cluster.image_propagation import AckError, ImageAck, ImageUpdate, Publisher
+from penstock.cluster.placement import plan_rebalance
+from penstock.cluster.tree import layout
+from penstock.cluster.tree.layout import (
     BrokerRegistration,
     Endpoint,
     encode_broker,
@@ -40,16 +47,80 @@ from penstock.cluster.layout import (
     encode_partition_state,
     encode_topic,
 )
-from penstock.cluster.partition_changes import Changes
-from penstock.cluster.partition_rules import PartitionRules
-from penstock.cluster.publishing import Publisher
-from penstock.cluster.rebalance import plan_rebalance
-from penstock.cluster.shutdowns import shut_down
-from penstock.cluster.topics import state_of
-from penstock.cluster.tree import Set
-from penstock.cluster.tree_state import StoredNode
+from penstock.cluster.tree.tree import (
+    ANY_VERSION,
+    Cancel,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SessionWatcher,
+    Set,
+    StoredNode,
+    TreeState,
+    Watcher,
+)
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
+
+_SESSION = 1
+
+
+class MemoryTree:
+    """See `penstock.cluster.tree.tree.Tree`."""
+
+    session_id = _SESSION
+
+    def __init__(self, nodes: Iterable[tuple[str, StoredNode]]) -> None:
+        self._state = TreeState.of(nodes)
+        self._watchers: dict[str, list[Watcher]] = {}
+        self.writes = 0
+
+    async def get(self, path: str) -> Node:
+        node = self._state.node(path)
+        if node is None:
+            raise NoNode(path)
+        return node.seen()
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        found = map(self._state.node, paths)
+        return [None if node is None else node.seen() for node in found]
+
+    async def exists(self, path: str) -> bool:
+        return self._state.node(path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        return self._state.children(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        change = self._state.prepare(operations, _SESSION)
+        self._state.commit(change)
+        self.writes += 1
+        for event in change.events:
+            for watcher in list(self._watchers.get(event.path, ())):
+                watcher(event)
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        await self.multi((Create(path, data, ephemeral),))
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        await self.multi((Set(path, data, version),))
+        return (await self.get(path)).version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi((Delete(path, version),))
+
+    def watch(self, path: str, watcher: Watcher) -> Cancel:
+        watchers = self._watchers.setdefault(path, [])
+        watchers.append(watcher)
+        return lambda: watchers.remove(watcher)
+
+    def watch_session(self, watcher: SessionWatcher) -> Cancel:
+        return lambda: None
+
+    async def close(self) -> None:
+        self._watchers.clear()
+
 
 REPLICAS = 3
 ROUNDS = 7
@@ -133,16 +204,16 @@ def _size(work: str, unit: str, amount: float, better: Better | None = Better.LO
 def failover(shape: Shape) -> list[Measured]:
     """Broker 1 is gone."""
     image = build(shape)
-    hosting = Hosting(image)
+    partitions_by_broker = PartitionsByBroker(image)
     led = sum(each.leader == 1 for topic in image.topics.values() for each in topic.partitions)
     decide_ms, decision = timed(
-        lambda: brokers_changed(hosting, image.without_broker(1), (), (1,), (1,), lambda _: RULES)
+        lambda: brokers_changed(partitions_by_broker, image.without_broker(1), (), (1,), (1,), lambda _: RULES)
     )
     delta_ms, data = timed(lambda: encode_delta(make_delta(image, decision.image)))
     apply_ms, after = timed(lambda: apply_delta(image, decode_delta(data)))
     if after != decision.image:
         raise AssertionError("the image that a broker makes of the delta is not the controller's")
-    moved = Hosting(image)
+    moved = PartitionsByBroker(image)
     started = process_time()
     moved.follow(decision.image)
     follow_ms = (process_time() - started) * 1000
@@ -162,8 +233,8 @@ def failover(shape: Shape) -> list[Measured]:
 def other_decisions(shape: Shape) -> list[Measured]:
     """What happens every day: an ISR, a thousand ISRs of a follower that lags, a broker that stops in good order."""
     image = build(shape)
-    hosting = Hosting(image)
-    keys = [(topic.name, index) for topic, indexes in hosting.of((1,)) for index in indexes]
+    partitions_by_broker = PartitionsByBroker(image)
+    keys = [(topic.name, index) for topic, indexes in partitions_by_broker.of((1,)) for index in indexes]
     led = [key for key in keys if (found := image.partition(*key)) is not None and found.leader == 1]
     epochs = {broker: each.epoch for broker, each in image.brokers.items()}
 
@@ -178,7 +249,7 @@ def other_decisions(shape: Shape) -> list[Measured]:
 
     one_ms, _ = timed(lambda: shrink(1))
     all_ms, operations = timed(lambda: shrink(1000))
-    stop_ms, stopped = timed(lambda: shut_down(hosting, 1, epochs[1], lambda _: RULES))
+    stop_ms, stopped = timed(lambda: shut_down(partitions_by_broker, 1, epochs[1], lambda _: RULES))
     return [
         _time("change one ISR", one_ms),
         _time("change up to 1,000 ISRs", all_ms),
@@ -193,14 +264,14 @@ def whole_image(shape: Shape) -> list[Measured]:
     tracemalloc.start()
     image = build(shape)
     image_bytes = tracemalloc.get_traced_memory()[0]
-    hosting = Hosting(image)
+    partitions_by_broker = PartitionsByBroker(image)
     index_bytes = tracemalloc.get_traced_memory()[0] - image_bytes
     tracemalloc.stop()
     empty = ClusterImage()
-    index_ms, _ = timed(lambda: Hosting(image))
+    index_ms, _ = timed(lambda: PartitionsByBroker(image))
     encode_ms, data = timed(lambda: encode_delta(make_delta(empty, image)))
     decode_ms, read = timed(lambda: apply_delta(empty, decode_delta(data)))
-    if read != hosting.image:
+    if read != partitions_by_broker.image:
         raise AssertionError("the image that was read is not the one that was written")
     return [
         _size("image in memory", "MB", image_bytes / 1e6),
@@ -242,17 +313,21 @@ def tree_of(image: ClusterImage) -> MemoryTree:
             nodes.setdefault(path[:end], StoredNode(b"", 0, None, 1))
         nodes[path] = StoredNode(data, version, None, created)
 
-    for path in (*paths.PERSISTENT, paths.BROKER_EPOCHS):
+    for path in (*layout.PERSISTENT_PATHS, layout.BROKER_EPOCHS):
         put(path)
-    put(paths.CLUSTER_ID, encode_cluster_id(image.cluster_id))
-    put(paths.BROKER_EPOCHS, encode_broker_epochs({broker: each.epoch for broker, each in image.brokers.items()}))
+    put(layout.CLUSTER_ID, encode_cluster_id(image.cluster_id))
+    put(layout.BROKER_EPOCHS, encode_broker_epochs({broker: each.epoch for broker, each in image.brokers.items()}))
     for broker, registration in image.brokers.items():
-        put(paths.broker(broker), encode_broker(registration), created=registration.epoch)
+        put(layout.broker_path(broker), encode_broker(registration), created=registration.epoch)
     for topic in image.topics.values():
         replicas = [each.assignment for each in topic.partitions]
-        put(paths.topic(topic.name), encode_topic(topic.topic_id, replicas))
+        put(layout.topic_path(topic.name), encode_topic(topic.topic_id, replicas))
         for index, each in enumerate(topic.partitions):
-            put(paths.partition_state(topic.name, index), encode_partition_state(state_of(each)), each.state_version)
+            put(
+                layout.partition_state_path(topic.name, index),
+                encode_partition_state(state_of(each)),
+                each.state_version,
+            )
     return MemoryTree(nodes.items())
 
 
@@ -299,7 +374,7 @@ async def _in_action(shape: Shape) -> list[Measured]:
     tree.writes = 0
     gc.collect()
     started = process_time()
-    await tree.delete(paths.broker(1))
+    await tree.delete(layout.broker_path(1))
     await everybody_has_it()
     failover_ms = (process_time() - started) * 1000
     writes = tree.writes - 1

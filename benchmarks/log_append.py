@@ -15,10 +15,10 @@ from time import perf_counter
 
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
-from penstock.log.opening import open_log
+from penstock.log.log_loader import open_log
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 
 KIB, MIB = 1024, 1024 * 1024
 NOW_MS = 1_700_000_000_000

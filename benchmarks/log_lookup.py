@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
-from penstock.log.lookup import offset_for_time
-from penstock.log.opening import open_log
+from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY
+from penstock.log.log_loader import open_log
+from penstock.log.partition_log import offset_for_time
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from penstock.log.settings import LogSettings
-from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 from penstock.records import encode_batch, scan
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 
 SEGMENT_COUNTS = (1, 100, 10_000)
 SMALL_BATCHES, SMALL_RECORDS = 4, 50

@@ -22,10 +22,10 @@ from crc32c import crc32c
 
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
-from penstock.log.opening import open_log
+from penstock.log.log_loader import open_log
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024

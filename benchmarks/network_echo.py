@@ -26,9 +26,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.files import File
+from penstock.runtime.files import File, PosixFiles
 from penstock.runtime.network import Connection, Limits
-from penstock.runtime.posix_files import PosixFiles
 from penstock.runtime.socket_server import SocketServer
 
 FRAME = struct.pack(">i", 100) + b"x" * 100

@@ -1,14 +1,15 @@
-"""The record codec beside aiokafka's compiled one, in one process: records a second, encoded and decoded.
+"""The record codec beside aiokafka's compiled one, in one process: records per second, encoded and decoded.
 
-Both sides do the same work on the same bytes, checksums included, and their rounds alternate, so that a machine that
-slows down slows both; the best round of each counts. Penstock's plain-Python twin of the kernel runs too, for those who
-have no compiler.
+Both sides do the same work on the same bytes, checksums included. Rounds alternate and the best of each counts. The
+plain-Python twin of the kernel runs too.
 
-    encode   records into the bytes of a batch that a broker takes
+    encode   records into the bytes of a batch that a broker accepts
     decode   fetched bytes into objects; key, value, offset and timestamp of each are read
     arrow    fetched bytes into Arrow record batches of 20,000 rows, beside aiokafka's decode into objects
-
-and what a client does with each record: send, columns, consume (`benchmarks.records_clients`).
+    send     a Python method that appends a record to an open batch of 256 KiB and returns a ticket; without a key into
+             one partition, with keys into the 6 that they choose. aiokafka: its compiled builder, record by record
+    columns  an Arrow batch of 20,000 rows into batches, beside aiokafka's encode from objects
+    consume  fetched bytes into a consumer's records, every value read; aiokafka: its decode and its ConsumerRecord
 
     python -m benchmarks.records_codec
 """
@@ -23,14 +24,157 @@ from types import ModuleType
 from typing import Any, Final
 
 import aiokafka
+import pyarrow
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import ConsumerRecord
 
 from benchmarks import results
-from benchmarks.records_clients import client_contenders
 from benchmarks.results import Better, Figure, Row
-from penstock.records import HEADER_SIZE, KERNEL, RecordTuple, encode_batch, kernel, twin
-from penstock.records.columns import append_batches, to_arrow
+from penstock.records import HEADER_SIZE, KERNEL, RecordTuple, encode_batch, kernel, python_kernel
+from penstock.records.arrow import append_batches, bytes_source, to_arrow
+
+BATCH_BYTES: Final = 256 * 1024
+PARTITIONS: Final = 6
+ROWS: Final = 20_000
+
+Work = Callable[[], int]
+
+
+class Sender:
+    """The hot path of a producer, and the least that its slow path does."""
+
+    def __init__(self, loops: ModuleType, now_ms: int) -> None:
+        self._loops = loops
+
+        class Delivery(loops.Ticket):  # type: ignore[misc, name-defined]
+            __slots__ = ()
+
+        self._topics = {"views": loops.TopicLanes(Delivery, PARTITIONS, loops.Moment(now_ms))}
+        self._topics["views"].sticky = 0
+
+    def send(self, topic: str, value: bytes | None, key: bytes | None = None) -> Any:
+        lanes = self._topics[topic]
+        ticket = lanes.append(value, key)
+        return ticket if ticket is not None else self._roll(lanes, value, key)
+
+    def _roll(self, lanes: Any, value: bytes | None, key: bytes | None) -> Any:
+        lane = lanes.lanes[lanes.partition_of(key)]
+        full = lane.close()
+        if full is not None:
+            full.build()
+        builder = self._loops.BatchBuilder(BATCH_BYTES)
+        lane.open(builder, builder)
+        return lane.append(value, key)
+
+
+def send_with(sender: Sender, records: Sequence[RecordTuple]) -> int:
+    send = sender.send
+    for _, key, value, _ in records:
+        send("views", value, key)
+    return len(records)
+
+
+class AiokafkaSender:
+    """aiokafka's builder behind a method like ours: one partition, whatever the key."""
+
+    def __init__(self) -> None:
+        self._builder: Any = None
+        self._count = 0
+
+    def send(self, timestamp: int, value: bytes | None, key: bytes | None = None) -> Any:
+        if self._builder is not None:
+            done = self._builder.append(self._count, timestamp, key, value, [])
+            if done is not None:
+                self._count += 1
+                return done
+            self._builder.build()
+        self._builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, BATCH_BYTES)
+        self._count = 1
+        return self._builder.append(0, timestamp, key, value, [])
+
+
+def aiokafka_send(sender: AiokafkaSender, records: Sequence[RecordTuple]) -> int:
+    send = sender.send
+    for timestamp, key, value, _ in records:
+        send(timestamp, value, key)
+    return len(records)
+
+
+def arrow_of(records: Sequence[RecordTuple]) -> Any:
+    many = (list(records) * -(-ROWS // len(records)))[:ROWS]
+    columns = {"value": [record[2] for record in many], "key": [record[1] for record in many]}
+    return pyarrow.record_batch({name: pyarrow.array(cells, pyarrow.binary()) for name, cells in columns.items()})
+
+
+def columns_with(loops: ModuleType, batch: Any, now_ms: int) -> int:
+    columns = [bytes_source(batch.column(name), name) for name in ("value", "key")]
+    rows, at = loops.ColumnRows(batch.num_rows, *columns, now_ms), 0
+    while at < rows.rows:
+        builder, took = loops.encode_columns(rows, BATCH_BYTES, at)
+        builder.build()
+        at += took
+    return at
+
+
+def consume_with(loops: ModuleType, fetches: Sequence[bytes]) -> int:
+    count = 0
+    for fetched in fetches:
+        for header in loops.scan(fetched).headers:
+            start, end = header.position + HEADER_SIZE, header.end
+            for record in loops.decode_consumer_records(fetched, header, None, start, end, "t", 0, 0, None, None):
+                _ = record.value
+                count += 1
+    return count
+
+
+def aiokafka_consume(fetches: Sequence[bytes]) -> int:
+    count = 0
+    for fetched in fetches:
+        batches = MemoryRecords(fetched)
+        while batches.has_next():
+            batch: Any = batches.next_batch()
+            if not batch.validate_crc():
+                raise ValueError("aiokafka finds a checksum that does not match")
+            for found in batch:
+                key, value = found.key, found.value
+                record = ConsumerRecord(
+                    "t", 0, found.offset, found.timestamp, found.timestamp_type, key, value, found.checksum,
+                    0 if key is None else len(key), 0 if value is None else len(value), tuple(found.headers),
+                )  # fmt: skip
+                _ = record.value
+                count += 1
+    return count
+
+
+def client_contenders(
+    kernel: ModuleType,
+    twin: ModuleType,
+    records: Sequence[RecordTuple],
+    fetches: Sequence[bytes],
+    aiokafka_encode: Work,
+) -> dict[str, dict[str, Work]]:
+    """For each kind of a client's work: who does it, and how."""
+    now_ms, batch = records[0][0], arrow_of(records)
+    fast, slow, peer = Sender(kernel, now_ms), Sender(twin, now_ms), AiokafkaSender()
+    return {
+        "send": {
+            "penstock": lambda: send_with(fast, records),
+            "aiokafka": lambda: aiokafka_send(peer, records),
+            "twin": lambda: send_with(slow, records),
+        },
+        "columns": {
+            "penstock": lambda: columns_with(kernel, batch, now_ms),
+            "aiokafka": aiokafka_encode,
+            "twin": lambda: columns_with(twin, batch, now_ms),
+        },
+        "consume": {
+            "penstock": lambda: consume_with(kernel, fetches),
+            "aiokafka": lambda: aiokafka_consume(fetches),
+            "twin": lambda: consume_with(twin, fetches),
+        },
+    }
+
 
 ROWS_PER_RECORD_BATCH: Final = 20_000
 FETCH_BYTES: Final = 2 * 1024 * 1024  # what a consumer asks for: 1 to 8 MiB
@@ -55,8 +199,6 @@ TABLES: Final = {
     "columns": "A producer's batches from Arrow columns, beside aiokafka's encode from objects",
     "consume": "A consumer's records, each value read",
 }
-
-Work = Callable[[], int]
 """Does its work once; how many records that were."""
 
 
@@ -158,17 +300,17 @@ def penstock_arrow(builder: Any, fetches: Sequence[bytes]) -> int:
 def contenders(shape: Shape) -> dict[str, dict[str, Work]]:
     """For each kind of work: who does it, and how."""
     records, fetches, with_headers = shape.records(), shape.fetches(), shape.headers > 0
-    fast, slow = kernel.ColumnBuilder(headers=with_headers), twin.ColumnBuilder(headers=with_headers)
+    fast, slow = kernel.ColumnBuilder(headers=with_headers), python_kernel.ColumnBuilder(headers=with_headers)
     works: dict[str, dict[str, Work]] = {
         "encode": {
             "penstock": lambda: penstock_encode(kernel, records),
             "aiokafka": lambda: aiokafka_encode(records),
-            "twin": lambda: penstock_encode(twin, records),
+            "twin": lambda: penstock_encode(python_kernel, records),
         },
         "decode": {
             "penstock": lambda: penstock_decode(kernel, fetches),
             "aiokafka": lambda: aiokafka_decode(fetches),
-            "twin": lambda: penstock_decode(twin, fetches),
+            "twin": lambda: penstock_decode(python_kernel, fetches),
         },
         "arrow": {
             "penstock": lambda: penstock_arrow(fast, fetches),
@@ -179,7 +321,7 @@ def contenders(shape: Shape) -> dict[str, dict[str, Work]]:
     return (
         works
         if with_headers
-        else works | client_contenders(kernel, twin, records, fetches, lambda: aiokafka_encode(records))
+        else works | client_contenders(kernel, python_kernel, records, fetches, lambda: aiokafka_encode(records))
     )
 
 

@@ -32,9 +32,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
 from penstock.records import encode_batch
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import decode_response, encode_request
-from penstock.wire.registry import response_codec
+from penstock.wire.framing import decode_response, encode_request
+from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -29,7 +29,7 @@ from kio.serial import entity_reader, entity_writer
 
 from benchmarks import results
 from benchmarks.results import Better, Figure, Row
-from penstock.wire.compiler import codec_for
+from penstock.wire.codec import codec_for
 from penstock.wire.schemas import fetch, metadata, produce
 from penstock.wire.types import Message
 

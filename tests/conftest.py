@@ -56,6 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_shared_client_is_left() -> Iterator[None]:
     """Reads of `penstock.spark` keep their connections for the next ones; other tests count clients' threads."""
     yield
-    clusters = sys.modules.get("penstock.spark.clusters")
+    clusters = sys.modules.get("penstock.spark.connections")
     if clusters is not None:
         clusters.close_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 
-from penstock.runtime.port_reservation import PortReservation
+from penstock.runtime.network import PortReservation
 
 _held: list[PortReservation] = []
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from penstock.activity.live.state import Snapshot
-from penstock.activity.live.view import screen
+from penstock.activity.live.terminal import screen
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"

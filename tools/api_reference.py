@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import penstock
 from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings
-from penstock.records import twin
+from penstock.records import python_kernel
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 _WIDTH: Final = 100
@@ -40,7 +40,7 @@ _SECTIONS: Final = {
     "Testing": ("Broker",),
     "Errors": ("PenstockError",),
 }  # fmt: skip
-_TWINS: Final[dict[str, type]] = {"ConsumerRecord": twin.ConsumerRecord}
+_TWINS: Final[dict[str, type]] = {"ConsumerRecord": python_kernel.ConsumerRecord}
 _NOT_MADE_BY_USERS: Final = {"Delivery", "RecordBatch"}
 _NOT_CLASSES: Final = {"__version__", "errors"}
 

@@ -1,22 +1,109 @@
-"""`python -m benchmarks.activity_sustained`: run, watched, judged, and kept as a result."""
+"""`python -m benchmarks.activity_sustained`: run, watched, judged, kept as a result, and drawn as one picture."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from xml.sax.saxutils import escape
 
 from benchmarks import results
-from benchmarks.activity_sustained import chart, figures, heap
-from benchmarks.activity_sustained.watching import GENERATOR, Family, Sample, queries_of
+from benchmarks.activity_sustained import sampler, trends
+from benchmarks.activity_sustained.sampler import GENERATOR, Family, Sample, queries_of
+from benchmarks.activity_sustained.trends import Points, batch_ms, lag_seconds, memory_mb, warm_up_s
+from benchmarks.results import Result
+from penstock.activity.report.charts import PALETTE_LIGHT, WIDTH, Line, Mark, over_time, palette
+
+_GAP, _TOP = 24, 56
+_STYLE: Final = (
+    "text{fill:#222}.dim{fill:#777}.grid{stroke:#e4e4e4}.mark{stroke:#999;stroke-dasharray:4 3}"
+    ".line{fill:none;stroke-width:1.4;stroke-linejoin:round}"
+)
+
+Lines = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+"""By panel and name: seconds since the first event, and a value."""
+
+
+def lines_of(samples: Sequence[Sample], held: Points = ()) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    queries = sorted({name for one in samples for name in one.queries})
+    kinds = sorted({kind for one in samples for kind in one.usages})
+    heap = {"Spark's Java after collections": list(held)} if held else {}
+    lines = {
+        "seconds of events that wait": {name: lag_seconds(samples, name) for name in queries},
+        "time of a batch, ms": {name: batch_ms(samples, name) for name in queries},
+        "memory, MB": {**{kind: memory_mb(samples, kind) for kind in kinds}, **heap},
+        "cores": {kind: _cores(samples, kind) for kind in kinds},
+    }
+    # Enough for a picture; what is judged is in the rows of the result, as it was measured.
+    return {
+        panel: {name: [(at_s, round(value, 3)) for at_s, value in points] for name, points in each.items()}
+        for panel, each in lines.items()
+    }
+
+
+def pictures(result: Result) -> dict[str, str]:
+    details: Mapping[str, Any] = result.details
+    is_met = all(row.is_met is not False for row in result.rows)
+    minutes = result.settings["minutes"]
+    title = f"All six pipelines, {minutes:g} min at {result.settings['rate']:,.0f} events/s: "
+    title += f"{'flat' if is_met else 'not flat'} ({result.machine})"
+    return {f"{result.name}.svg": svg(details["lines"], details["length_s"], title)}
+
+
+def svg(lines: Lines, length_s: float, title: str) -> str:
+    panels = [_panel(unit, length_s, each) for unit, each in lines.items()]
+    placed, height = _placed([panel for panel in panels if panel])
+    width = 2 * WIDTH + 3 * _GAP
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'font-family="sans-serif" font-size="13">',
+            f"<style>{_STYLE}{palette(PALETTE_LIGHT)}</style>",
+            f'<rect width="{width}" height="{height}" fill="#fff"/>',
+            f'<text x="{_GAP}" y="30" font-size="16">{escape(title)}</text>',
+            *placed,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _panel(unit: str, length_s: float, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    drawn = [Line(name, [(1000 * at_s, value) for at_s, value in points]) for name, points in lines.items()]
+    return over_time(unit, drawn, [Mark(1000 * warm_up_s(length_s), "judged from here on")], unit=unit)
+
+
+def _cores(samples: Sequence[Sample], kind: str) -> list[tuple[float, float]]:
+    return [(one.at_s, one.usages[kind].cores) for one in samples if kind in one.usages]
+
+
+def _placed(panels: Sequence[str]) -> tuple[list[str], int]:
+    """Two in a row."""
+    placed: list[str] = []
+    y = _TOP
+    for start in range(0, len(panels), 2):
+        row = panels[start : start + 2]
+        heights = [_height(panel) for panel in row]
+        for number, (panel, height) in enumerate(zip(row, heights, strict=True)):
+            x = _GAP + number * (WIDTH + _GAP)
+            placed.append(panel.replace("<svg ", f'<svg x="{x}" y="{y}" width="{WIDTH}" height="{height}" ', 1))
+        y += max(heights) + _GAP
+    return placed, y
+
+
+def _height(panel: str) -> int:
+    found = re.match(r'<svg viewBox="0 0 \d+ (\d+)"', panel)
+    return int(found[1]) if found else 0
+
 
 _EVERY_S: Final = 5.0
 _START_S: Final = 300.0
@@ -48,19 +135,19 @@ def main(arguments: Sequence[str] = ()) -> None:
             samples, began_ms = _run(folder, options.minutes, options.rate, not options.without_report)
         except RunEnded as error:
             sys.exit(f"{error}\n{_last_lines(folder)}")
-        held = [one for one in heap.held_mb(_collections(folder), began_ms) if 0 <= one[0] <= samples[-1].at_s]
+        held = [one for one in sampler.held_mb(_collections(folder), began_ms) if 0 <= one[0] <= samples[-1].at_s]
         summary = _json(folder / "generated.json")
         report = None if options.without_report else _json(folder / "report" / "report.json")
     failures = None if report is None else list(report.get("failures", ["there is no report"]))
-    verdicts = figures.verdicts(samples, options.rate, summary, failures, held)
+    verdicts = trends.verdicts(samples, options.rate, summary, failures, held)
     is_sustained = all(one.is_good for one in verdicts)
     recording.keep(
-        figures.rows(samples, options.rate, summary, failures, held),
+        trends.rows(samples, options.rate, summary, failures, held),
         notes=[f"{'sustained' if is_sustained else 'NOT sustained'}: {sum(one.is_good for one in verdicts)} of "
                f"{len(verdicts)} conditions are met",
                *(f"not met: {one.said}" for one in verdicts if not one.is_good)],
         details={
-            "lines": chart.lines_of(samples, held),
+            "lines": lines_of(samples, held),
             "length_s": samples[-1].at_s,
             "generated": summary,
             "report": None if report is None else {key: report.get(key) for key in ("goals", "failures", "latencies")},
@@ -85,7 +172,7 @@ def _run(folder: Path, minutes: float, rate: float, has_report: bool) -> tuple[l
     with output.open("wb") as file:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-            env=heap.environment(_collections(folder), os.environ),
+            env=sampler.environment(_collections(folder), os.environ),
         )  # fmt: skip
     with _ended(process):
         samples: list[Sample] = []

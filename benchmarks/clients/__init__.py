@@ -1,9 +1,9 @@
 """Our clients beside confluent-kafka, aiokafka and kafka-python, against the same broker.
 
-command.py     one run, one result
-producing.py   what each contender does to send, and its rows
-consuming.py   the same for reading
-rounds.py      processes, the clock, turns
+command.py   one run, one result
+produce.py   what each contender does to send, and its rows
+consume.py   the same for reading
+rounds.py    processes, the clock, turns
 """
 
 from __future__ import annotations

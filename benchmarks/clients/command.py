@@ -17,15 +17,15 @@ from typing import Any, Final
 from tests.peers.installing import NotToBeHad
 
 from benchmarks import results
-from benchmarks.clients import consuming, producing
+from benchmarks.clients import consume, produce
 from benchmarks.clients.rounds import CLOCKED_S
 from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
 from benchmarks.results import Row
 
 _ON_KAFKA: Final = [
-    *(name for name in producing.FLOODS if name.startswith(("confluent", "penstock"))),
-    *producing.TRIPS,
+    *(name for name in produce.FLOODS if name.startswith(("confluent", "penstock"))),
+    *produce.TRIPS,
 ]
 _READ_ON_KAFKA: Final = ["confluent consume", "penstock iterate", "penstock to_arrow"]
 _BROKERS: Final = {ours.NAME: "our broker", kafka.NAME: "Apache Kafka 4.3"}
@@ -58,14 +58,14 @@ class Run:
         broker, is_ours = _BROKERS[server.name], server.name == ours.NAME
         for size in options.bytes:
             for acks in options.acks:
-                ways = producing.WAY_FLOODS if size == min(options.bytes) else ()
-                sent = [*producing.FLOODS, *ways, *producing.TRIPS] if is_ours else _ON_KAFKA
-                outcomes = producing.measure(server, size, acks, options.rounds, options.seconds, sent, _say)
-                self.rows += producing.rows(f"Producing, {broker}, acks={acks}", size, outcomes)
+                ways = produce.WAY_FLOODS if size == min(options.bytes) else ()
+                sent = [*produce.FLOODS, *ways, *produce.TRIPS] if is_ours else _ON_KAFKA
+                outcomes = produce.measure(server, size, acks, options.rounds, options.seconds, sent, _say)
+                self.rows += produce.rows(f"Producing, {broker}, acks={acks}", size, outcomes)
                 self._keep(outcomes.by_contender, broker=broker, size=size, acks=acks)
             names = None if is_ours else _READ_ON_KAFKA
-            outcomes = consuming.measure(server, size, options.rounds, options.seconds, names, _say)
-            self.rows += consuming.rows(f"Consuming, {broker}", size, outcomes)
+            outcomes = consume.measure(server, size, options.rounds, options.seconds, names, _say)
+            self.rows += consume.rows(f"Consuming, {broker}", size, outcomes)
             self._keep(outcomes.by_contender, broker=broker, size=size)
 
     def _keep(self, outcomes: dict[str, list[dict[str, float]]], **what: Any) -> None:

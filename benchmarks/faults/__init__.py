@@ -4,25 +4,21 @@
     python -m benchmarks.faults --only cut:leader --outlast --faults 3
     python -m benchmarks.faults --rolling 2          each broker restarted in turn, twice
 
-Real processes, real ZooKeepers and three clients by three different authors; servers are killed, paused and cut off by
-a schedule that a seed decides. The same harness runs Apache Kafka's cluster: a finding that both have may be its own.
+Real processes, real ZooKeepers and three clients by three authors; servers are killed, paused and cut off by a
+schedule that a seed decides. The same harness runs Apache Kafka: a finding that both have may be the harness's own.
 
-    places.py         where a server stands: on the loopback, or in a network namespace that can be cut off
-    nodes.py          a server's process
-    asking.py         what a broker says of itself and of the cluster
-    clusters.py       three brokers and what keeps their metadata
-    kafka_cluster.py, penstock_cluster.py            the kinds
+    namespaces.py     where a server runs: on the loopback, or in a network namespace that can be cut off
+    cluster.py        a server's process, what a broker says of the cluster, three brokers and their metadata servers
+    kafka_cluster.py, penstock_cluster.py            the two kinds
     clients.py        confluent-kafka, kafka-python and ours behind one interface
-    journal.py        what a client saw, as lines of a file
-    load.py           a client at work, in its own process; workers.py: all of them, seen from outside
-    schedule.py       which faults, decided by a seed
-    injecting.py      faults carried out
-    reading_back.py   what the cluster has in the end
-    checking.py       the judgement; gaps.py: how long writes stopped
-    running.py        a whole run; reporting.py, timeline.py: how it is shown
+    load.py           one client at work in its own process, and the journal that it writes
+    injector.py       which faults, decided by a seed; the clients' processes; the faults carried out
+    checks.py         what the cluster holds in the end, and the verdict
+    run.py            a whole run, and how long writes stopped
+    report.py         rows, details and a timeline
 """
 
 from benchmarks.faults.command import main
-from benchmarks.faults.reporting import pictures
+from benchmarks.faults.report import pictures
 
 __all__ = ["main", "pictures"]

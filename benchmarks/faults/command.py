@@ -17,16 +17,16 @@ from typing import Final
 from tests.peers.installing import CACHE, NotToBeHad
 
 from benchmarks import results
-from benchmarks.faults import kafka_cluster, places, reporting
+from benchmarks.faults import kafka_cluster, namespaces, report
 from benchmarks.faults.clients import SENDERS
-from benchmarks.faults.clusters import Cluster, NotInTime
+from benchmarks.faults.cluster import Cluster, WaitTimedOut
+from benchmarks.faults.injector import Kind, Pair, Target
 from benchmarks.faults.kafka_cluster import KafkaCluster
+from benchmarks.faults.namespaces import Network, NoNamespaces
 from benchmarks.faults.penstock_cluster import PenstockCluster
-from benchmarks.faults.places import Network, NoNamespaces
-from benchmarks.faults.running import Plan, run
-from benchmarks.faults.schedule import Kind, Pair, Target
+from benchmarks.faults.run import Plan, run
 from benchmarks.peers.servers import ServerFailed
-from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
+from penstock.cluster.errors import ZooKeeperNotStarted
 
 KINDS: Final = {"penstock": PenstockCluster, "kafka": KafkaCluster}
 _OURS: Final = "penstock"
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     if options.faults < 1 or options.rate <= 0 or options.partitions < 1 or not options.clients:
         parser.error("at least one fault, one partition, one client, and a rate above zero are needed")
     lacks: list[str] = []
-    if options.cuts and not places.is_in_a_namespace():
+    if options.cuts and not namespaces.is_in_a_namespace():
         try:
-            command = places.in_a_namespace([sys.executable, "-m", "benchmarks.faults", *arguments])
+            command = namespaces.in_a_namespace([sys.executable, "-m", "benchmarks.faults", *arguments])
         except NoNamespaces as error:
             lacks.append(f"no server was cut off: {error}")
             options.cuts = False
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             if options.kind != _OURS:
                 kafka_cluster.provide()
             # Not exec: other benchmarks may follow this one.
-            if subprocess.call(command, env=places.inside()):
+            if subprocess.call(command, env=namespaces.inside()):
                 raise SystemExit(1)
             return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -119,18 +119,18 @@ def _run(options: argparse.Namespace, recording: results.Recording) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=options.folder))
     try:
         say(f"starting {options.kind}")
-        with _cluster(options.kind, places.network(options.cuts), folder) as cluster:
+        with _cluster(options.kind, namespaces.network(options.cuts), folder) as cluster:
             outcome = run(cluster, plan, folder, say)
-    except (NotInTime, ServerFailed, ZooKeeperNotStarted) as error:
+    except (WaitTimedOut, ServerFailed, ZooKeeperNotStarted) as error:
         print(f"FAILED: {error}\nwhat the servers and clients said is in {folder}")
         return False
     except NotToBeHad as error:
         print(f"{options.kind} is not to be had: {error}")
         return False
     if not outcome.is_good:
-        recording.lacks(reporting.verdict(outcome))
-    recording.keep(reporting.rows(outcome), notes=reporting.notes(outcome), details=reporting.details(outcome))
-    reporting.show(outcome)
+        recording.lacks(report.verdict(outcome))
+    recording.keep(report.rows(outcome), notes=report.notes(outcome), details=report.details(outcome))
+    report.show(outcome)
     if outcome.is_good and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -20,10 +20,8 @@ from typing import Final
 from tests.peers.installing import NotToBeHad
 from tests.peers.java_process import FLAGS
 
-from benchmarks.faults.asking import NoAnswer
-from benchmarks.faults.clusters import BROKERS, Cluster, apart_from
-from benchmarks.faults.nodes import Node
-from benchmarks.faults.places import Network, Place
+from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, settings_without
+from benchmarks.faults.namespaces import Network, Place
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.servers import ServerFailed
 
@@ -89,7 +87,7 @@ class KafkaCluster(Cluster):
         lines = (self.nodes[1].folder / _FILE).read_text().splitlines()
         told = {name: value for name, _, value in (line.partition("=") for line in lines)}
         jvm = {"JVMs": {"flags": " ".join(self._jvm)}} if self._jvm else {}
-        return {"brokers": apart_from(told, _PLACE), **jvm}
+        return {"brokers": settings_without(told, _PLACE), **jvm}
 
     def controller(self) -> int:
         from kafka import KafkaAdminClient

@@ -14,14 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.faults.asking import NoAnswer
-from benchmarks.faults.clusters import BROKERS, Cluster, apart_from, until
-from benchmarks.faults.nodes import Node, process_cpu_s
-from benchmarks.faults.places import Network, Place
+from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, process_cpu_s, settings_without, until
+from benchmarks.faults.namespaces import Network, Place
 from benchmarks.peers.servers import ServerFailed
-from penstock.cluster.zookeeper_diagnosis import Condition
-from penstock.cluster.zookeeper_server import ZooKeeperProcess
-from penstock.cluster.zookeeper_settings import Member, ServerSettings
+from penstock.cluster.tree.zookeeper.ensemble import Condition
+from penstock.cluster.tree.zookeeper.server import Member, ServerSettings, ZooKeeperProcess
 
 _KEEPERS: Final = 3
 _HEALTH_S: Final = 0.5
@@ -102,7 +99,7 @@ class PenstockCluster(Cluster):
 
     def settings(self) -> dict[str, Mapping[str, str]]:
         return {
-            "brokers": apart_from(_options(self.nodes[1].command), _PLACE),
+            "brokers": settings_without(_options(self.nodes[1].command), _PLACE),
             "ZooKeepers": _changed(self._zookeepers[0].settings),
         }
 

@@ -1,18 +1,16 @@
-"""Growth: what partitions and idle connections cost a broker that is asked for one of them only.
+"""Growth: what partitions and idle connections cost a broker that serves only one of them.
 
     python -m benchmarks.growth [--quick] [--ours-only]
 
-The work asked for never changes; the broker carries 1, 1,000 or 5,000 partitions and 1 or 500 connections. A
-figure that grows with them shows work that nobody asked for. Apache Kafka 4.3 stands beside ours for 1 and 1,000
-partitions, in the same run, in turns.
+The work never changes; the broker carries 1, 1,000 or 5,000 partitions and 1 or 500 connections. A figure that grows
+with them shows work that nobody asked for. Apache Kafka 4.3 is measured beside ours for 1 and 1,000 partitions, in
+turns.
 
-    probes.py      what is asked: produce, fetch, and fetches of a session over all the partitions
-    stages.py      a broker through its life: made, stopped, started again, asked, stopped
-    figures.py     what was measured, as rows of the result
-    chart.py       how many times the cost of the smallest broker, as a picture
+    probes.py      the requests: produce, fetch, and fetches of a session over all partitions
+    lifecycle.py   a broker is created, stopped, restarted, measured and stopped; the rows of the result
+    command.py     the run, and the cost in multiples of the smallest broker as a picture
 """
 
-from benchmarks.growth.chart import pictures
-from benchmarks.growth.command import main
+from benchmarks.growth.command import main, pictures
 
 __all__ = ["main", "pictures"]

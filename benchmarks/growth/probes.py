@@ -1,7 +1,7 @@
-"""What a broker is asked, over bare sockets: one fetch of a ready batch, and the fetches of a session over everything.
+"""Requests over bare sockets: one fetch of a ready batch, and the fetches of a session over all partitions.
 
-Rule: requests are written before the clock starts and answers are read after it has stopped; each answer is checked to
-hold what it must. The session is opened over all partitions, and one of them alone gets records.
+Requests are encoded before the clock starts and answers are decoded after it has stopped; each answer is checked. The
+session is opened over all partitions, and only one of them gets records.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from benchmarks.peers.requests import ACKS_LEADER, RawProducer
 from benchmarks.peers.servers import HOST, Server, ServerFailed, request_frame
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import decode_response
-from penstock.wire.registry import response_codec
+from benchmarks.peers.workloads import ACKS_LEADER, RawProducer
+from penstock.wire.framing import decode_response
+from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 _VERSION = 12

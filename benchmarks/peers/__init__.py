@@ -3,17 +3,14 @@
     python -m benchmarks.peers [--quick] [--ours-only] [--without-0.9]
 
 A figure of ours means something only as a ratio to Kafka's in the same run. All brokers run the whole time and each is
-loaded in its turn; the order turns from round to round, and the median round counts.
+loaded in its turn; the order changes from round to round, and the median round counts.
 
-    servers.py     a broker's processes: their start, CPU and memory
-    topics.py      its topics
+    servers.py     a broker's processes: start, CPU, memory, topics
     ours.py        `penstock server start`, on uvloop and on asyncio's loop
     kafka.py       Apache Kafka 4.3, KRaft, one node, from its jars
     kafka_09.py    Apache Kafka 0.9.0.1 with ZooKeeper, from its jars
-    bulk.py        big batches out and in again, with confluent-kafka
-    requests.py    one-record requests on a bare socket, one at a time and 64 in flight
-    rounds.py      who is loaded when, and with how much
-    figures.py     the rows of the result, with their goals
+    workloads.py   big batches with confluent-kafka; one-record requests on a bare socket, one and 64 in flight
+    rounds.py      who is loaded when and with how much, and the rows of the result with their goals
 """
 
 from benchmarks.peers.command import main

@@ -13,8 +13,7 @@ from tests.peers.installing import CACHE, NotToBeHad
 
 from benchmarks import results
 from benchmarks.peers import kafka, kafka_09, ours
-from benchmarks.peers.figures import DISK, ROWS, START, Figures
-from benchmarks.peers.rounds import FULL, QUICK, Run, Starter
+from benchmarks.peers.rounds import DISK, FULL, QUICK, ROWS, START, Figures, Run, Starter
 
 CONTENDERS = (ours.NAME, ours.ON_ASYNCIO, kafka.NAME, kafka_09.NAME)
 _SAME_DISK = 1.5

@@ -1,7 +1,7 @@
 """Apache Kafka 4.3: one KRaft node that is broker and controller, with the JVM flags of its own start script.
 
-Rule: settings are as shipped but for addresses, folders, and what one node needs. "Synced" is a matter of the topic
-(flush.messages=1), so that one process serves for both.
+Settings are as shipped except for addresses, folders and what a single node needs. Syncing is a topic setting
+(flush.messages=1), so one process serves both.
 """
 
 from __future__ import annotations

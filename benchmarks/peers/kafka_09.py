@@ -1,8 +1,8 @@
 """Apache Kafka 0.9.0.1 with its ZooKeeper, from the jars of an npm package, with the JVM flags of its start scripts.
 
-Rule: it is there to show how far its successors have come, so its absence costs its column and not the run. It knows
-neither record batches nor requests that make a topic: records go in messages of magic 0, and topics are made and
-deleted by its own tool, which talks to ZooKeeper. What counts as its CPU, memory and start is ZooKeeper's too.
+It shows how far its successors have come, so without it the run only lacks a column. It has no record batches (records
+are messages of magic 0) and no requests for topics (its own tool creates and deletes them through ZooKeeper). Its CPU,
+memory and start include ZooKeeper's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from tests.peers.installing import Budget, NotToBeHad
 from tests.peers.npm import NpmPackages
 
 from benchmarks.peers.kafka import FLUSHING, INSTALL_S, JAVA
-from benchmarks.peers.servers import HOST, Dialect, Server, ServerFailed, free_ports, request_frame
-from benchmarks.peers.topics import NO_CONFIGS, Topics
-from penstock.wire.api_keys import ApiKey
+from benchmarks.peers.servers import HOST, NO_CONFIGS, Dialect, Server, ServerFailed, Topics, free_ports, request_frame
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.metadata import MetadataRequest
 
 NAME = "Kafka 0.9.0.1"

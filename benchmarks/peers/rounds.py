@@ -1,8 +1,8 @@
-"""Rounds: who is loaded when, and with how much.
+"""Rounds: who is loaded when and with how much, and the rows of the result.
 
-Rule: within a round every broker does the same work right after the others, and the order turns by one from round to
-round, so that what the machine does besides falls on all alike. Before the first round each is warmed up: the JVM
-compiles what it runs often, and that is not what is compared.
+Within a round every broker does the same work right after the others, and the order changes from round to round, so
+that other load on the machine affects all alike. Each is warmed up before the first round, since the JVM compiles what
+it runs often. A row is the ratio of our median to Kafka's, and a goal bounds that ratio.
 """
 
 from __future__ import annotations
@@ -11,17 +11,123 @@ import os
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from confluent_kafka import KafkaException
 
-from benchmarks.peers import bulk, figures
-from benchmarks.peers.figures import SIZES, Figures
-from benchmarks.peers.requests import ACKS_ALL, ACKS_LEADER, Pipelined, RawProducer, RoundTrips
+from benchmarks.peers import workloads
 from benchmarks.peers.servers import Server, ServerFailed
+from benchmarks.peers.workloads import ACKS_ALL, ACKS_LEADER, Pipelined, RawProducer, RoundTrips
+from benchmarks.results import Better, Figure, Row
+
+AT_LEAST, AT_MOST = "≥", "≤"
+_BULK: Final = "Big batches with confluent-kafka"
+_REQUESTS: Final = "Requests with one record"
+_PROCESS: Final = "Memory and start"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row: what is done, its unit, its direction (None: it only describes the run), the goal for the ratio if any."""
+
+    name: str
+    unit: str
+    bound: str | None = AT_LEAST
+    goal: float | None = None
+    table: str = ""
+
+    @property
+    def better(self) -> Better | None:
+        return None if self.bound is None else Better.HIGHER if self.bound == AT_LEAST else Better.LOWER
+
+
+SIZES: Final = {"100 B": 100, "1 KB": 1000, "10 KB": 10_000}
+
+PRODUCE: Final = {size: Work(f"produce {size}", "MB/s", AT_LEAST, 1.0, _BULK) for size in SIZES}
+PRODUCE_CPU: Final = {size: Work(f"broker CPU per GB produced, {size}", "s", AT_MOST, 0.5, _BULK) for size in SIZES}
+CONSUME: Final = {size: Work(f"consume {size}", "MB/s", AT_LEAST, None, _BULK) for size in SIZES}
+CONSUME_CPU: Final = {size: Work(f"broker CPU per GB consumed, {size}", "s", AT_MOST, 0.8, _BULK) for size in SIZES}
+TRIP_P50: Final = Work("acks=1, round trip p50", "µs", AT_MOST, 0.6, _REQUESTS)
+TRIP_P99: Final = Work("acks=1, round trip p99", "µs", AT_MOST, 0.6, _REQUESTS)
+TRIP_CPU: Final = Work("acks=1, broker CPU per request", "µs", AT_MOST, None, _REQUESTS)
+PIPELINED: Final = Work("acks=1, 64 in flight", "1/s", AT_LEAST, 2.0, _REQUESTS)
+PIPELINED_CPU: Final = Work("acks=1, broker CPU per request, 64 in flight", "µs", AT_MOST, None, _REQUESTS)
+SYNCED_P50: Final = Work("acks=all, both synced before the answer: p50", "µs", AT_MOST, 0.7, _REQUESTS)
+SYNCED_P99: Final = Work("acks=all, both synced before the answer: p99", "µs", AT_MOST, None, _REQUESTS)
+SYNCED_PIPELINED: Final = Work("acks=all, both synced before the answer: 64 in flight", "1/s", AT_LEAST, 4.0, _REQUESTS)
+DISK: Final = Work("the disk just before that: a bare write and sync, p50", "µs", None, None, _REQUESTS)
+SHIPPED_P50: Final = Work("acks=all as shipped (ours synced, Kafka not): p50", "µs", AT_MOST, None, _REQUESTS)
+SHIPPED_P99: Final = Work("acks=all as shipped (ours synced, Kafka not): p99", "µs", AT_MOST, None, _REQUESTS)
+SHIPPED_PIPELINED: Final = Work(
+    "acks=all as shipped (ours synced, Kafka not): 64 in flight", "1/s", AT_LEAST, None, _REQUESTS
+)
+UNSYNCED_P50: Final = Work("acks=all, neither synced: p50", "µs", AT_MOST, None, _REQUESTS)
+UNSYNCED_P99: Final = Work("acks=all, neither synced: p99", "µs", AT_MOST, None, _REQUESTS)
+UNSYNCED_PIPELINED: Final = Work("acks=all, neither synced: 64 in flight", "1/s", AT_LEAST, None, _REQUESTS)
+RSS_IDLE: Final = Work("memory, idle", "MB", AT_MOST, 0.25, _PROCESS)
+RSS_LOADED: Final = Work("memory, highest under load", "MB", AT_MOST, 0.2, _PROCESS)
+START: Final = Work("start to first answer", "s", AT_MOST, 0.25, _PROCESS)
+
+ROWS: Final = (
+    *PRODUCE.values(),
+    *PRODUCE_CPU.values(),
+    *CONSUME.values(),
+    *CONSUME_CPU.values(),
+    TRIP_P50,
+    TRIP_P99,
+    TRIP_CPU,
+    PIPELINED,
+    PIPELINED_CPU,
+    SYNCED_P50,
+    SYNCED_P99,
+    SYNCED_PIPELINED,
+    DISK,
+    SHIPPED_P50,
+    SHIPPED_P99,
+    SHIPPED_PIPELINED,
+    UNSYNCED_P50,
+    UNSYNCED_P99,
+    UNSYNCED_PIPELINED,
+    RSS_IDLE,
+    RSS_LOADED,
+    START,
+)
+
+
+class Figures:
+    """All that was measured: by row, by broker, one figure per round."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[tuple[Work, str], list[float]] = defaultdict(list)
+
+    def add(self, work: Work, server: str, figure: float) -> None:
+        self._rounds[work, server].append(figure)
+
+    def median(self, work: Work, server: str) -> float | None:
+        rounds = self._rounds.get((work, server))
+        return statistics.median(rounds) if rounds else None
+
+    def ratio(self, work: Work, ours: str, theirs: str) -> float | None:
+        mine, other = self.median(work, ours), self.median(work, theirs)
+        return mine / other if mine is not None and other else None
+
+    def rows(self, works: Sequence[Work], contenders: Sequence[str], subject: str, peer: str) -> list[Row]:
+        """A row of the result for each work that anybody has a figure for."""
+        found = [(work, self._figures(work, contenders)) for work in works]
+        return [
+            Row(work.name.strip(), work.unit, work.better, figures, subject, peer, work.goal, work.table)
+            for work, figures in found
+            if figures
+        ]
+
+    def _figures(self, work: Work, contenders: Sequence[str]) -> dict[str, Figure]:
+        return {name: Figure.of(rounds) for name in contenders if (rounds := self._rounds.get((work, name)))}
+
 
 Starter = Callable[[Path], Server]
 Say = Callable[[str], None]
@@ -91,20 +197,20 @@ class Run:
                 self._say(f"start {number} of {self._load.starts}")
                 for place, starter in enumerate(self._starters):
                     with starter(Path(scratch, f"start-{number}-{place}")) as server:
-                        self.figures.add(figures.START, server.name, server.start_s)
+                        self.figures.add(START, server.name, server.start_s)
             self._say(f"start {self._load.starts} of {self._load.starts}, idle, warming up")
             servers = []
             for place, starter in enumerate(self._starters):
                 servers.append(stack.enter_context(starter(Path(scratch, f"server-{place}"))))
-                self.figures.add(figures.START, servers[-1].name, servers[-1].start_s)
+                self.figures.add(START, servers[-1].name, servers[-1].start_s)
             time.sleep(_SETTLE_S)
             for server in servers:
-                self.figures.add(figures.RSS_IDLE, server.name, server.rss_mb())
+                self.figures.add(RSS_IDLE, server.name, server.rss_mb())
             for server in servers:
                 self._warm_up(server)
             self._rounds(servers)
             for server in servers:
-                self.figures.add(figures.RSS_LOADED, server.name, server.peak_rss_mb())
+                self.figures.add(RSS_LOADED, server.name, server.peak_rss_mb())
 
     def _warm_up(self, server: Server) -> None:
         server.topics.make(_PLAIN)
@@ -134,30 +240,30 @@ class Run:
         with RawProducer(server, _PLAIN, ACKS_LEADER) as producer:
             trips = producer.round_trips(self._load.trips)
             pipelined = producer.pipelined(self._load.pipelined)
-        self.figures.add(figures.TRIP_P50, server.name, trips.p50_us)
-        self.figures.add(figures.TRIP_P99, server.name, trips.p99_us)
-        self.figures.add(figures.TRIP_CPU, server.name, trips.cpu_us)
-        self.figures.add(figures.PIPELINED, server.name, pipelined.per_s)
-        self.figures.add(figures.PIPELINED_CPU, server.name, pipelined.cpu_us)
+        self.figures.add(TRIP_P50, server.name, trips.p50_us)
+        self.figures.add(TRIP_P99, server.name, trips.p99_us)
+        self.figures.add(TRIP_CPU, server.name, trips.cpu_us)
+        self.figures.add(PIPELINED, server.name, pipelined.per_s)
+        self.figures.add(PIPELINED_CPU, server.name, pipelined.cpu_us)
 
     def _single_synced(self, server: Server) -> None:
-        self.figures.add(figures.DISK, server.name, bare_sync_us(self._folder))
+        self.figures.add(DISK, server.name, bare_sync_us(self._folder))
         with RawProducer(server, _SYNCED, ACKS_ALL) as producer:
             trips = producer.round_trips(self._load.synced_trips)
             pipelined = producer.pipelined(self._load.synced_pipelined)
-        self.figures.add(figures.SYNCED_P50, server.name, trips.p50_us)
-        self.figures.add(figures.SYNCED_P99, server.name, trips.p99_us)
-        self.figures.add(figures.SYNCED_PIPELINED, server.name, pipelined.per_s)
+        self.figures.add(SYNCED_P50, server.name, trips.p50_us)
+        self.figures.add(SYNCED_P99, server.name, trips.p99_us)
+        self.figures.add(SYNCED_PIPELINED, server.name, pipelined.per_s)
         if server.flushing.synced_topic:
             trips, pipelined = self._few(server, _PLAIN)
-        self.figures.add(figures.SHIPPED_P50, server.name, trips.p50_us)
-        self.figures.add(figures.SHIPPED_P99, server.name, trips.p99_us)
-        self.figures.add(figures.SHIPPED_PIPELINED, server.name, pipelined.per_s)
+        self.figures.add(SHIPPED_P50, server.name, trips.p50_us)
+        self.figures.add(SHIPPED_P99, server.name, trips.p99_us)
+        self.figures.add(SHIPPED_PIPELINED, server.name, pipelined.per_s)
         if server.flushing.unsynced_topic:
             trips, pipelined = self._few(server, _UNSYNCED)
-        self.figures.add(figures.UNSYNCED_P50, server.name, trips.p50_us)
-        self.figures.add(figures.UNSYNCED_P99, server.name, trips.p99_us)
-        self.figures.add(figures.UNSYNCED_PIPELINED, server.name, pipelined.per_s)
+        self.figures.add(UNSYNCED_P50, server.name, trips.p50_us)
+        self.figures.add(UNSYNCED_P99, server.name, trips.p99_us)
+        self.figures.add(UNSYNCED_PIPELINED, server.name, pipelined.per_s)
 
     def _few(self, server: Server, topic: str) -> tuple[RoundTrips, Pipelined]:
         """As many requests as are synced, to a topic where they are not."""
@@ -183,15 +289,15 @@ class Run:
         if not measured:
             count //= 4
         topics.make(topic)
-        produced = bulk.produce(server, topic, value_bytes, count)
-        consumed = bulk.consume(server, topic, value_bytes, count)
+        produced = workloads.produce(server, topic, value_bytes, count)
+        consumed = workloads.consume(server, topic, value_bytes, count)
         # Deleted at once, so that the machine does not write back to disk what nobody reads again.
         topics.delete(topic)
         if measured:
-            self.figures.add(figures.PRODUCE[size], server.name, produced.mb_per_s)
-            self.figures.add(figures.PRODUCE_CPU[size], server.name, produced.cpu_s_per_gb)
-            self.figures.add(figures.CONSUME[size], server.name, consumed.mb_per_s)
-            self.figures.add(figures.CONSUME_CPU[size], server.name, consumed.cpu_s_per_gb)
+            self.figures.add(PRODUCE[size], server.name, produced.mb_per_s)
+            self.figures.add(PRODUCE_CPU[size], server.name, produced.cpu_s_per_gb)
+            self.figures.add(CONSUME[size], server.name, consumed.mb_per_s)
+            self.figures.add(CONSUME_CPU[size], server.name, consumed.cpu_s_per_gb)
 
 
 def bare_sync_us(folder: Path) -> float:

@@ -1,7 +1,7 @@
-"""A broker in processes of its own, and what the kernel says of them.
+"""A broker in its own processes, what the kernel says of them, and its topics.
 
-Rule: it has started when it answers a request; that, and not an open port, is what a client waits for. Its CPU and
-memory are those of all that has to run for it: a broker that needs ZooKeeper is not to be had without one.
+A broker has started when it answers a request, not when its port is open. Its CPU and memory are those of everything
+that has to run for it, ZooKeeper included.
 """
 
 from __future__ import annotations
@@ -15,13 +15,39 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
-from benchmarks.peers.topics import AdminTopics, Topics
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import encode_request
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.wire.framing import encode_request
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
+
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_PATIENCE_S = 60.0
+
+
+class Topics(Protocol):
+    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class AdminTopics:
+    """By requests for it, which every broker of the last years answers."""
+
+    def __init__(self, address: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None:
+        topic = NewTopic(name, partitions, 1, config=dict(configs))
+        self._admin.create_topics([topic])[name].result(_PATIENCE_S)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(_PATIENCE_S)
+
 
 HOST = "127.0.0.1"
 _START_S = 120.0

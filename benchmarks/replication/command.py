@@ -1,9 +1,10 @@
-"""`python -m benchmarks.replication`: the whole comparison, printed as tables and kept as a result."""
+"""`python -m benchmarks.replication`: the whole comparison, printed as tables, kept as a result, and drawn."""
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import signal
 import subprocess
 import sys
@@ -14,22 +15,90 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from xml.sax.saxutils import escape
 
 from tests.peers.installing import CACHE, NotToBeHad
 
 from benchmarks import results
-from benchmarks.faults import kafka_cluster, places
-from benchmarks.faults.asking import NoAnswer
-from benchmarks.faults.clusters import NotInTime
-from benchmarks.faults.places import Loopback, Network, NoNamespaces
-from benchmarks.faults.reporting import differences
-from benchmarks.peers.figures import Figures
+from benchmarks.faults import kafka_cluster, namespaces
+from benchmarks.faults.cluster import NoAnswer, WaitTimedOut
+from benchmarks.faults.namespaces import Loopback, Network, NoNamespaces
+from benchmarks.faults.report import differences
+from benchmarks.peers.rounds import Figures
 from benchmarks.peers.servers import ServerFailed
-from benchmarks.replication.contenders import LOADED, MAKERS, OURS, THEIRS, Contender, Setup
+from benchmarks.ratio_chart import ratios
 from benchmarks.replication.failover import SENDERS, Fault, timeouts
-from benchmarks.replication.figures import ROWS, SETUPS
-from benchmarks.replication.rounds import FAILOVER, FULL, PARTS, QUICK, Load, Run, Say, fail_over
-from penstock.cluster.zookeeper_errors import ZooKeeperNotStarted
+from benchmarks.replication.rounds import (
+    DEPTH,
+    DEPTHS,
+    FAILOVER,
+    FULL,
+    LOADED,
+    MAKERS,
+    OURS,
+    PARTS,
+    QUICK,
+    ROWS,
+    SETUPS,
+    THEIRS,
+    Contender,
+    Load,
+    Run,
+    Say,
+    Setup,
+    fail_over,
+)
+from benchmarks.results import Result
+from penstock.cluster.errors import ZooKeeperNotStarted
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _FLOOR = 640, 340, 70, 130, 44, 300
+_COLOURS: Final = ("#2a7f62", "#b5483a")
+_INK, _GREY = "#222", "#999"
+
+
+def pictures(result: Result) -> dict[str, str]:
+    drawn = ratios(result)
+    by_depth = depths(result)
+    return drawn if by_depth is None else {**drawn, f"{result.name}-depth.svg": by_depth}
+
+
+def depths(result: Result) -> str | None:
+    """A line for each cluster; the axis of depth is logarithmic. None if the run has no figures by depth."""
+    works = {DEPTH[depth].name: depth for depth in DEPTHS}
+    series: dict[str, dict[int, float]] = {}
+    for row in result.rows:
+        if row.work in works and row.table == DEPTH[1].table:
+            for name, figure in row.figures.items():
+                series.setdefault(name, {})[works[row.work]] = figure.value
+    if not series:
+        return None
+    most = max(figure for line in series.values() for figure in line.values())
+
+    def place(depth: int, figure: float) -> tuple[float, float]:
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log2(depth) / math.log2(DEPTHS[-1])
+        return round(x, 1), round(_FLOOR - (_FLOOR - _TOP) * figure / most, 1)
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" font-family="sans-serif" font-size="12" fill="{_INK}">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+        '<text x="10" y="20" font-size="14">requests per second on one connection, by how many are in flight</text>',
+        f'<text x="{_LEFT - 8}" y="{_TOP + 4}" text-anchor="end" fill="{_GREY}">{most:,.0f}</text>',
+        f'<text x="{_LEFT - 8}" y="{_FLOOR}" text-anchor="end" fill="{_GREY}">0</text>',
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{_FLOOR}" y2="{_FLOOR}" stroke="{_GREY}"/>',
+    ]
+    lines += [
+        f'<text x="{place(depth, 0)[0]}" y="{_FLOOR + 16}" text-anchor="middle" fill="{_GREY}">{depth}</text>'
+        for depth in DEPTHS
+    ]
+    for colour, (name, line) in zip(_COLOURS, series.items(), strict=False):
+        points = [place(depth, figure) for depth, figure in sorted(line.items())]
+        path = " ".join(f"{x},{y}" for x, y in points)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        x, y = points[-1]
+        lines.append(f'<text x="{x + 8}" y="{y + 4}" fill="{colour}">{escape(name)}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
 
 _PR_SET_PDEATHSIG: Final = 1
 _NOTES: Final = (
@@ -48,16 +117,16 @@ def main(arguments: Sequence[str] = ()) -> None:
     if any(given is not None and given < 1 for given in (options.rounds, options.warm_up, options.failovers)):
         parser.error("--rounds, --warm-up and --failovers are at least 1; --parts leaves something out")
     lacks: list[str] = []
-    if FAILOVER in options.parts and not places.is_in_a_namespace():
+    if FAILOVER in options.parts and not namespaces.is_in_a_namespace():
         try:
-            command = places.in_a_namespace([sys.executable, "-m", "benchmarks.replication", *arguments])
+            command = namespaces.in_a_namespace([sys.executable, "-m", "benchmarks.replication", *arguments])
         except NoNamespaces as error:
             lacks.append(f"no leader was cut off, and failovers were measured on the loopback: {error}")
         else:
             if options.only != OURS:
                 kafka_cluster.provide()
             # Not exec: other benchmarks may follow this one.
-            if subprocess.call(command, env=places.inside()):
+            if subprocess.call(command, env=namespaces.inside()):
                 raise SystemExit(1)
             return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -73,7 +142,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     try:
         comparison.run(options.parts)
         is_over = True
-    except (NotInTime, NoAnswer, ServerFailed, ZooKeeperNotStarted) as error:
+    except (WaitTimedOut, NoAnswer, ServerFailed, ZooKeeperNotStarted) as error:
         raise SystemExit(f"FAILED: {error}") from None
     except (KeyboardInterrupt, SystemExit):
         # What was measured until then is worth something.
@@ -130,7 +199,7 @@ class Comparison:
         """NotInTime, NoAnswer, ServerFailed."""
         say: Say = self._say
         # First of all: the loopback of a new namespace is down until then.
-        network = places.network(with_cuts=places.is_in_a_namespace())
+        network = namespaces.network(with_cuts=namespaces.is_in_a_namespace())
         others = [part for part in parts if part != FAILOVER]
         if others:
             with self._clusters(LOADED, Loopback()) as contenders:

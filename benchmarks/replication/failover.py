@@ -21,11 +21,9 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from benchmarks.faults.asking import NoAnswer, view_of
 from benchmarks.faults.clients import CONFLUENT
 from benchmarks.faults.clients import OURS as OUR_CLIENT
-from benchmarks.faults.clusters import Cluster, NotInTime, until
-from benchmarks.faults.nodes import Node
+from benchmarks.faults.cluster import Cluster, NoAnswer, Node, WaitTimedOut, until, view_of
 from benchmarks.peers.servers import ServerFailed
 
 _PERIOD_S: Final = 0.005
@@ -253,7 +251,7 @@ def _until(is_so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise NotInTime(f"after {_PATIENCE_S:.0f} s it is not so that {what}")
+            raise WaitTimedOut(f"after {_PATIENCE_S:.0f} s it is not so that {what}")
         time.sleep(_AGAIN_S)
 
 

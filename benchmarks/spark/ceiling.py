@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.spark.schema import arrow_schema, ddl
+from penstock.spark.fetch import arrow_schema, source_ddl
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,7 +27,7 @@ class CeilingSource(DataSource):
         return "ceiling"
 
     def schema(self) -> str:
-        return ddl(include_headers=False)
+        return source_ddl(include_headers=False)
 
     def reader(self, schema: Any) -> DataSourceReader:
         options = self.options

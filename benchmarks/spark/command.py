@@ -21,9 +21,22 @@ from benchmarks import results
 from benchmarks.peers import kafka, ours
 from benchmarks.peers.servers import Server
 from benchmarks.results import Recording, Row
-from benchmarks.spark.figures import CPU_GOAL, batch_rows, commit_row, rate_rows
-from benchmarks.spark.topics import Content, Topic, fill
-from benchmarks.spark.works import CEILING, MICRO_BATCHES, OURS, STOCK, Bench, Contender, Outcome
+from benchmarks.spark.workloads import (
+    CEILING,
+    CPU_GOAL,
+    MICRO_BATCHES,
+    OURS,
+    STOCK,
+    Bench,
+    Contender,
+    Content,
+    Outcome,
+    Topic,
+    batch_rows,
+    commit_row,
+    fill,
+    rate_rows,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SUM_GOALS: Final = {100: 2.5, 1000: 2.0}
@@ -165,7 +178,7 @@ class Measurement:
 
     def tables(self) -> list[Row]:
         """Loads, and what commits cost when there are many."""
-        from benchmarks.spark.tables import Tables
+        from benchmarks.spark.workloads import Tables
 
         tables = Tables(self._spark, self._server.address, self._folder)
         topic = self._fill(Content(_LOAD_BYTES))

@@ -44,7 +44,7 @@ from penstock.client.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 __all__ = [
     "Attempt",

@@ -11,12 +11,12 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from benchmarks.activity_sustained import command, figures, heap
-from benchmarks.activity_sustained.chart import lines_of, pictures, svg
-from benchmarks.activity_sustained.watching import GENERATOR, Family, Query, Sample, Usage, queries_of
+from benchmarks.activity_sustained import command, sampler, trends
+from benchmarks.activity_sustained.command import lines_of, pictures, svg
+from benchmarks.activity_sustained.sampler import GENERATOR, Family, Query, Sample, Usage, queries_of
 
 from benchmarks import results
-from penstock.activity.pipelines.status import Folder, PipelineStatus, QueryStatus
+from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus, QueryStatus
 
 RATE = 1_000.0
 KEPT = {"events_per_second": RATE}
@@ -35,14 +35,14 @@ def samples(*, lag_per_min: float = 0.0, mb_per_min: float = 0.0, minutes: int =
 
 
 def complaints(run: list[Sample], failures: list[str] | None = None, reached: float = RATE) -> list[str]:
-    found = figures.verdicts(run, RATE, {"events_per_second": reached}, failures)
+    found = trends.verdicts(run, RATE, {"events_per_second": reached}, failures)
     return [one.said for one in found if not one.is_good]
 
 
 def test_a_lag_like_a_saw_is_flat() -> None:
     run = samples()
     assert complaints(run) == []
-    assert 0.5 <= figures.lags(run)["search/rows"].p50 <= 2.0
+    assert 0.5 <= trends.lags(run)["search/rows"].p50 <= 2.0
 
 
 def test_a_lag_that_grows_is_told() -> None:
@@ -81,53 +81,53 @@ def test_a_run_of_which_nothing_was_seen_is_not_sustained() -> None:
 
 def test_rows_hold_every_column_and_are_judged_as_the_verdicts_are() -> None:
     run = samples(lag_per_min=300, restarts=1)
-    rows = {(row.table, row.work): row for row in figures.rows(run, RATE, {"events_per_second": 900}, ["a", "b"])}
+    rows = {(row.table, row.work): row for row in trends.rows(run, RATE, {"events_per_second": 900}, ["a", "b"])}
     lag = rows["Lag after the warm-up", "search/rows"]
     assert list(lag.figures) == ["p50", "p95", "highest", "per minute", "growth"]
-    assert lag.figures["growth"].value == figures.lags(run)["search/rows"].growth
+    assert lag.figures["growth"].value == trends.lags(run)["search/rows"].growth
     assert rows["The run", "events that the generator sent"].goal == 990
     assert [row.work for row in rows.values() if row.is_met is False] == [
         "events that the generator sent", "restarts of queries", "failures in its report", "search/rows"
     ]  # fmt: skip
-    assert not [row for row in figures.rows(samples(), RATE, KEPT, []) if row.is_met is False]
+    assert not [row for row in trends.rows(samples(), RATE, KEPT, []) if row.is_met is False]
 
 
 def test_a_lag_that_nobody_knew_is_left_out() -> None:
     run = [one._replace(queries={"search/rows": one.queries["search/rows"]._replace(lag=-1)}) for one in samples()]
-    assert figures.lags(run) == {}
+    assert trends.lags(run) == {}
     assert "no lag was seen" in complaints(run)
 
 
 def test_what_collections_leave_is_read_from_javas_log(tmp_path: Path) -> None:
-    asked = heap.environment(tmp_path / "gc", {"JDK_JAVA_OPTIONS": "-Xint", "HOME": "/"})
+    asked = sampler.environment(tmp_path / "gc", {"JDK_JAVA_OPTIONS": "-Xint", "HOME": "/"})
     assert asked["HOME"] == "/"
     assert asked["JDK_JAVA_OPTIONS"] == f"-Xint -Xlog:gc:file={tmp_path}/gc/gc-%p.log:time"
-    assert heap.held_mb(tmp_path / "gc", 0) == []
+    assert sampler.held_mb(tmp_path / "gc", 0) == []
     (tmp_path / "gc" / "gc-7.log").write_text(
         "[2026-11-15T23:30:01.500+0000] Using Serial\n"
         "[2026-11-15T23:30:02.500+0000] GC(0) Pause Young (Allocation Failure) 100M->20M(378M) 21.2ms\n"
         "[2026-11-15T23:30:11.250+0000] GC(1) Pause Full (Metadata GC Threshold) 301M->188M(506M) 230.1ms\n"
     )
     began_ms = 1_794_785_400_000  # 2026-11-15T23:30:00Z
-    assert heap.held_mb(tmp_path / "gc", began_ms) == [(11.25, 188.0)]
+    assert sampler.held_mb(tmp_path / "gc", began_ms) == [(11.25, 188.0)]
 
 
 def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw_is_not() -> None:
     run = samples()
     saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(50)]
     more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(50)]
-    assert [one.said for one in figures.verdicts(run, RATE, KEPT, None, saw) if not one.is_good] == []
-    told = [one.said for one in figures.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
+    assert [one.said for one in trends.verdicts(run, RATE, KEPT, None, saw) if not one.is_good] == []
+    told = [one.said for one in trends.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
     assert len(told) == 1
     assert told[0].startswith("memory of Spark's Java after collections, without state is flat: +144.0 MB")
     seldom = more[::2]  # as a large heap is collected
-    assert len([one for one in figures.verdicts(run, RATE, KEPT, None, seldom) if not one.is_good]) == 1
+    assert len([one for one in trends.verdicts(run, RATE, KEPT, None, seldom) if not one.is_good]) == 1
     stateful = [
         one._replace(queries={"search/rows": one.queries["search/rows"]._replace(state_mb=4 * one.at_s / 60)})
         for one in run
     ]
-    assert [one.said for one in figures.verdicts(stateful, RATE, KEPT, None, more) if not one.is_good] == []
-    assert round(figures.state(stateful)[figures.STATE].growth) == 60
+    assert [one.said for one in trends.verdicts(stateful, RATE, KEPT, None, more) if not one.is_good] == []
+    assert round(trends.state(stateful)[trends.STATE].growth) == 60
     assert svg(lines_of(run, more), run[-1].at_s, "").count("<polyline") == 5
 
 
@@ -198,5 +198,5 @@ def test_processes_are_told_apart_and_what_they_use_is_seen() -> None:
 def test_queries_are_read_from_status_files(tmp_path: Path) -> None:
     assert queries_of(tmp_path / "none") == {}
     query = QueryStatus(name="rows", lag=5, input_rows_total=70, batch_id=3, batch_ms=80, restarts=1)
-    Folder(str(tmp_path), "search").write(PipelineStatus(name="search", queries=[query]))
+    PipelineFolder(str(tmp_path), "search").write(PipelineStatus(name="search", queries=[query]))
     assert queries_of(tmp_path) == {"search/rows": Query(5, 70, 3, 80, 1)}

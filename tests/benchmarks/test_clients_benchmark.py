@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import pytest
-from benchmarks.clients import consuming, producing
-from benchmarks.clients.consuming import CONTENDERS, clocked_long_enough, read_to_the_end
-from benchmarks.clients.producing import FLOODS, WAY_FLOODS, latencies, send_for
+from benchmarks.clients import consume, produce
+from benchmarks.clients.consume import CONTENDERS, clocked_long_enough, read_to_the_end
+from benchmarks.clients.produce import FLOODS, WAY_FLOODS, latencies, send_for
 from benchmarks.clients.rounds import (
     CHUNK,
     PARTITIONS,
@@ -163,9 +163,9 @@ def _outcomes(rates: Mapping[str, float]) -> Outcomes:
 
 
 def test_many_at_once_stand_beside_both_of_the_ways_of_confluent_kafka() -> None:
-    rates = dict.fromkeys([*FLOODS, *producing.TRIPS], 1e6)
+    rates = dict.fromkeys([*FLOODS, *produce.TRIPS], 1e6)
     outcomes = _outcomes({**rates, "penstock send_arrow": 6e6, "confluent produce_batch": 4e6})
-    rates_of = {row.work: row for row in producing.rows("t", 100, outcomes) if row.unit == "M records/s"}
+    rates_of = {row.work: row for row in produce.rows("t", 100, outcomes) if row.unit == "M records/s"}
     assert list(rates_of) == [
         "send beside produce, 100 B",
         "send_many beside produce, 100 B",
@@ -186,18 +186,18 @@ def test_many_at_once_stand_beside_both_of_the_ways_of_confluent_kafka() -> None
 
 
 def test_every_way_of_calling_that_was_measured_is_a_row_with_a_goal() -> None:
-    rates = dict.fromkeys([*FLOODS, *WAY_FLOODS, *producing.TRIPS], 1e6)
-    found = producing.rows("t", 100, _outcomes({**rates, "confluent produce, text": 2e6}))
+    rates = dict.fromkeys([*FLOODS, *WAY_FLOODS, *produce.TRIPS], 1e6)
+    found = produce.rows("t", 100, _outcomes({**rates, "confluent produce, text": 2e6}))
     rows = {row.work: row for row in found if row.unit == "M records/s"}
-    ways = [rows[f"send beside produce, {way}, 100 B"] for way in producing.WAYS]
+    ways = [rows[f"send beside produce, {way}, 100 B"] for way in produce.WAYS]
     assert [row.goal for row in ways] == [1.0] * 7
     assert [row.ratio() for row in ways] == [0.5 if "text" in row.work else 1.0 for row in ways]
     del rates["confluent produce, key"]
-    assert "send beside produce, key, 100 B" not in {row.work for row in producing.rows("t", 100, _outcomes(rates))}
+    assert "send beside produce, key, 100 B" not in {row.work for row in produce.rows("t", 100, _outcomes(rates))}
 
 
 def test_everything_that_was_measured_of_reading_is_a_row() -> None:
-    found = consuming.rows("t", 100, _outcomes(dict.fromkeys(CONTENDERS, 1e6)))
+    found = consume.rows("t", 100, _outcomes(dict.fromkeys(CONTENDERS, 1e6)))
     assert {row.work for row in found} == {f"{way}, 100 B" for way in ("iterate", "poll", "to_arrow", "async for")}
     assert {len(row.figures) for row in found} == {4}
     assert {(row.work, row.goal) for row in found if row.unit == "M records/s" and row.goal} == {
@@ -225,7 +225,7 @@ def server() -> Iterator[Server]:
 )
 def test_contenders_read_to_the_end_of_a_topic_having_fetched_nothing_before(server: Server, names: list[str]) -> None:
     said: list[str] = []
-    outcomes = consuming.measure(server, 100, 1, 0.05, names, said.append)
+    outcomes = consume.measure(server, 100, 1, 0.05, names, said.append)
     assert list(outcomes.by_contender) == names
     for (outcome,) in outcomes.by_contender.values():
         assert outcome["seconds"] >= 0.05
@@ -238,12 +238,12 @@ def test_contenders_read_to_the_end_of_a_topic_having_fetched_nothing_before(ser
     "names",
     [
         ["confluent produce_batch", "confluent produce, all of it", "penstock send, all of it"],
-        pytest.param([*FLOODS, *WAY_FLOODS, *producing.TRIPS], marks=pytest.mark.long),
+        pytest.param([*FLOODS, *WAY_FLOODS, *produce.TRIPS], marks=pytest.mark.long),
     ],
     ids=["some", "all"],
 )
 def test_what_contenders_send_is_what_the_broker_has(server: Server, names: list[str]) -> None:
-    outcomes = producing.measure(server, 100, "all", 1, 0.05, names, lambda _: None)
+    outcomes = produce.measure(server, 100, "all", 1, 0.05, names, lambda _: None)
     assert list(outcomes.by_contender) == names
     with Admin(server.address) as admin:
         assert not [name for name in admin.list_topics() if name.startswith("bench-")]

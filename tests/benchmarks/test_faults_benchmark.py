@@ -10,33 +10,25 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.faults import command, pictures, places, reporting
-from benchmarks.faults.asking import NoAnswer, PartitionView, View, answers
-from benchmarks.faults.checking import Stored, check_client, check_contents
+from benchmarks.faults import command, namespaces, pictures, report
+from benchmarks.faults.checks import Stored, check_client, check_contents, committed, compare_replicas, contents, ends
 from benchmarks.faults.clients import SENDERS, SETTINGS, Done, group_of
-from benchmarks.faults.clusters import NotInTime, apart_from, until
-from benchmarks.faults.gaps import gaps, longest, summary
-from benchmarks.faults.injecting import Happened
-from benchmarks.faults.journal import (
-    Acked,
-    Event,
-    Failed,
-    Journal,
-    Read,
-    Sent,
-    Tail,
-    Told,
+from benchmarks.faults.cluster import (
+    NoAnswer,
+    Node,
+    PartitionView,
+    View,
+    WaitTimedOut,
+    answers,
+    settings_without,
+    until,
 )
-from benchmarks.faults.load import Sending
-from benchmarks.faults.nodes import Node
+from benchmarks.faults.injector import Fault, InjectedFault, Kind, Target, deck, loaded, schedule
+from benchmarks.faults.load import Acked, ClientError, Event, Failed, Journal, Read, Sending, Sent, Tail
+from benchmarks.faults.namespaces import Loopback, LoopbackPlace, NoNamespaces
 from benchmarks.faults.penstock_cluster import PROMPT, PROMPT_TICK_MS, PenstockCluster
-from benchmarks.faults.places import Loopback, LoopbackPlace, NoNamespaces
-from benchmarks.faults.reading_back import committed, compare_replicas, contents, ends
-from benchmarks.faults.reporting import ALL, verdict
-from benchmarks.faults.running import Outcome, Plan
-from benchmarks.faults.schedule import Fault, Kind, Target, deck, schedule
-from benchmarks.faults.timeline import per_second
-from benchmarks.faults.workers import loaded
+from benchmarks.faults.report import ALL, per_second, verdict
+from benchmarks.faults.run import Outcome, Plan, gaps, longest, summary
 from benchmarks.peers.servers import ServerFailed
 
 from benchmarks import results
@@ -81,8 +73,8 @@ def test_all_brokers_at_once_are_hit_only_in_a_rough_run() -> None:
 # --- gaps
 
 
-def _killed(began_s: float, whole_s: float, led: tuple[int, ...], number: int = 1) -> Happened:
-    return Happened(Fault(number, Kind.KILL, Target.LEADER, 1.0), "broker 1", led, began_s, began_s + 1, whole_s)
+def _killed(began_s: float, whole_s: float, led: tuple[int, ...], number: int = 1) -> InjectedFault:
+    return InjectedFault(Fault(number, Kind.KILL, Target.LEADER, 1.0), "broker 1", led, began_s, began_s + 1, whole_s)
 
 
 def test_a_gap_reaches_from_the_last_acknowledgement_before_to_the_first_after() -> None:
@@ -143,7 +135,7 @@ _GOOD: list[Event] = [
 
 
 def _rows(outcome: Outcome) -> dict[str, results.Row]:
-    return {row.work: row for row in reporting.rows(outcome)}
+    return {row.work: row for row in report.rows(outcome)}
 
 
 def test_a_run_in_which_nothing_is_wrong_has_passed() -> None:
@@ -152,7 +144,7 @@ def test_a_run_in_which_nothing_is_wrong_has_passed() -> None:
     rows = _rows(outcome)
     death = rows["leader killed, p99"]
     assert death.figures["one"] == death.figures[ALL] == results.Figure(3.0, (3.0,))
-    assert (death.goal, death.is_met) == (reporting.GOAL_S, False)
+    assert (death.goal, death.is_met) == (report.GOAL_S, False)
     assert rows["records handed over"].figures[ALL].value == 2
     assert rows["never resolved"].is_met is True
 
@@ -181,13 +173,18 @@ def test_a_finding_in_the_files_of_replicas_is_a_failure() -> None:
 
 
 def test_a_failed_send_and_an_error_to_a_reader_fail_a_rolling_restart_only() -> None:
-    events: list[Event] = [*_GOOD, Sent(0, 9, "a.0", 1.0), Failed(0, 9, "a.0", 1.0, 2.0, "no"), Told(0, 1.0, "no")]
+    events: list[Event] = [
+        *_GOOD,
+        Sent(0, 9, "a.0", 1.0),
+        Failed(0, 9, "a.0", 1.0, 2.0, "no"),
+        ClientError(0, 1.0, "no"),
+    ]
     assert _outcome(Plan(), events).is_good
     assert verdict(_outcome(Plan(rolling_rounds=1), events)) == "FAILED: 1 failed sends, 1 errors told to readers"
 
 
 def test_the_report_says_what_differs_from_what_is_shipped_and_what_a_kill_leaves() -> None:
-    said = reporting.notes(_outcome(Plan(), _GOOD))
+    said = report.notes(_outcome(Plan(), _GOOD))
     assert "brokers: as shipped but for a.ms=5, b=x" in said
     assert "ZooKeepers: as shipped" in said
     assert any("SIGKILL" in note and "page cache" in note for note in said)
@@ -199,7 +196,7 @@ def test_the_result_is_kept_and_its_timeline_has_a_panel_a_client_and_a_band_a_f
     monkeypatch.setattr(results, "KEPT", tmp_path)
     outcome = _outcome(Plan(), _GOOD)
     kept = results.Recording("faults", None, "make bench ARGS=faults", {}).keep(
-        reporting.rows(outcome), notes=reporting.notes(outcome), details=reporting.details(outcome), is_shown=False
+        report.rows(outcome), notes=report.notes(outcome), details=report.details(outcome), is_shown=False
     )
     drawn = pictures(results.read(kept))
     root = ElementTree.fromstring(drawn["faults.svg"])
@@ -309,9 +306,9 @@ def test_the_settings_of_our_cluster_are_read_from_its_command_lines(tmp_path: P
 
 
 def test_a_setting_that_is_left_out_by_name_must_be_set() -> None:
-    assert apart_from({"node.id": "1", "a": "b"}, ("node.id",)) == {"a": "b"}
+    assert settings_without({"node.id": "1", "a": "b"}, ("node.id",)) == {"a": "b"}
     with pytest.raises(ServerFailed, match=r"broker\.id is not set"):
-        apart_from({"node.id": "1"}, ("node.id", "broker.id"))
+        settings_without({"node.id": "1"}, ("node.id", "broker.id"))
 
 
 def test_every_client_has_its_settings_listed_for_both_roles() -> None:
@@ -333,7 +330,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_starts(
 
 _CUTTING = """
 import socket, time
-from benchmarks.faults.places import Direction, Namespaces
+from benchmarks.faults.namespaces import Direction, Namespaces
 network = Namespaces()
 one, two = network.place("one"), network.place("two")
 with one.enter():
@@ -360,10 +357,10 @@ print(said)
 
 def test_a_place_that_is_cut_off_is_not_reached_until_it_is_healed() -> None:
     try:
-        run = places.in_a_namespace([sys.executable, "-c", _CUTTING])
+        run = namespaces.in_a_namespace([sys.executable, "-c", _CUTTING])
     except NoNamespaces as error:
         pytest.skip(str(error))
-    done = subprocess.run(run, env=places.inside(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, env=namespaces.inside(), capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "+-+-+-+", done.stderr
 
 
@@ -434,5 +431,5 @@ def test_clients_that_cannot_go_on_are_named_with_their_partitions(tmp_path: Pat
         with loaded(["penstock"], tmp_path, [broker.address], "faults", 1, 200.0) as load:
             load.wait_for_progress(60.0)
             load.flush()
-            with pytest.raises(NotInTime, match=r"nothing new is acknowledged to penstock, partitions \[0\]"):
+            with pytest.raises(WaitTimedOut, match=r"nothing new is acknowledged to penstock, partitions \[0\]"):
                 load.wait_for_progress(0.0)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks.growth import probes
-from benchmarks.growth.chart import svg
-from benchmarks.growth.figures import MADE, WORKS, Figures, Scale, beside, by_scale, request, rows
+from benchmarks.growth.command import svg
+from benchmarks.growth.lifecycle import MADE, WORKS, Figures, Scale, Witness, beside, by_scale, places_of, request, rows
 from benchmarks.growth.probes import Crowd, Fetches
-from benchmarks.growth.stages import Witness, places_of
 from benchmarks.peers import ours
-from benchmarks.peers.requests import ACKS_LEADER, RawProducer
 from benchmarks.peers.servers import Server, ServerFailed
+from benchmarks.peers.workloads import ACKS_LEADER, RawProducer
 
 PLACES = [("growth-0", 3), ("growth-1", 2)]
 PRODUCE_P50 = request("produce one record, acks=1", "p50")

@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 import pytest
 from benchmarks.peers import command, kafka, kafka_09, ours, rounds
-from benchmarks.peers.figures import CONSUME, DISK, PRODUCE, ROWS, START, TRIP_P50, Figures
-from benchmarks.peers.requests import ACKS_LEADER, RawProducer
+from benchmarks.peers.rounds import CONSUME, DISK, PRODUCE, ROWS, START, TRIP_P50, Figures
 from benchmarks.peers.servers import Dialect, Flushing, Server, ServerFailed, free_ports
+from benchmarks.peers.workloads import ACKS_LEADER, RawProducer
 from confluent_kafka import KafkaError, KafkaException
 from tests.peers.installing import NotToBeHad
 
 from benchmarks import __main__ as bench
 from benchmarks import results
-from penstock.wire.api_keys import ApiKey
+from penstock.wire.protocol import ApiKey
 
 
 class _There:

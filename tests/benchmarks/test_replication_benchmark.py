@@ -8,32 +8,38 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.faults.asking import PartitionView, View
-from benchmarks.faults.clusters import Cluster
-from benchmarks.faults.nodes import Node
-from benchmarks.faults.places import Loopback
-from benchmarks.faults.reporting import differences
-from benchmarks.peers.figures import Figures
+from benchmarks.faults.cluster import Cluster, Node, PartitionView, View
+from benchmarks.faults.namespaces import Loopback
+from benchmarks.faults.report import differences
+from benchmarks.peers.rounds import Figures
 from benchmarks.peers.servers import ServerFailed
 from benchmarks.replication import command, failover, pictures
-from benchmarks.replication.contenders import EQUAL, LOADED, OURS, SHIPPED, THEIRS, Contender
 from benchmarks.replication.failover import SENDERS, Acknowledged, Failover, Fault, Sending, longest_s, measure
-from benchmarks.replication.figures import (
+from benchmarks.replication.rounds import (
     DEEPEST,
     DEPTH,
     DEPTHS,
     ELECTION,
-    FAILOVER,
+    EQUAL,
+    FAILOVER_ROWS,
+    FULL,
+    LOADED,
+    OURS,
     PRODUCE,
+    QUICK,
     ROWS,
     SETUPS,
+    SHIPPED,
+    THEIRS,
     TRIP_P50,
+    Contender,
+    fail_over,
+    turned,
 )
-from benchmarks.replication.rounds import FULL, QUICK, fail_over, turned
 
 from benchmarks import results
 
-_GAP = FAILOVER[SHIPPED.name, Fault.KILLED, "confluent-kafka"]
+_GAP = FAILOVER_ROWS[SHIPPED.name, Fault.KILLED, "confluent-kafka"]
 
 
 def _some() -> Figures:
@@ -232,8 +238,8 @@ def test_failovers_take_turns_and_every_figure_has_its_row(cluster: _Cluster, mo
     contenders = [Contender(OURS, cluster, {}), Contender(THEIRS, cluster, {})]
     fail_over(figures, contenders, SHIPPED, [Fault.KILLED, Fault.CUT], 2, said.append)
     assert [OURS in text.split(",")[0] for text in said] == [True, False, True, False, False, True, False, True]
-    assert figures.median(FAILOVER[SHIPPED.name, Fault.CUT, ELECTION], THEIRS) == 0.5
-    assert figures.median(FAILOVER[SHIPPED.name, Fault.KILLED, "penstock"], OURS) == 2.0
+    assert figures.median(FAILOVER_ROWS[SHIPPED.name, Fault.CUT, ELECTION], THEIRS) == 0.5
+    assert figures.median(FAILOVER_ROWS[SHIPPED.name, Fault.KILLED, "penstock"], OURS) == 2.0
 
 
 def test_a_round_begins_with_another_cluster_each_time() -> None:

@@ -8,12 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.spark import command, works
-from benchmarks.spark.figures import CPU_GOAL, batch_rows, rate_rows
-from benchmarks.spark.topics import Content, Topic, fill
-from benchmarks.spark.works import CEILING, OURS, STOCK, Bench, Contender, Outcome
+from benchmarks.spark import command, workloads
+from benchmarks.spark.workloads import (
+    CEILING,
+    CPU_GOAL,
+    OURS,
+    STOCK,
+    Bench,
+    Contender,
+    Content,
+    Outcome,
+    Topic,
+    batch_rows,
+    fill,
+    rate_rows,
+)
 
-from penstock.spark.fetching import read_range
+from penstock.spark.fetch import read_range
 from penstock.spark.options import ReaderOptions
 from penstock.testing import Broker
 
@@ -164,4 +175,4 @@ def test_records_are_json_of_the_size_that_was_asked_for() -> None:
 def test_a_query_that_fails_ends_the_run_at_once() -> None:
     query = SimpleNamespace(isActive=False, recentProgress=[], exception=lambda: "no broker")
     with pytest.raises(RuntimeError, match="the query ended by itself: no broker"):
-        works.wait_for_batches(query, 1)
+        workloads.wait_for_batches(query, 1)

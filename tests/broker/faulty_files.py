@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from penstock.runtime.files import Buffer, File, Files, Lock, Space
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import Buffer, File, Files, Lock, PosixFiles, Space
 
 
 class FaultyFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.broker.fetch_sessions import FetchContext, FetchSessions
+from penstock.broker.fetch_session import FetchContext, FetchSessions
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.wire.schemas.fetch import (
     FetchPartition,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.broker.wire_client import WireClient
 from tests.timeouts import until
 
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,

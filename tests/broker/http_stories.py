@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from tests.timeouts import PATIENCE_S
 
-from penstock.broker.http_request import Request
-from penstock.broker.http_server import Handler, HttpLimits, HttpServer, Reply
+from penstock.broker.http import Handler, HttpLimits, HttpRequest, HttpServer, Reply
 from penstock.runtime.clock import ManualClock
 
 
@@ -109,7 +108,7 @@ async def site(routes: Mapping[str, Handler], limits: HttpLimits | None = None) 
 
 
 def says(body: bytes) -> Handler:
-    async def handle(request: Request) -> Reply:
+    async def handle(request: HttpRequest) -> Reply:
         return Reply(200, "text/plain", body)
 
     return handle

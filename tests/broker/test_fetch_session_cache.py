@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.broker.fetch_session_stories import EVICTION_MS, Broker, fetch, told
 
-from penstock.broker import fetch_session_cache, fetch_sessions
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker import fetch_session
+from penstock.broker.fetch_session import FetchSessions
 from penstock.runtime.randomness import SeededRandom
 
 
@@ -230,7 +230,7 @@ def test_followers_have_a_limit_of_their_own_whatever_consumers_hold() -> None:
 
 
 def test_a_session_is_not_wider_than_a_request_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_session_cache, "MAX_SIZE", 3)
+    monkeypatch.setattr(fetch_session, "MAX_SIZE", 3)
     broker = Broker()
     assert broker.open("a-0 a-1 a-2 a-3") == 0
     session = broker.open("a-0 a-1 a-2")
@@ -239,7 +239,7 @@ def test_a_session_is_not_wider_than_a_request_may_be(monkeypatch: pytest.Monkey
 
 
 def test_who_adds_very_much_to_a_session_has_to_say_all_of_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "MAX_CHANGE", 2)
+    monkeypatch.setattr(fetch_session, "MAX_CHANGE", 2)
     broker = Broker()
     session = broker.open("a-0")
     assert broker.round(fetch("a-1 a-2", session=session, epoch=1)).error_code == 0

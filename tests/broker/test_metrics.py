@@ -14,19 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.exposition import NotExposition, ParsedFamily, parse
 
-from penstock.broker.instruments import (
+from penstock.broker.metrics import (
     DURATION_BOUNDS_S,
     OTHERS,
+    BrokerMetrics,
     Description,
     Histogram,
+    LogMetrics,
     MetricError,
+    NetworkMetrics,
     Registry,
     Row,
 )
-from penstock.broker.metrics import BrokerMetrics, LogFigures, NetworkFigures
 from penstock.runtime.process import SystemProcess
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 
 class _Process:
@@ -409,10 +410,10 @@ def test_deleting_a_topic_makes_room_for_one_that_shared() -> None:
 
 def test_sizes_groups_and_connections_are_read_from_their_owners() -> None:
     metrics = BrokerMetrics(_Process())
-    logs = [LogFigures("clicks", 0, 4096, 2, 10, 99), LogFigures("clicks", 1, 0, 1, 0, 0)]
+    logs = [LogMetrics("clicks", 0, 4096, 2, 10, 99), LogMetrics("clicks", 1, 0, 1, 0, 0)]
     metrics.read_logs_from(lambda: iter(logs))
     metrics.read_groups_from(lambda: {"Stable": 3, "Empty": 1})
-    metrics.read_network_from(lambda: NetworkFigures(5, 100, 1, 2000, 3000))
+    metrics.read_network_from(lambda: NetworkMetrics(5, 100, 1, 2000, 3000))
     metrics.delayed_operations.labelled(operation="Fetch").follow(lambda: 4)
     metrics.partitions.set(2)
     shown = _shown(metrics.registry)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.long_requests import merge, split
-from penstock.wire.api_keys import ApiKey
+from penstock.broker.request import merge, split
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas import delete_groups, list_offsets, metadata, offset_commit, offset_fetch, produce
 from penstock.wire.types import Message
 

@@ -19,11 +19,10 @@ from typing import Any, Final, TypeVar
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.broker.broker import Broker
-from penstock.cluster.topics import NewTopic
+from penstock.cluster.controller.topics import NewTopic
 from penstock.records import Record, encode_batch, records_of, scan
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import chunk_size, decode_response, encode_request
-from penstock.wire.registry import response_codec
+from penstock.wire.framing import chunk_size, decode_response, encode_request
+from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.schemas.produce import (
     PartitionProduceData,

@@ -10,12 +10,12 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from penstock.cli.main import cli
-from penstock.log.opening import open_log
+from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import BatchHeader, encode_batch, scan
-from penstock.records.control import EndMarker, encode_marker
-from penstock.runtime.posix_files import PosixFiles
+from penstock.records.batch import EndMarker, encode_marker
+from penstock.runtime.files import PosixFiles
 
 START_MS = 1_700_000_000_000
 SETTINGS = LogSettings(segment_bytes=4000, index_interval_bytes=300)

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from tests.client.core.scripted import Scripted, speaking
+from tests.client.scripted import Scripted, speaking
 from tests.timeouts import PATIENCE_S
 
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import RequestHeader
-from penstock.wire.registry import APIS
+from penstock.wire.framing import RequestHeader
+from penstock.wire.protocol import APIS, ApiKey
 from penstock.wire.schemas import alter_partition_reassignments as alter_moves
 from penstock.wire.schemas import describe_configs, describe_log_dirs, incremental_alter_configs, metadata
 from penstock.wire.schemas import describe_topic_partitions as topic_partitions

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.consume import consume
 from penstock.cli.main import AREAS, cli
-from penstock.cli.produce import produce
+from penstock.cli.records.consume import consume
+from penstock.cli.records.produce import produce
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 

@@ -15,8 +15,8 @@ from penstock.cli.values import (
     BrokerIds,
     ByteCount,
     NameAndPartitions,
-    OffsetPlace,
-    Place,
+    StartOffset,
+    StartOffsetType,
     TopicPartitions,
     duration_text,
     parse_duration_ms,
@@ -100,18 +100,18 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ("beginning", EARLIEST),
         ("LATEST", LATEST),
         ("end", LATEST),
-        ("17", Place("offset", 17)),
-        ("-17", Place("from end", 17)),
+        ("17", StartOffset("offset", 17)),
+        ("-17", StartOffset("from end", 17)),
     ],
 )
-def test_offsets(text: str, expected: Place) -> None:
-    assert OffsetPlace().convert(text, None, None) == expected
+def test_offsets(text: str, expected: StartOffset) -> None:
+    assert StartOffsetType().convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-", "1.5", "first", "--1", "9" * 30])
 def test_what_is_no_offset_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        OffsetPlace().convert(text, None, None)
+        StartOffsetType().convert(text, None, None)
 
 
 @pytest.mark.parametrize(

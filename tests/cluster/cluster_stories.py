@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 from tests.timeouts import PATIENCE_S
 
-from penstock.cluster.configs import ResourceKind
-from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
+from penstock.cluster.controller.configs import ResourceKind
+from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.image import ClusterImage
-from penstock.cluster.layout import BrokerRegistration, Endpoint
-from penstock.cluster.service import ClusterMetadata
-from penstock.cluster.topics import TopicDefaults
+from penstock.cluster.membership.standalone import ClusterMetadata
+from penstock.cluster.tree.embedded import EmbeddedTree, open_embedded_tree
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.files import Files
 from penstock.runtime.randomness import SeededRandom
-from penstock.runtime.workers import InlineWorkers, Workers
+from penstock.runtime.threads import InlineWorkers, Workers
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.cluster_stories import broker, image_with
 
 from penstock.cluster.image import NO_ID, ClusterImage, ImageDraft, PartitionImage, TopicImage, diff
-from penstock.cluster.layout import NO_LEADER
+from penstock.cluster.tree.layout import NO_LEADER
 
 
 def topic(name: str, number: int = 1, partitions: int = 1) -> TopicImage:

@@ -8,12 +8,21 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cluster.control_stories import cluster, only, state
+from tests.cluster.controller.decision_stories import cluster, only, state
 
 from penstock.cluster.errors import DamagedDelta, DeltaMismatch
-from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.image_delta import ImageDelta, TopicDelta, apply_delta, decode_delta, encode_delta, make_delta
-from penstock.cluster.layout import BrokerRegistration, Endpoint
+from penstock.cluster.image import (
+    ClusterImage,
+    ImageDelta,
+    PartitionImage,
+    TopicDelta,
+    TopicImage,
+    apply_delta,
+    decode_delta,
+    encode_delta,
+    make_delta,
+)
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 
 EMPTY = ClusterImage()
 

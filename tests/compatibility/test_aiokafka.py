@@ -30,7 +30,7 @@ from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 

@@ -10,15 +10,13 @@ import struct
 from collections import deque
 from typing import Any
 
-from penstock.coordination.events import Outcome, RequestContext
 from penstock.coordination.group_records import KeyValue
-from penstock.coordination.settings import GroupSettings
+from penstock.coordination.groups.group import GroupSettings
+from penstock.coordination.responses import Outcome, RequestContext
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.runtime.randomness import SeededRandom
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.compiler import codec_for
-from penstock.wire.error_codes import ErrorCode, error_code
-from penstock.wire.registry import find_api, request_codec, response_codec
+from penstock.wire.codec import codec_for
+from penstock.wire.protocol import ApiKey, ErrorCode, error_code, find_api, request_codec, response_codec
 from penstock.wire.schemas.consumer_protocol import ConsumerProtocolSubscription
 from penstock.wire.schemas.describe_groups import DescribeGroupsRequest
 from penstock.wire.schemas.heartbeat import HeartbeatRequest

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordination.group_stories import Story, protocols
 
-from penstock.coordination.settings import GroupSettings
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.coordination.groups.group import GroupSettings
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.delete_groups import DeleteGroupsRequest
 from penstock.wire.schemas.join_group import JoinGroupResponse
 from penstock.wire.schemas.leave_group import LeaveGroupRequest, MemberIdentity

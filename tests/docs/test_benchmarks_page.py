@@ -14,19 +14,18 @@ from typing import cast
 import pytest
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.clients import command as clients
-from benchmarks.clients import consuming, producing
+from benchmarks.clients import consume, produce
 from benchmarks.clients.rounds import Outcomes
 from benchmarks.page import BEGIN, END, IMAGES, MOST_FIGURES, PAGE, README, README_FIGURES, Chosen, RowNotFound
-from benchmarks.peers import figures as peers_figures
 from benchmarks.peers import kafka, ours
-from benchmarks.peers.figures import Figures, Work
+from benchmarks.peers import rounds as peers_figures
+from benchmarks.peers.rounds import Figures, Work
 from benchmarks.peers.servers import Server
-from benchmarks.replication import figures as replication_figures
+from benchmarks.replication import rounds as replication_figures
 from benchmarks.results import Better, Figure, Machine, Result, Row
 from benchmarks.spark import command as spark
-from benchmarks.spark.topics import Content, Topic
-from benchmarks.spark.works import OURS as OURS_SOURCE
-from benchmarks.spark.works import STOCK, Outcome
+from benchmarks.spark.workloads import OURS as OURS_SOURCE
+from benchmarks.spark.workloads import STOCK, Content, Outcome, Topic
 
 from benchmarks import page, results
 
@@ -191,8 +190,8 @@ def _rows_of_clients(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
     outcomes = Outcomes()
     for name in ("penstock send", "confluent produce"):
         outcomes.add(name, dict.fromkeys(("rate", "cpu_us", "memory_mb", "p50_us", "p99_us"), 1.0))
-    monkeypatch.setattr(producing, "PAIRS", producing.PAIRS[:1])
-    for module in (producing, consuming):
+    monkeypatch.setattr(produce, "PAIRS", produce.PAIRS[:1])
+    for module in (produce, consume):
         monkeypatch.setattr(module, "measure", lambda *_: outcomes)
     monkeypatch.setattr(clients, "_say", lambda _: None)
     for name in ("penstock one", "confluent one"):

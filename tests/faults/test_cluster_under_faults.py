@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.faults.clusters import Cluster
+from benchmarks.faults.cluster import Cluster
+from benchmarks.faults.injector import Kind
+from benchmarks.faults.namespaces import Loopback
 from benchmarks.faults.penstock_cluster import PenstockCluster
-from benchmarks.faults.places import Loopback
-from benchmarks.faults.reporting import verdict
-from benchmarks.faults.running import Plan, run
-from benchmarks.faults.schedule import Kind
+from benchmarks.faults.report import verdict
+from benchmarks.faults.run import Plan, run
 
 _CLIENTS = ("confluent-kafka", "penstock")
 

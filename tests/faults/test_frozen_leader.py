@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from benchmarks.faults import places
+from benchmarks.faults import namespaces
 from benchmarks.faults.penstock_cluster import PenstockCluster
 from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until
 
@@ -20,7 +20,7 @@ _TOPIC = "frozen"
 
 @pytest.mark.long
 def test_a_frozen_leader_is_left_for_the_next_one_and_nothing_is_stored_twice(tmp_path: Path) -> None:
-    with PenstockCluster(places.network(with_cuts=False), tmp_path) as cluster:
+    with PenstockCluster(namespaces.network(with_cuts=False), tmp_path) as cluster:
         controller = cluster.controller()
         victim = next(node for number, node in cluster.nodes.items() if number != controller)
         cluster.make_topic(_TOPIC, 1, {}, leader=victim.number)

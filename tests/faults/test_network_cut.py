@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.faults import places
+from benchmarks.faults import namespaces
+from benchmarks.faults.injector import Kind, Target
+from benchmarks.faults.namespaces import NoNamespaces
 from benchmarks.faults.penstock_cluster import PenstockCluster
-from benchmarks.faults.places import NoNamespaces
-from benchmarks.faults.reporting import verdict
-from benchmarks.faults.running import Plan, run
-from benchmarks.faults.schedule import Kind, Target
+from benchmarks.faults.report import verdict
+from benchmarks.faults.run import Plan, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PLAN = Plan(
@@ -27,10 +27,10 @@ _PLAN = Plan(
 
 
 def test_a_leader_is_cut_off_under_load_others_go_on_and_nothing_is_lost(tmp_path: Path) -> None:
-    if not places.is_in_a_namespace():
+    if not namespaces.is_in_a_namespace():
         _run_again_in_a_namespace(tmp_path)
         return
-    with PenstockCluster(places.network(with_cuts=True), tmp_path) as cluster:
+    with PenstockCluster(namespaces.network(with_cuts=True), tmp_path) as cluster:
         outcome = run(cluster, _PLAN, tmp_path, lambda _: None)
         view = cluster.view([_PLAN.topic])
     assert outcome.is_good, verdict(outcome)
@@ -48,9 +48,9 @@ def _run_again_in_a_namespace(folder: Path) -> None:
     try:
         # In a folder of its own: pytest would tidy up those of the runs around it.
         options = ["-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder / 'inside'}"]
-        command = places.in_a_namespace([sys.executable, "-m", "pytest", *options, __file__])
+        command = namespaces.in_a_namespace([sys.executable, "-m", "pytest", *options, __file__])
     except NoNamespaces as error:
         pytest.skip(f"no network can be cut here: {error}")
-    done = subprocess.run(command, env=places.inside(), cwd=_ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, env=namespaces.inside(), cwd=_ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "1 passed" in done.stdout, done.stdout[-2000:]

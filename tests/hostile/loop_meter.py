@@ -52,7 +52,7 @@ class Gate:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._long_work: Any = broker.long_work
+        self._long_work: Any = broker.long_requests
         self._is_closed = True
         self._pass = self._long_work._next
         self._reached = 0

@@ -22,7 +22,7 @@ from tests.broker.wire_client import (
 from tests.timeouts import PATIENCE_S, until
 
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.api_keys import ApiKey
+from penstock.wire.protocol import ApiKey
 
 LIMIT = 96
 PARTITIONS = 150

@@ -14,8 +14,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.create_topics import CreatableTopic, CreateTopicsRequest
 
 PARTITIONS = 30  # more than are tried again at once

@@ -10,8 +10,7 @@ import pytest
 from tests.broker.http_stories import Peer, Site, run, says, site
 from tests.timeouts import PATIENCE_S, until_async
 
-from penstock.broker.http_request import Request
-from penstock.broker.http_server import Handler, HttpLimits, Reply, is_host_of
+from penstock.broker.http import Handler, HttpLimits, HttpRequest, Reply, is_host_of
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 ROUTES = 3
@@ -25,7 +24,7 @@ def endless() -> Handler:
         while True:
             yield bytes(65536)
 
-    async def handle(request: Request) -> Reply:
+    async def handle(request: HttpRequest) -> Reply:
         return Reply(200, "text/plain", pieces())
 
     return handle

@@ -26,12 +26,11 @@ from tests.timeouts import NEVER_MS, until
 
 from penstock.broker.broker import Broker
 from penstock.broker.handlers.metadata import MetadataAnswers
-from penstock.broker.long_requests import MAX_ELEMENTS, MAX_FETCH_ELEMENTS, PART_ELEMENTS
+from penstock.broker.request import MAX_ELEMENTS, MAX_FETCH_ELEMENTS, PART_ELEMENTS
 from penstock.coordination.group_records import CommittedOffset, OffsetRecord
 from penstock.runtime.clock import ManualClock
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from penstock.wire.schemas.describe_log_dirs import DescribeLogDirsRequest
@@ -99,7 +98,7 @@ def test_a_commit_of_very_many_partitions_is_written_in_parts_and_others_are_ser
 ) -> None:
     partitions = 10_000
     topic = make_topic(broker, partitions=2)
-    before = broker.long_work.slices
+    before = broker.long_requests.slices
     with LoopMeter(broker, "OffsetCommit of 10,000 partitions"):
         gate = Gate(broker)
         client.send(ApiKey.OFFSET_COMMIT, commit_of(topic, partitions), 8)
@@ -116,7 +115,7 @@ def test_a_commit_of_very_many_partitions_is_written_in_parts_and_others_are_ser
     assert [topic.name for topic in answer.topics] == [topic]
     assert sorted(row.partition_index for row in answer.topics[0].partitions) == list(range(partitions))
     assert found.topics[0].partitions[0].committed_offset == 7
-    assert broker.long_work.slices - before >= partitions // PART_ELEMENTS
+    assert broker.long_requests.slices - before >= partitions // PART_ELEMENTS
 
 
 def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session(
@@ -124,7 +123,7 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
 ) -> None:
     partitions = 10_000
     topic = make_topic(broker, partitions=2)
-    before = broker.long_work.slices
+    before = broker.long_requests.slices
     with LoopMeter(broker, "Fetch of 10,000 partitions"):
         gate = Gate(broker)
         client.send(ApiKey.FETCH, wide_fetch(topic, partitions), 12)
@@ -136,7 +135,7 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
     assert [row.partition_index for row in rows] == list(range(partitions))
     assert [row.error_code for row in rows[:3]] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     # It is decoded, read, counted, told, remembered and encoded, all in slices.
-    assert broker.long_work.slices - before >= 4 * (partitions // 500) + 2 * (partitions // 1024) - 4
+    assert broker.long_requests.slices - before >= 4 * (partitions // 500) + 2 * (partitions // 1024) - 4
     assert answer.session_id
     following = fetch_request({}, session_id=answer.session_id, session_epoch=1)
     again: FetchResponse = client.ask(ApiKey.FETCH, following, 12)
@@ -257,12 +256,12 @@ def test_metadata_of_very_many_names_is_made_and_encoded_in_slices(
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
     )
-    before = broker.long_work.slices
+    before = broker.long_requests.slices
     with LoopMeter(broker, "Metadata of 20,000 names"):
         answer = client.ask(ApiKey.METADATA, request, 9)
     assert [topic.name for topic in answer.topics] == names
     # Decoding and encoding pause every thousand names, and the handler every five hundred.
-    assert broker.long_work.slices - before >= 20_000 // 1024 * 2 + 20_000 // 500
+    assert broker.long_requests.slices - before >= 20_000 // 1024 * 2 + 20_000 // 500
     is_answered(embedded)
 
 
@@ -274,7 +273,7 @@ def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are
     indexes = OffsetFetchRequest(
         group_id=GROUP, topics=[OffsetFetchRequestTopic(name="views", partition_indexes=[0] * (MAX_ELEMENTS + 1))]
     )
-    before = broker.long_work.slices
+    before = broker.long_requests.slices
     for api, request, version in (
         (ApiKey.FETCH, fetch, 12),
         (ApiKey.OFFSET_COMMIT, commit, 8),
@@ -285,7 +284,7 @@ def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are
             hostile.send_bytes(data)
             with pytest.raises(Disconnected):
                 hostile.receive_frame()
-    assert broker.long_work.slices == before
+    assert broker.long_requests.slices == before
     assert "above the number of elements that are allowed" in caplog.text
     is_answered(embedded)
 
@@ -332,7 +331,7 @@ def test_the_metadata_that_everybody_asks_for_is_encoded_once(
 def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient
 ) -> None:
-    before = broker.long_work.slices
+    before = broker.long_requests.slices
     gate = Gate(broker)
     hostile = WireClient(embedded.port)
     hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 40_000), 12)
@@ -340,8 +339,8 @@ def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
     hostile.close()
     until(lambda: call(broker, lambda: broker.server.counters.connections) <= 2, "the connection is closed")
     gate.open()
-    until(lambda: call(broker, lambda: broker.long_work._active) == 0, "its work has ended")
-    assert broker.long_work.slices - before == 1
+    until(lambda: call(broker, lambda: broker.long_requests._active) == 0, "its work has ended")
+    assert broker.long_requests.slices - before == 1
     is_answered(embedded)
 
 
@@ -352,11 +351,11 @@ def test_a_long_request_that_fails_ends_its_connection_and_lets_others_go_on(
         raise RuntimeError("out of order")
 
     with monkeypatch.context() as patch, WireClient(embedded.port) as hostile:
-        patch.setattr("penstock.broker.fetch_reading._read_into", broken)
+        patch.setattr("penstock.broker.handlers.fetch._read_into", broken)
         hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 2_000), 12)
         with pytest.raises(Disconnected):
             hostile.receive_frame()
-    until(lambda: call(broker, lambda: broker.long_work._active) == 0, "its work has ended")
+    until(lambda: call(broker, lambda: broker.long_requests._active) == 0, "its work has ended")
     assert "out of order" in caplog.text
     is_answered(embedded)
 

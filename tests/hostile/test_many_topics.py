@@ -13,8 +13,7 @@ from tests.timeouts import until
 from penstock.broker.broker import Broker
 from penstock.cluster.image import ClusterImage
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.schemas.delete_topics import DeleteTopicsRequest
 

@@ -13,14 +13,13 @@ import pytest
 from tests.broker.wire_client import MIB, WireClient, call, fetch_request, make_topic, produce_request
 from tests.timeouts import until
 
-from penstock.broker import fetch_conversion
+from penstock.broker import down_conversion
 from penstock.broker.broker import Broker
 from penstock.records import Codec, encode_batch
-from penstock.runtime.socket_input import BUFFER_BYTES
+from penstock.runtime.socket_io import BUFFER_BYTES
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.headers import chunk_size
+from penstock.wire.framing import chunk_size
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.fetch import FetchPartition, FetchRequest
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest
@@ -125,14 +124,15 @@ def test_records_converted_for_old_readers_that_do_not_read_them_are_bounded(
             return call(
                 broker,
                 lambda: (
-                    broker.long_work._active == 0 and all(c.pending_replies == 0 for c in server_of(broker).connections)
+                    broker.long_requests._active == 0
+                    and all(c.pending_replies == 0 for c in server_of(broker).connections)
                 ),
             )
 
         until(is_done, "every fetch is answered")
         assert frames
         held = call(broker, lambda: broker.conversions.held)
-        assert 0 < held <= limit + fetch_conversion.MAX_SET_BYTES // 8, held
+        assert 0 < held <= limit + down_conversion.MAX_SET_BYTES // 8, held
     until(lambda: call(broker, lambda: broker.conversions.held) == 0, "what nobody reads any more is given back")
     old = client.fetch(topic, version=3, partition_max_bytes=8 * MIB)
     assert old.error_code == ErrorCode.NONE

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tests.broker.wire_client import BEGIN_MS, WireClient, batch_of, make_topic, values_in
 
-from penstock.log.opening import open_log
+from penstock.log.log_loader import open_log
 from penstock.log.segment import segment_name
 from penstock.log.settings import LogSettings
 from penstock.records import HEADER_SIZE, Codec, encode_batch, scan
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 MOST = 2**31 - 1
 

@@ -32,8 +32,7 @@ from penstock.records.compression import compress
 from penstock.records.kernel import write_header
 from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.init_producer_id import InitProducerIdRequest
 
@@ -201,7 +200,7 @@ def gate(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def open_gate(broker: Broker, gate: Gate) -> None:
     """Do what waits, as the broker's own workers would: the work on this thread, the rest on the event loop."""
-    from penstock.runtime.workers import Outcome
+    from penstock.runtime.threads import Outcome
 
     work, done = gate.waiting.popleft()
     try:

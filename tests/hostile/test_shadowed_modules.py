@@ -11,9 +11,9 @@ import pytest
 from tests.cli.running import Running
 from tests.timeouts import PATIENCE_S
 
-from penstock.activity.live.supervising_plan import CHILD
-from penstock.cli.local_cluster import penstock_command
+from penstock.activity.live.supervisor import CHILD
 from penstock.cli.main import main
+from penstock.cli.server.local_cluster import penstock_command
 
 SHADOWED = ("http", "json", "logging", "asyncio", "socket", "tempfile", "email", "click", "penstock")
 

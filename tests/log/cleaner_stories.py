@@ -11,19 +11,17 @@ from typing import TypeVar
 from tests.log.compaction_stories import NOW, SMALL, put
 from tests.log.directory_stories import TOPIC_ID, open_manager
 
-from penstock.log.compaction.candidates import Patience
-from penstock.log.compaction.cleaner import LogCleaner
-from penstock.log.compaction.filtering import DEFAULT_MAP_BYTES
-from penstock.log.compaction.throttle import Throttle
-from penstock.log.folders.manager import LogManager
+from penstock.log.compaction.log_cleaner import LogCleaner, RetryPolicy, Throttle
+from penstock.log.compaction.record_filter import DEFAULT_MAP_BYTES
+from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.files import Files
-from penstock.runtime.workers import InlineWorkers, ManualWorkers, Outcome, Workers
+from penstock.runtime.threads import InlineWorkers, ManualWorkers, Outcome, Workers
 from penstock.testing.simulated_files import SimulatedFiles
 
-PATIENCE = Patience(retry_after_ms=1000, retry_after_max_ms=4000, failures_max=3)
+PATIENCE = RetryPolicy(retry_after_ms=1000, retry_after_max_ms=4000, failures_max=3)
 ONE, TWO = "/one", "/two"
 
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.log.compaction.rounds import CompactionResult, compact
-from penstock.log.opening import open_log
+from penstock.log.compaction.job import CompactionResult, compact
+from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import COMPACT, LogSettings
 from penstock.records import BatchHeader, Codec, Record, RecordTuple, decode_batch, encode_batch, scan
-from penstock.records.control import EndMarker, encode_marker
+from penstock.records.batch import EndMarker, encode_marker
 from penstock.runtime.files import Files
 
 FOLDER = "/data/t-0"

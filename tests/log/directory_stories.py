@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.log.folders.directory import LogDirectory
-from penstock.log.folders.manager import LogManager, OnOffline
+from penstock.log.log_dirs.log_directory import LogDirectory
+from penstock.log.log_dirs.log_manager import LogManager, OnOffline
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import decode_batch, encode_batch, scan
 from penstock.runtime.files import Files
 from penstock.runtime.randomness import SeededRandom
-from penstock.runtime.workers import InlineWorkers, Workers
+from penstock.runtime.threads import InlineWorkers, Workers
 
 NOW = 1_700_000_000_000
 SMALL = LogSettings(segment_bytes=1500, index_interval_bytes=256, retention_ms=10_000, file_delete_delay_ms=1000)

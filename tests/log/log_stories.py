@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.log.opening import Opened, open_log
+from penstock.log.log_loader import Opened, open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import Codec, decode_batch, encode_batch, scan
-from penstock.records.control import EndMarker, encode_marker
+from penstock.records.batch import EndMarker, encode_marker
 from penstock.runtime.files import Files
 from penstock.testing.simulated_files import SimulatedFiles
 

@@ -19,8 +19,7 @@ from penstock.log.checkpoints import (
     write_epochs,
     write_offsets,
 )
-from penstock.runtime.files import Files
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import Files, PosixFiles
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_disk import (
     KEEP_NAMES_ONLY,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.log.checkpoints import CheckpointError
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 
 FILES = PosixFiles()
 Pairs = list[tuple[int, int]]

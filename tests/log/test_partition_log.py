@@ -22,15 +22,14 @@ from tests.log.log_stories import (
     reopen,
 )
 
-from penstock.log.append_checks import roll_jitter_ms
 from penstock.log.errors import DiskFull, LogFailed, NonMonotonicOffsets, OffsetOutOfRange
-from penstock.log.lookup import offset_for_time
-from penstock.log.partition_log import PartitionLog
-from penstock.log.segment_table import MANIFEST_NAME
+from penstock.log.partition_log import PartitionLog, offset_for_time
+from penstock.log.segment import MANIFEST_NAME
 from penstock.log.settings import COMPACT, DELETE, LogSettings
-from penstock.log.trimming import enforce_retention, truncate_fully, truncate_to
+from penstock.log.truncation import enforce_retention, truncate_fully, truncate_to
+from penstock.log.validation import roll_jitter_ms
 from penstock.records import Codec, scan
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles
 
 BATCH = len(batch_of())

@@ -6,24 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.errors import NonMonotonicOffsets
-from penstock.log.producers.errors import (
+from penstock.log.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
     MissingSequence,
+    NonMonotonicOffsets,
     NotInTransaction,
     OutOfOrderSequence,
     ProducerStateError,
     TooManyProducers,
 )
-from penstock.log.producers.state import (
-    NEW,
-    CompletedTransaction,
-    ProducerStates,
-    Verdict,
-    last_sequence_of,
-)
-from penstock.records.control import EndMarker
+from penstock.log.producer_state import NEW, CompletedTransaction, ProducerStates, Verdict, last_sequence_of
+from penstock.records.batch import EndMarker
 
 LAST = 2**31 - 1
 COMMIT, ABORT = EndMarker(True, 0), EndMarker(False, 0)

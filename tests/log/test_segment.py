@@ -8,8 +8,8 @@ import pytest
 from tests.log.log_stories import NOW_MS, Served, batch_of, content_of, overwrite, path_of, served
 
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed
+from penstock.log.recovery import recover
 from penstock.log.segment import Region, Segment
-from penstock.log.segment_recovery import recover
 from penstock.records import NO_TIMESTAMP, scan
 from penstock.testing.simulated_files import SimulatedFiles
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.log.log_stories import FOLDER, content_of, overwrite
 
-from penstock.log.segment_table import MANIFEST_NAME, UNKNOWN_TIMESTAMP, Row, SegmentTable
-from penstock.runtime.posix_files import PosixFiles
+from penstock.log.segment import MANIFEST_NAME, UNKNOWN_TIMESTAMP, Row, SegmentTable
+from penstock.runtime.files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles
 
 ROWS = [Row(0, 100, 50), Row(10, 200, 40), Row(20, 300, 90)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.wire.compiler.plan import ArrayOf, Field, Kind, Struct
+from penstock.wire.layout import ArrayOf, Field, Kind, Struct
 from penstock.wire.types import BOOL, BUFFERS, Primitive
 
 _SIZED = {"string", "bytes", "records"}

@@ -18,16 +18,15 @@ from tests.cli.logs import run
 from tests.peers.java_process import FLAGS, JavaProcess, classpath
 from tests.peers.provision import Found
 
-from penstock.log import marks
-from penstock.log.compaction.rounds import compact
-from penstock.log.lookup import offset_for_time
-from penstock.log.opening import open_log
-from penstock.log.partition_log import PartitionLog
-from penstock.log.producers.snapshot import snapshot_name
+from penstock.log import group_commit
+from penstock.log.compaction.job import compact
+from penstock.log.log_loader import open_log
+from penstock.log.partition_log import PartitionLog, offset_for_time
+from penstock.log.producer_state import snapshot_name
 from penstock.log.settings import COMPACT, LogSettings
 from penstock.records import Codec, encode_batch, scan
-from penstock.records.control import EndMarker, encode_marker
-from penstock.runtime.posix_files import PosixFiles
+from penstock.records.batch import EndMarker, encode_marker
+from penstock.runtime.files import PosixFiles
 
 pytestmark = pytest.mark.peer("java")
 
@@ -174,7 +173,7 @@ def test_kafkas_log_opens_our_folder_and_sees_the_same(kafka_log: JavaProcess, t
 def test_kafkas_log_opens_our_folder_with_marks_inside_of_its_segments(
     kafka_log: JavaProcess, tmp_path: Path, stopped: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LEAST_MARKED_BYTES", 1)
+    monkeypatch.setattr(group_commit, "LEAST_MARKED_BYTES", 1)
     folder = tmp_path / "clicks-0"
     log = write_with_ours(folder, mark_every=4)
     ours = state_of(log)

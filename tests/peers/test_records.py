@@ -24,10 +24,9 @@ from penstock.records import (
     scan,
     stamp_append_time,
 )
+from penstock.records.batch import EndMarker, decode_marker, encode_marker
 from penstock.records.compression import compress
-from penstock.records.control import EndMarker, decode_marker, encode_marker
-from penstock.records.conversion import downconvert, upconvert
-from penstock.records.legacy import LegacyMessage, decode_message_set, encode_message_set
+from penstock.records.legacy import LegacyMessage, decode_message_set, downconvert, encode_message_set, upconvert
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-3.9")]
 

@@ -11,11 +11,10 @@ from tests.peers.java_process import JavaProcess
 from tests.peers.kafka_layouts import kafka_json, kafka_layout, without_case, without_null_in_names
 from tests.wire.generate import ALL_CASES, Case, Generator, check_every
 
-from penstock.wire.api_keys import FIRST_PRIVATE_KEY, ApiKey
-from penstock.wire.compiler import codec_for
-from penstock.wire.compiler.plan import Struct, layout
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.headers import encode_request, encode_response
+from penstock.wire.codec import codec_for
+from penstock.wire.framing import encode_request, encode_response
+from penstock.wire.layout import Struct, layout
+from penstock.wire.protocol import FIRST_PRIVATE_KEY, ApiKey, ErrorCode
 from penstock.wire.schemas.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from penstock.wire.types import Message
 

@@ -13,7 +13,7 @@ from tests.peers.provision import Found
 from tests.peers.zookeeper_server import zookeeper
 from tests.timeouts import PATIENCE_S
 
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BootstrapError, Cause
 from penstock.testing.embedded_broker import EmbeddedBroker
 

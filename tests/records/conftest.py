@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.records import batch, columns, twin
+from penstock.records import arrow, batch, python_kernel
 
 try:
     compiled: ModuleType | None = importlib.import_module("penstock.records._kernel")
@@ -21,10 +21,10 @@ not_built = pytest.mark.skipif(compiled is None, reason="the compiled kernel is 
 @pytest.fixture(scope="module", params=[pytest.param("compiled", marks=not_built), "python"])
 def loops(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """A kernel, which `penstock.records.batch` and `.columns` use as long as the test runs."""
-    chosen = compiled if request.param == "compiled" and compiled is not None else twin
+    chosen = compiled if request.param == "compiled" and compiled is not None else python_kernel
     with pytest.MonkeyPatch.context() as patch:
-        for user in (batch, columns):
-            for name in twin.__all__:
+        for user in (batch, arrow):
+            for name in python_kernel.__all__:
                 if hasattr(user, name) and hasattr(chosen, name):
                     patch.setattr(user, name, getattr(chosen, name))
         yield chosen

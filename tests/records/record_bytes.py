@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.records import HEADER_SIZE, RecordTuple, twin
+from penstock.records import HEADER_SIZE, RecordTuple, python_kernel
 
 
 def payload_of(items: Sequence[RecordTuple], deltas: Sequence[int] | None = None) -> bytes:
-    return bytes(twin.encode_records(items, deltas)[0][HEADER_SIZE:])
+    return bytes(python_kernel.encode_records(items, deltas)[0][HEADER_SIZE:])
 
 
 def batch_of(items: Sequence[RecordTuple], base_offset: int = 0, attributes: int = 0) -> bytearray:
-    batch, base_timestamp, max_timestamp = twin.encode_records(items)
+    batch, base_timestamp, max_timestamp = python_kernel.encode_records(items)
     last = max(len(items) - 1, 0)
-    twin.write_header(batch, base_offset, 4, attributes, last, base_timestamp, max_timestamp, 1000, 2, 30, len(items))
+    python_kernel.write_header(
+        batch, base_offset, 4, attributes, last, base_timestamp, max_timestamp, 1000, 2, 30, len(items)
+    )
     return batch
 
 

@@ -18,9 +18,16 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records.compression import LEVELS, Codec, compress, decompress
+from penstock.records.compression import (
+    LEVELS,
+    PIECE_BYTES,
+    Codec,
+    _header_checksum,
+    _xxh32_of_few,
+    compress,
+    decompress,
+)
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec
-from penstock.records.lz4_frame import PIECE_BYTES, _header_checksum, _xxh32_of_few
 
 with warnings.catch_warnings():  # it reads its schemas by a call that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

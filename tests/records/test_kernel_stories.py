@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.records.record_bytes import batch_of, payload_of, record_of, varint
 
-from penstock.records import twin
+from penstock.records import python_kernel
 from penstock.records.errors import CorruptBatch, RecordError, TooLarge
 
 INT32_MAX = 2**31 - 1
@@ -296,9 +296,9 @@ def test_nothing_kept_has_no_max_timestamp(loops: ModuleType) -> None:
 
 def test_the_keys_need_a_dictionary(loops: ModuleType) -> None:
     payload = payload_of([(10, b"a", b"1", ())])
-    with pytest.raises(TypeError if loops is not twin else (TypeError, AttributeError)):
+    with pytest.raises(TypeError if loops is not python_kernel else (TypeError, AttributeError)):
         loops.index_keys(payload, 0, len(payload), 1, 0, None)
-    with pytest.raises(TypeError if loops is not twin else (TypeError, AttributeError)):
+    with pytest.raises(TypeError if loops is not python_kernel else (TypeError, AttributeError)):
         loops.filter_records(payload, 0, len(payload), 1, 0, 0, None, True, 0)
 
 

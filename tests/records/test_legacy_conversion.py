@@ -19,9 +19,15 @@ from penstock.records import (
     scan,
 )
 from penstock.records.compression import Codec, compress
-from penstock.records.conversion import convert, downconvert, upconvert
 from penstock.records.errors import CorruptBatch, RecordError, TooLarge, UnsupportedCodec, UnsupportedMagic
-from penstock.records.legacy import LegacyMessage, decode_message_set, encode_message_set
+from penstock.records.legacy import (
+    LegacyMessage,
+    convert,
+    decode_message_set,
+    downconvert,
+    encode_message_set,
+    upconvert,
+)
 
 LIMIT = 1 << 20
 OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

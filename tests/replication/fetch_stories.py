@@ -12,25 +12,22 @@ from typing import TypeVar
 
 from tests.log.log_stories import NOW_MS, ROOMY, batch_of
 
+from penstock.cluster.broker_links import LinkLost
 from penstock.log.errors import LogFailed
-from penstock.log.flush import Flush, GroupCommit
-from penstock.log.opening import open_log
+from penstock.log.group_commit import Flush, GroupCommit
+from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
-from penstock.log.trimming import truncate_fully, truncate_to
+from penstock.log.truncation import truncate_fully, truncate_to
 from penstock.records import Buffer, scan
-from penstock.replication.fetch_session import SessionKey
-from penstock.replication.fetchers import Fetchers, FetcherSettings, Followed
-from penstock.replication.following import Position, divergence
-from penstock.replication.links import LinkLost
-from penstock.replication.throttle import Throttle
-from penstock.runtime.workers import Outcome
+from penstock.replication.fetch_state import Position, SessionKey, divergence
+from penstock.replication.follower import FetcherSettings, Followed, ReplicaFetcherManager, Throttle
+from penstock.runtime.threads import Outcome
 from penstock.testing.simulated_files import SimulatedFiles
 from penstock.testing.simulation.loop import SimulatedLoop, process_loop
 from penstock.testing.simulation.scheduler import Scheduler
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.compiler import codec_for
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.codec import codec_for
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -91,7 +88,7 @@ class Copy:
             self.cuts.append(offset)
         self.log.epochs.truncate_from_end(min(offset, self.log.log_end_offset))
 
-    def start_over(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         self.restarts.append(offset)
         truncate_fully(self.log, offset, NOW_MS)
 
@@ -317,7 +314,7 @@ class Host:
         self.disk = SlowDisk(room.loop, room.sync_ms)
         self.failed: list[tuple[Followed, LogFailed]] = []
         self.links = Wires(room, me)
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetcherManager(
             me, lambda: life, self.links, GroupCommit(self.disk), room.loop, settings, throttle,
             lambda partition, failure: self.failed.append((partition, failure)),
         )  # fmt: skip

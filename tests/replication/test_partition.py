@@ -6,13 +6,11 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from tests.replication.hosting import LEDGER, NOW_MS, Committed, Host, TopicRules, cluster, with_epoch
+from tests.replication.replica_stories import LEDGER, NOW_MS, Committed, Host, TopicRules, cluster, with_epoch
 
 from penstock.cluster.image import PartitionImage
-from penstock.log.errors import LogFailed
-from penstock.log.flush import GroupCommit
-from penstock.log.producers.errors import OutOfOrderSequence
-from penstock.log.prompt_sync import FAST_IN_A_ROW, PromptSync
+from penstock.log.errors import LogFailed, OutOfOrderSequence
+from penstock.log.group_commit import FAST_IN_A_ROW, GroupCommit, InlineSync
 from penstock.log.settings import LogSettings
 from penstock.records import encode_batch
 from penstock.replication.errors import (
@@ -21,11 +19,11 @@ from penstock.replication.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeaderError,
 )
-from penstock.replication.following import Append, Hold, Position
+from penstock.replication.fetch_state import Append, Hold, Position
 from penstock.replication.partition import Partition
-from penstock.runtime.workers import InlineWorkers
+from penstock.runtime.threads import InlineWorkers
 from penstock.testing.simulated_faults import Fault
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 
 def alone(epoch: int = 0, *, rules: TopicRules | None = None) -> Host:
@@ -344,7 +342,7 @@ def test_a_retry_of_what_was_never_synced_asks_for_the_sync_again() -> None:
 def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> None:
     """A sync that is put off to the end of the turn finds nothing left to do."""
     host, later = alone(), list[Callable[[], None]]()
-    prompt = PromptSync(InlineWorkers(), later.append)
+    prompt = InlineSync(InlineWorkers(), later.append)
     for _ in range(FAST_IN_A_ROW):
         prompt.took(0.1)
         prompt.served(1)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.runtime.files import Files
-from penstock.runtime.posix_files import PosixFiles
+from penstock.runtime.files import Files, PosixFiles
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_files import SimulatedFiles
 

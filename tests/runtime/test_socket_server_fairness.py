@@ -12,9 +12,8 @@ from tests.runtime.socket_stories import Later, Peer, Recorder, Scene, framed, p
 
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.network import Connection, Limits, Reply
-from penstock.runtime.socket_input import BUFFER_BYTES
-from penstock.runtime.socket_memory import GRACE_MS, MIN_BYTES_PER_S
-from penstock.runtime.socket_turns import FREE_FRAMES, QUANTUM_FRAMES, TURN_MS
+from penstock.runtime.socket_io import BUFFER_BYTES
+from penstock.runtime.socket_limits import FREE_FRAMES, GRACE_MS, MIN_BYTES_PER_S, QUANTUM_FRAMES, TURN_MS
 
 LARGE = 4 * BUFFER_BYTES
 

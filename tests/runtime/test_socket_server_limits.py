@@ -14,9 +14,9 @@ from struct import pack
 import pytest
 from tests.runtime.socket_stories import Later, Recorder, descriptors, framed, play, serving, until
 
-from penstock.runtime import posix_files
+from penstock.runtime import files
 from penstock.runtime.clock import ManualClock, SystemClock
-from penstock.runtime.network import Complaints, Connection, Limits
+from penstock.runtime.network import Connection, Limits, RateLimitedLogger
 from penstock.runtime.socket_server import SocketServer
 
 
@@ -161,7 +161,7 @@ def test_complaints_that_peers_can_provoke_are_one_a_second_and_say_how_many_the
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    complain = Complaints(clock, logging.getLogger("penstock.runtime.socket_server"))
+    complain = RateLimitedLogger(clock, logging.getLogger("penstock.runtime.socket_server"))
     for number in range(10):
         complain("frame", f"bad frame {number}")
     complain("refusal", "refused")
@@ -182,7 +182,7 @@ def test_a_process_without_descriptors_pauses_accepting_and_goes_on(
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     relieved: list[int] = []
-    monkeypatch.setattr(posix_files, "relief", lambda: relieved.append(1))
+    monkeypatch.setattr(files, "relief", lambda: relieved.append(1))
 
     async def story() -> None:
         handler = Recorder()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from tests.runtime.socket_stories import Later, Recorder, Region, framed, play, serving, until
 
-from penstock.runtime.files import File
+from penstock.runtime.files import File, PosixFiles
 from penstock.runtime.network import Chunk, Connection, Limits
-from penstock.runtime.posix_files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles
 
 CONTENT = os.urandom(3 * 1024 * 1024)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pytest
 
-from penstock.wire.compiler.plan import ArrayOf, Field, Kind, Struct, layout
-from penstock.wire.registry import APIS, Api
+from penstock.wire.layout import ArrayOf, Field, Kind, Struct, layout
+from penstock.wire.protocol import APIS, Api
 from penstock.wire.types import BOOL, BYTES, FLOAT64, STRING, Message
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.compiler import Codec, codec_for
+from penstock.wire.codec import Codec, codec_for
 from penstock.wire.errors import EncodeError, FieldNotInVersion, InvalidLength, SchemaError, UnknownVersion
 from penstock.wire.schemas.create_topics import CreatableTopicResult, CreateTopicsResponse
 from penstock.wire.schemas.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest

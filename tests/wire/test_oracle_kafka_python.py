@@ -13,10 +13,9 @@ import msgspec
 from tests.wire.generate import ALL_CASES, Case, Generator, check_every
 from tests.wire.test_oracle_kio import COVERED as COVERED_BY_KIO
 
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.compiler import codec_for
-from penstock.wire.compiler.plan import struct_layout
-from penstock.wire.registry import APIS
+from penstock.wire.codec import codec_for
+from penstock.wire.layout import struct_layout
+from penstock.wire.protocol import APIS, ApiKey
 
 SEEDS = 4
 

@@ -23,13 +23,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from tests.wire.generate import ALL_CASES, Case, Generator, check_every
 
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.compiler import codec_for
-from penstock.wire.compiler.plan import layout, struct_layout
-from penstock.wire.registry import APIS
+from penstock.wire.codec import codec_for
+from penstock.wire.layout import layout, struct_layout
+from penstock.wire.protocol import APIS, ApiKey, VersionRange
 from penstock.wire.schemas.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from penstock.wire.types import Message
-from penstock.wire.versions import VersionRange
 
 SEEDS = 4
 

@@ -1,5 +1,5 @@
-"""A site's activity: the events it makes, and the pipelines that make something of them.
+"""A site's activity: its events, and the pipelines that process them.
 
-`events` names the topics. `site` generates them. `pipelines` read them on Spark, each with tables and a topic of its
-own. `live` runs all of it together, shows it, and reports.
+`events` names the topics, `site` generates them, `pipelines` process them on Spark into tables and topics, `live` runs
+everything together and shows it, `report` compares what was found with what was planted.
 """

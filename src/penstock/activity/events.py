@@ -1,10 +1,8 @@
-"""The events of the site: a topic for each kind, with the columns of its values.
+"""The events of the site: one topic per kind, with the columns of its values.
 
-Noun: `Kind`, a topic and what its records hold.
-
-Rule: this table is the only place that names topics and columns. Values are JSON objects or Avro records with exactly
-these columns, none of them null; `time` is the event's time in milliseconds; `id` is unique in its topic. The record's
-key is the column `key`, as text: what one member does is in one partition, in order, and likewise what one server says.
+This is the only place that names topics and columns. Values are JSON objects or Avro records with exactly these
+columns, none of them null. `time` is the event time in milliseconds; `id` is unique within its topic. The record key
+is the column `key` as text, so that the events of one member, or of one server, are in one partition, in order.
 """
 
 from __future__ import annotations

@@ -16,55 +16,50 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock import __version__
-from penstock.broker.config_rules import SettingsRules
-from penstock.broker.fetch_conversion import Conversions
-from penstock.broker.fetch_sessions import EVICTION_MS, FetchSessions
+from penstock.broker.api_table import API_TABLE, Api
+from penstock.broker.background_tasks import BackgroundTasks, Timer
+from penstock.broker.down_conversion import DownConverter
+from penstock.broker.dynamic_config import SettingsRules
+from penstock.broker.fetch_session import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import with_preset
 from penstock.broker.handlers.metadata import MetadataAnswers
-from penstock.broker.http_server import Health, HttpServer, health_route, metrics_route
-from penstock.broker.lives import forget_life
-from penstock.broker.log_loading import LogLoading
-from penstock.broker.long_requests import LongWork
-from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogFigures, NetworkFigures
-from penstock.broker.response_errors import counted
-from penstock.broker.roles import Roles
-from penstock.broker.router import Router
-from penstock.broker.served import SERVED, Served
+from penstock.broker.http import Health, HttpServer, health_route, metrics_route
+from penstock.broker.image_applier import ImageApplier
+from penstock.broker.log_loader import SET_ASIDE, LogLoader, cluster_id_to_keep, set_strays_aside
+from penstock.broker.metrics import ApiMetrics, BrokerMetrics, LogMetrics, NetworkMetrics, TimedWorkers, TopicMeter
+from penstock.broker.request import LongRequests
+from penstock.broker.router import Router, counted
 from penstock.broker.settings import BrokerSettings, InvalidSettings, topic_settings, with_bound_ports
 from penstock.broker.settings.topic_settings import TopicSettings
-from penstock.broker.strays import SET_ASIDE, cluster_id_to_keep, set_strays_aside
-from penstock.broker.timed_workers import TimedWorkers
-from penstock.broker.topic_figures import TopicFigures
-from penstock.broker.upkeep import Timer, Upkeep
-from penstock.cluster.configs import MIN_INSYNC
-from penstock.cluster.embedded_tree import EmbeddedTree, open_embedded_tree
+from penstock.cluster.broker_links import LinkLost
+from penstock.cluster.controller.configs import MIN_INSYNC
+from penstock.cluster.controller.topics import NewTopic, TopicDefaults
 from penstock.cluster.errors import ClusterError
 from penstock.cluster.image import ClusterImage, diff
-from penstock.cluster.layout import BrokerRegistration, Endpoint
-from penstock.cluster.service import ClusterMetadata
-from penstock.cluster.topics import NewTopic, TopicDefaults
-from penstock.coordination.service import OFFSETS_TOPIC, GroupService
-from penstock.coordination.settings import GroupSettings
-from penstock.log.compaction.cleaner import LogCleaner
+from penstock.cluster.membership.shutdown import forget_previous_epoch
+from penstock.cluster.membership.standalone import ClusterMetadata
+from penstock.cluster.tree.embedded import EmbeddedTree, open_embedded_tree
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
+from penstock.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from penstock.coordination.groups.group import GroupSettings
+from penstock.log.compaction.log_cleaner import LogCleaner
 from penstock.log.errors import LogFailed
-from penstock.log.flush import GroupCommit
-from penstock.log.folders.manager import LogManager
-from penstock.log.prompt_sync import PromptSync
+from penstock.log.group_commit import GroupCommit, InlineSync
+from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.settings import LogSettings
-from penstock.replication.links import LinkLost
-from penstock.replication.replicas import Replicas
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.runtime.clock import Clock
+from penstock.runtime.environment import Environment, Reservation, SystemEnvironment
 from penstock.runtime.files import Files
 from penstock.runtime.network import UNBOUNDED, Limits
 from penstock.runtime.process import SystemProcess
 from penstock.runtime.randomness import Random
-from penstock.runtime.workers import InlineWorkers, Workers
-from penstock.runtime.world import Reservation, SystemWorld, World
-from penstock.wire.api_keys import ApiKey
+from penstock.runtime.threads import InlineWorkers, Workers
+from penstock.wire.protocol import ApiKey
 
 if TYPE_CHECKING:
-    from penstock.broker.clustering import Clustering
-    from penstock.broker.membership import Membership, TreeOpener
+    from penstock.broker.cluster_services import ClusterServices
+    from penstock.cluster.membership.broker_lifecycle import Membership, TreeOpener
 
 logger = logging.getLogger(__name__)
 
@@ -115,20 +110,20 @@ class Broker:
         files: Files | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        world: World | None = None,
+        world: Environment | None = None,
         tree_opener: TreeOpener | None = None,
     ) -> None:
         """Without a `world` it is the machine, with the files, clock and chance that are given. `tree_opener` begins
         sessions with the metadata tree of a cluster; without it, zookeeper.connect says where that is, if there is one.
         """
-        self.world: World = world or SystemWorld(clock=clock, random=random, files=files)
+        self.world: Environment = world or SystemEnvironment(clock=clock, random=random, files=files)
         self.node_id = max(0, settings.broker_id)
         self._given = settings
         self.settings = settings.with_broker_id(self.node_id)
         self.files: Files = self.world.files
         self.clock: Clock = self.world.clock
         self.random: Random = self.world.random
-        self.served: dict[int, Served] = counted(SERVED)
+        self.served: dict[int, Api] = counted(API_TABLE)
         self.metrics = BrokerMetrics(SystemProcess())
         self.sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots,
@@ -136,20 +131,20 @@ class Broker:
             self.random,
             max_partitions=settings.max_incremental_fetch_session_cache_partitions,
         )
-        self.long_work = LongWork(self)
+        self.long_requests = LongRequests(self)
         self.metadata_answers = MetadataAnswers()
         self.is_ready = False
         self.http_port = http_port
         self._http_host = http_host
         self._started_ms = self.clock.monotonic_ms()
-        self._figures: dict[str, TopicFigures] = {}
+        self._figures: dict[str, TopicMeter] = {}
         self._topic_settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # by what topics set for themselves
         self._apis: dict[int, ApiMetrics] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._status: str = "starting"
-        self._loading: LogLoading | None = None
+        self._loading: LogLoader | None = None
         self._tree_opener = tree_opener
-        self._clustering: Clustering | None = None
+        self._cluster_services: ClusterServices | None = None
         self.cluster: ClusterMetadata | Membership
         self.is_joining = False
         """Whether nothing but the controller is listened to yet."""
@@ -171,7 +166,7 @@ class Broker:
         settings = self.settings
         workers = self.world.workers(_WORKER_THREADS)
         self._closers.append(workers.close)
-        self.conversions = Conversions(self.world.workers(1))
+        self.conversions = DownConverter(self.world.workers(1))
         self._closers.append(self.conversions.close)
         self.server = self.world.server(Router(self), _limits(settings))
         self._closers.append(lambda: self.server.close(_STOP_TIMEOUT_MS))
@@ -202,11 +197,11 @@ class Broker:
         await self._start_cluster(tree)
         await self._start_logs(workers)
         self._start_groups()
-        self.roles = Roles(self.node_id, self.replicas, self.groups, self.settings_in, self.clock)
+        self.roles = ImageApplier(self.node_id, self.replicas, self.groups, self.settings_in, self.clock)
         await self.roles.take_up(self.cluster.image)
         await self._until_committed()
         self._follow_images()
-        self._start_upkeep()
+        self._start_background_tasks()
         self.is_ready = True
         if self.settings.min_insync_replicas > 1:
             logger.warning(
@@ -217,36 +212,41 @@ class Broker:
 
     async def _start_clustered(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
         # Only here: it takes time to import.
-        from penstock.broker.clustering import Clustering, clustered, number_of_broker, opener_of
+        from penstock.broker.cluster_services import (
+            ClusterServices,
+            cluster_api_table,
+            resolve_broker_id,
+            zookeeper_opener,
+        )
 
-        open_tree = self._tree_opener or opener_of(self.settings)
+        open_tree = self._tree_opener or zookeeper_opener(self.settings)
         if self._given.broker_id < 0:
-            self.node_id = await number_of_broker(self, open_tree)
+            self.node_id = await resolve_broker_id(self, open_tree)
             self.settings = self.settings.with_broker_id(self.node_id)
-        clustering = Clustering(self, open_tree)
-        self._closers.append(clustering.close)
-        image = await clustering.open()
-        self._clustering = clustering
-        self.cluster = clustering.membership
-        self.served = counted(clustered(SERVED))
+        cluster_services = ClusterServices(self, open_tree)
+        self._closers.append(cluster_services.close)
+        image = await cluster_services.open()
+        self._cluster_services = cluster_services
+        self.cluster = cluster_services.membership
+        self.served = counted(cluster_api_table(API_TABLE))
         self._apply_broker_configs(image)
         await self._start_logs(workers)
-        clustering.remove_what_moved_away(image)
+        cluster_services.remove_moved_partitions(image)
         self._start_groups()
-        fetchers = clustering.start_replication()
-        self._closers.append(clustering.stop_following)
-        self.roles = Roles(self.node_id, self.replicas, self.groups, self.settings_in, self.clock, fetchers)
+        fetchers = cluster_services.start_replication()
+        self._closers.append(cluster_services.stop_replication)
+        self.roles = ImageApplier(self.node_id, self.replicas, self.groups, self.settings_in, self.clock, fetchers)
         self._follow_images()
-        self._start_upkeep()
+        self._start_background_tasks()
         self.is_joining = True
         self._open_ports(reserved)
-        await clustering.join()
+        await cluster_services.join()
         self.is_joining = False
 
     def _follow_images(self) -> None:
         self._closers.append(self.cluster.listen(self._on_image))
         self._closers.append(self.cluster.prepare(self.roles.make_logs))
-        if self._clustering is None:
+        if self._cluster_services is None:
             # Before the data folders: what is being made in them is finished first.
             self._closers.append(self.cluster.close)
 
@@ -279,7 +279,7 @@ class Broker:
 
         seconds = self.world.stopwatch_s
         here = TimedWorkers(InlineWorkers(), synced, seconds)
-        prompt = PromptSync(here, self.loop.call_soon)
+        prompt = InlineSync(here, self.loop.call_soon)
         self.commits = commits = GroupCommit(TimedWorkers(workers, synced, seconds), prompt)
         logs = LogManager.open(
             self.files,
@@ -295,11 +295,13 @@ class Broker:
         threads = self.settings.num_recovery_threads_per_data_dir
         self._closers.append(lambda: logs.close(self.world.threads(max(_STOP_THREADS, threads))))
         set_strays_aside(logs, self.cluster.image, everything=self.settings.penstock_strays == SET_ASIDE)
-        self._loading = LogLoading(logs, self.clock)
+        self._loading = LogLoader(logs, self.clock)
         await self._loading.run(workers, self.log_settings_of, self.world.threads(threads))
         if self._loading.settle_damage(self.cluster.image, self.node_id):
-            forget_life(self.files, self.settings.log_dirs)
-        self.replicas = Replicas(logs, commits, broker_id=self.node_id, clock=self.clock, call_later=self.call_later)
+            forget_previous_epoch(self.files, self.settings.log_dirs)
+        self.replicas = ReplicaManager(
+            logs, commits, broker_id=self.node_id, clock=self.clock, call_later=self.call_later
+        )
         self._closers.append(self.replicas.close)
         self.validators = self.world.workers(_VALIDATION_THREADS)
         self._closers.append(self.validators.close)
@@ -313,7 +315,7 @@ class Broker:
 
     def _start_groups(self) -> None:
         settings = self.settings
-        self.groups = GroupService(
+        self.groups = GroupCoordinator(
             self.replicas,
             GroupSettings(
                 min_session_timeout_ms=settings.group_min_session_timeout_ms,
@@ -333,9 +335,9 @@ class Broker:
         )
         self._closers.append(self.groups.close)
 
-    def _start_upkeep(self) -> None:
+    def _start_background_tasks(self) -> None:
         settings, logs = self.settings, self.replicas.logs
-        upkeep = Upkeep(self.call_later)
+        upkeep = BackgroundTasks(self.call_later)
         self._closers.append(upkeep.close)
         now_ms = self.clock.now_ms
         upkeep.every("retention", settings.log_retention_check_interval_ms, self._retain)
@@ -349,28 +351,28 @@ class Broker:
             settings.producer_id_expiration_check_interval_ms,
             lambda: logs.producer_expiry_tick(now_ms()),
         )
-        if self._clustering is not None:
-            self._clustering.start_upkeep(upkeep)
+        if self._cluster_services is not None:
+            self._cluster_services.start_background_tasks(upkeep)
         if settings.log_cleaner_enable:
             upkeep.every("cleaner", settings.log_cleaner_backoff_ms, lambda: self.cleaner.tick(now_ms()))
 
     def _folder_failed(self, path: str, error: LogFailed) -> None:
         """Others shall lead what is in it: in a cluster the broker withdraws, and waits for whoever looks after it."""
-        if self._clustering is not None and self.is_ready:
+        if self._cluster_services is not None and self.is_ready:
             self.is_ready = False
             self._status = "degraded"
-            self.spawn(self._clustering.withdraw(f"data folder {path} failed: {error.reason}"), lambda _: None)
+            self.spawn(self._cluster_services.withdraw(f"data folder {path} failed: {error.reason}"), lambda _: None)
 
     def _retain(self) -> None:
         self.replicas.logs.retention_tick(self.clock.now_ms(), self.cleaner.is_cleaning)
-        self.sessions.disturb()  # logs may begin later now
+        self.sessions.invalidate()  # logs may begin later now
 
     async def _start_http(self) -> None:
-        self.metrics.read_logs_from(self._log_figures)
-        self.metrics.read_network_from(self._network_figures)
+        self.metrics.read_logs_from(self._log_metrics)
+        self.metrics.read_network_from(self._network_metrics)
         self.metrics.partitions.follow(lambda: self._count(lambda: self.replicas.logs.logs()))
         self.metrics.leaders.follow(lambda: self._count(self.replicas.led))
-        figures = self._cluster_figures
+        figures = self._cluster_metrics
         self.metrics.under_replicated_partitions.follow(lambda: figures(lambda each: each.under_replicated()))
         self.metrics.under_min_isr_partitions.follow(lambda: self._count(self._under_min_isr))
         self.metrics.active_controller.follow(lambda: figures(lambda each: each.is_controller()))
@@ -399,16 +401,16 @@ class Broker:
     async def stop(self) -> bool:
         """Answer what is owed, make everything durable, leave the mark of a clean stop; whether that was possible."""
         self._status = "stopping"
-        if self._clustering is not None and self.is_ready:
-            await self._clustering.leave()
+        if self._cluster_services is not None and self.is_ready:
+            await self._cluster_services.leave()
             # Requests that wait for replicas would hold up the stop: those brokers may be stopping, too.
             self._closers.append(self.call_later(_RESIGN_S, self.replicas.close).cancel)
         self.is_ready = False
         for task in tuple(self._tasks):
             task.cancel()
         clean = await self._close_all()
-        if clean and self._clustering is not None:
-            self._clustering.note_good_end()
+        if clean and self._cluster_services is not None:
+            self._cluster_services.record_clean_shutdown()
         logger.info("broker %d stopped%s", self.node_id, "" if clean else ", but not cleanly")
         return clean
 
@@ -435,14 +437,14 @@ class Broker:
     @property
     def membership_or_none(self) -> Membership | None:
         """The broker's place in a cluster; None if it stands alone."""
-        return None if self._clustering is None else self._clustering.membership
+        return None if self._cluster_services is None else self._cluster_services.membership
 
     @property
     def membership(self) -> Membership:
         """Of a broker that does not stand alone."""
-        if self._clustering is None:
+        if self._cluster_services is None:
             raise RuntimeError("this broker stands alone")
-        return self._clustering.membership
+        return self._cluster_services.membership
 
     def live_brokers(self, image: ClusterImage | None = None) -> list[Node]:
         """Those of an image, or of the current one."""
@@ -451,16 +453,16 @@ class Broker:
             for broker in (image or self.cluster.image).brokers.values()
         ]
 
-    def topic_figures(self, topic: str) -> TopicFigures:
+    def topic_metrics(self, topic: str) -> TopicMeter:
         """The counters of a topic that exists."""
         figures = self._figures.get(topic)
         if figures is None:
-            figures = self._figures[topic] = TopicFigures(self.metrics.topic(topic))
+            figures = self._figures[topic] = TopicMeter(self.metrics.topic(topic))
         return figures
 
-    def figures_of(self, topic: str) -> TopicFigures | None:
+    def topic_metrics_or_none(self, topic: str) -> TopicMeter | None:
         """The counters of a topic that a client names; None if there is no such topic."""
-        return self.topic_figures(topic) if topic in self.cluster.image.topics else None
+        return self.topic_metrics(topic) if topic in self.cluster.image.topics else None
 
     def count_error(self, api_key: int, code: int) -> None:
         """An answer carries an error."""
@@ -501,8 +503,8 @@ class Broker:
                 await self.create_offsets_topic()
             else:
                 wanted.append(with_preset(self.settings, NewTopic(name)))
-        if wanted and self._clustering is not None:
-            await self._clustering.membership.let_create(wanted)
+        if wanted and self._cluster_services is not None:
+            await self._cluster_services.membership.create_through_controller(wanted)
         elif wanted:
             await self.cluster.create_topics(wanted)
 
@@ -515,7 +517,7 @@ class Broker:
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         }
         factor = settings.offsets_topic_replication_factor
-        if self._clustering is None:
+        if self._cluster_services is None:
             factor = 1
             # Whatever the broker demands of its topics: groups could store nothing otherwise.
             configs[MIN_INSYNC] = "1"
@@ -523,8 +525,8 @@ class Broker:
             # Made with fewer it would have fewer for good, because brokers start one after the other.
             raise TooFewBrokers(OFFSETS_TOPIC, factor, len(self.cluster.image.brokers))
         topic = NewTopic(OFFSETS_TOPIC, settings.offsets_topic_num_partitions, factor, configs=configs)
-        if self._clustering is not None:
-            await self._clustering.membership.let_create([topic])
+        if self._cluster_services is not None:
+            await self._cluster_services.membership.create_through_controller([topic])
             return
         outcome = (await self.cluster.create_topics([topic]))[0]
         if outcome.refusal is not None and OFFSETS_TOPIC not in self.cluster.image.topics:
@@ -534,14 +536,14 @@ class Broker:
         reasons: tuple[str, ...] = ()
         status: Any = self._status
         if self.is_ready or self._status == "degraded":
-            reasons = tuple(self._ailments())
+            reasons = tuple(self._health_problems())
             status = "degraded" if reasons else "ok"
         loading = self._loading if self._status == "starting" else None
         uptime_s = (self.clock.monotonic_ms() - self._started_ms) / 1000
         progress = None if loading is None else {"logs_open": loading.done, "logs": loading.total}
         return Health(status, self.node_id, __version__, round(uptime_s, 1), reasons, progress)
 
-    def _ailments(self) -> Iterator[str]:
+    def _health_problems(self) -> Iterator[str]:
         for path, error in self.replicas.logs.offline.items():
             yield f"data folder {path} is offline: {error.reason}"
         unmade = self.replicas.unmade
@@ -563,7 +565,7 @@ class Broker:
             if len(self._topic_settings) >= _SETTINGS_KEPT:
                 self._topic_settings.clear()
             settings = self._topic_settings[key] = topic_settings(self.settings, own)
-        return settings if self._clustering is None else self._clustering.bound(settings, image, topic)
+        return settings if self._cluster_services is None else self._cluster_services.bound(settings, image, topic)
 
     def log_settings_of(self, topic: str) -> LogSettings:
         return self.topic_settings_of(topic).log
@@ -602,8 +604,8 @@ class Broker:
                 logger.error("stored settings of broker %s are not in force: %s", name, error)
         self.settings = settings.with_broker_id(self.node_id)
         self._topic_settings.clear()
-        if self._clustering is not None:
-            self._clustering.set_rates(self.settings)
+        if self._cluster_services is not None:
+            self._cluster_services.set_rates(self.settings)
 
     # --- figures
 
@@ -613,17 +615,17 @@ class Broker:
     def _count(self, things: Callable[[], Iterable[object]]) -> int | None:
         return sum(1 for _ in things()) if self.is_ready else None
 
-    def _cluster_figures(self, ask: Callable[[Clustering], int]) -> int | None:
+    def _cluster_metrics(self, ask: Callable[[ClusterServices], int]) -> int | None:
         if not self.is_ready:
             return None
-        return 0 if self._clustering is None else ask(self._clustering)
+        return 0 if self._cluster_services is None else ask(self._cluster_services)
 
-    def _log_figures(self) -> Iterator[LogFigures]:
+    def _log_metrics(self) -> Iterator[LogMetrics]:
         if not self.is_ready:
             return
         for hosted in self.replicas.logs.logs():
             log = hosted.log
-            yield LogFigures(
+            yield LogMetrics(
                 hosted.topic, hosted.partition, log.size, log.segment_count, log.log_start_offset, log.log_end_offset
             )
 
@@ -632,9 +634,9 @@ class Broker:
         partition = self.replicas.get(topic, index)
         return None if partition is None else partition.log.high_watermark
 
-    def _network_figures(self) -> NetworkFigures:
+    def _network_metrics(self) -> NetworkMetrics:
         counters = self.server.counters
-        return NetworkFigures(
+        return NetworkMetrics(
             counters.connections, counters.accepted, counters.rejected, counters.bytes_in, counters.bytes_out
         )
 

@@ -1,41 +1,156 @@
 """From frames to handlers and back.
 
-Noun: the router takes a frame, finds out what it asks for, and hands it to the API's handler with a callback.
+The router decodes a frame, looks up its API in `api_table` and calls the handler with a callback. The callback counts
+the error codes that the response carries, encodes it and sends it.
 
-Rule: whatever the bytes are, the outcome is an answer or a closed connection, never an exception in the loop. A request
-that can be answered with an error is; one that cannot be understood at all ends the connection, as the stream cannot be
-trusted any more. What takes more than a turn of the loop is done in slices (`penstock.broker.long_requests`).
+Whatever the bytes are, the outcome is a response or a closed connection, never an exception in the event loop. A
+request that can be answered with an error is; one that cannot be decoded closes the connection, because the stream
+can no longer be trusted. Work that takes longer than one turn of the loop is done in slices
+(`penstock.broker.request`). Handlers report errors in their response and nowhere else, so no error goes uncounted;
+names of unknown topics create no series.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Generator, Iterator, Mapping
+from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_type_hints
 
+import msgspec
+
+from penstock.broker.api_table import Api, Handler
 from penstock.broker.handlers import api_versions
-from penstock.broker.long_requests import (
+from penstock.broker.request import (
     LONG_BYTES,
     MAX_ELEMENTS,
     MAX_FETCH_ELEMENTS,
     SPLIT_BYTES,
+    Answer,
+    Channel,
+    CloseConnection,
+    Encoded,
+    Request,
     serve_parts,
     split,
 )
-from penstock.broker.request import Channel, Encoded, EndConnection, Request
-from penstock.broker.served import Served
-from penstock.runtime.network import Chunk, Complaints, Connection, Reply
-from penstock.wire.api_keys import ApiKey
+from penstock.runtime.network import Chunk, Connection, RateLimitedLogger, Reply
 from penstock.wire.errors import UnknownVersion, WireError
-from penstock.wire.headers import RequestHeader, decode_request, encode_response, lead_response
-from penstock.wire.registry import request_codec, response_codec
+from penstock.wire.framing import RequestHeader, decode_request, encode_response, frame_response
+from penstock.wire.protocol import ApiKey, request_codec, response_codec
+from penstock.wire.schemas.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from penstock.wire.types import BUFFERS, Message
 from penstock.wire.types import Chunk as WireChunk
-from penstock.wire.types import Message
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+
+_CODE = "error_code"
+
+
+def counted(served: Mapping[int, Api]) -> dict[int, Api]:
+    """The same table, with counters behind the handlers."""
+    return {key: entry if key == ApiKey.FETCH else _with_counter(key, entry) for key, entry in served.items()}
+
+
+def _with_counter(key: int, entry: Api) -> Api:
+    return entry._replace(handle=_count_produce(entry) if key == ApiKey.PRODUCE else _count_errors(key, entry))
+
+
+def _count_errors(key: int, entry: Api) -> Handler:
+    def handle(broker: Broker, request: Request, answer: Answer) -> None:
+        def count(message: Message | None) -> None:
+            if message is not None:
+                for code in error_codes(message):
+                    broker.count_error(key, code)
+            answer(message)
+
+        entry.handle(broker, request, count)
+
+    return handle
+
+
+def error_codes(message: msgspec.Struct) -> Iterator[int]:
+    """The codes other than NONE in a message and in whatever is nested in it."""
+    has_code, nested = _shape(type(message))
+    if has_code:
+        code: int = getattr(message, _CODE)
+        if code:
+            yield code
+    for name in nested:
+        for part in getattr(message, name) or ():
+            yield from error_codes(part)
+
+
+@cache
+def _shape(message: type[msgspec.Struct]) -> tuple[bool, tuple[str, ...]]:
+    """Whether there is a code in a message, and the arrays of those that have one, somewhere, too."""
+    nested = []
+    for name, hint in get_type_hints(message).items():
+        element = _element(hint)
+        if element is not None and any(_shape(element)):
+            nested.append(name)
+    return _CODE in message.__struct_fields__, tuple(nested)
+
+
+def _element(hint: Any) -> type[msgspec.Struct] | None:
+    """The message that a field is an array of, nullable or not."""
+    for each in (hint, *get_args(hint)):
+        for argument in get_args(each):
+            if isinstance(argument, type) and issubclass(argument, msgspec.Struct):
+                return argument
+    return None
+
+
+# --- produce
+
+
+def _count_produce(entry: Api) -> Handler:
+    def handle(broker: Broker, request: Request, answer: Answer) -> None:
+        asked: ProduceRequest = request.message
+        for topic in asked.topic_data:
+            figures = broker.topic_metrics_or_none(topic.name)
+            if figures is not None:
+                figures.produce_requested()
+
+        def count(message: Any) -> None:
+            if message is not None:
+                for topic in message.responses:
+                    for outcome in topic.partition_responses:
+                        if outcome.error_code:
+                            _count_produce_errors(broker, asked, message)
+                            answer(message)
+                            return
+            answer(message)
+
+        entry.handle(broker, request, count)
+
+    return handle
+
+
+def _count_produce_errors(broker: Broker, asked: ProduceRequest, told: ProduceResponse) -> None:
+    for place, topic in enumerate(told.responses):
+        failed = [(at, each) for at, each in enumerate(topic.partition_responses) if each.error_code]
+        if not failed:
+            continue
+        for _, outcome in failed:
+            broker.count_error(ApiKey.PRODUCE, outcome.error_code)
+        figures = broker.topic_metrics_or_none(topic.name)
+        if figures is not None:
+            sent = asked.topic_data[place].partition_data
+            figures.produce_failed(sum(_rejected_bytes(sent[at], outcome) for at, outcome in failed))
+
+
+def _rejected_bytes(sent: PartitionProduceData, outcome: PartitionProduceResponse) -> int:
+    return len(sent.records) if isinstance(sent.records, BUFFERS) and sent.index == outcome.index else 0
+
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +180,7 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._complain = Complaints(broker.clock, logger)
+        self._complain = RateLimitedLogger(broker.clock, logger)
 
     def connected(self, connection: Connection) -> None:
         connection.state = Channel(partial(self._resume, connection), partial(self._end, connection))
@@ -98,7 +213,7 @@ class Router:
         """A request cannot be answered. Peers can provoke this at will, so it is logged once a second."""
         if isinstance(error, WireError):
             self._complain("bad request", f"connection {connection.peer}: {error}: closed")
-        elif isinstance(error, EndConnection):
+        elif isinstance(error, CloseConnection):
             self._complain("ended", f"connection {connection.peer}: {error}: closed", logging.INFO)
         else:
             text = f"connection {connection.peer}: a request failed in a way nobody foresaw: closed"
@@ -143,7 +258,7 @@ class Router:
                 message, _ = end.value
             else:
                 work = partial(self._decode, connection, slices, served, header, size, answer)
-                broker.long_work.start(connection.state, size, work)
+                broker.long_requests.start(connection.state, size, work)
                 return
         request = Request(
             key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), connection.state, size
@@ -154,20 +269,20 @@ class Router:
         else:
             answer.is_long = True
             serve = partial(serve_parts, broker, request, parts, served.handle, answer)
-            broker.long_work.start(connection.state, size, serve)
+            broker.long_requests.start(connection.state, size, serve)
 
     async def _decode(
         self,
         connection: Connection,
         slices: Generator[None, None, tuple[Message, int]],
-        served: Served,
+        served: Api,
         header: RequestHeader,
         size: int,
         answer: _Answer,
     ) -> None:
         broker, channel = self._broker, connection.state
-        await broker.long_work.pause(channel)
-        message, _ = await broker.long_work.through(slices, channel)
+        await broker.long_requests.pause(channel)
+        message, _ = await broker.long_requests.through(slices, channel)
         key, version = header.api.key, header.api_version
         request = Request(
             key, version, header.client_id, connection.peer, message, broker.clock.now_ms(), channel, size
@@ -233,21 +348,21 @@ class _Answer:
             self._let_go(end.value)
             return True
         broker = self._router._broker
-        broker.long_work.start(self._connection.state, 0, partial(self._send_rest, slices))
+        broker.long_requests.start(self._connection.state, 0, partial(self._send_rest, slices))
         return False
 
     async def _send_rest(self, slices: Generator[None, None, list[WireChunk]]) -> None:
         broker, channel = self._router._broker, self._connection.state
         try:
-            await broker.long_work.pause(channel)
-            self._let_go(await broker.long_work.through(slices, channel))
+            await broker.long_requests.pause(channel)
+            self._let_go(await broker.long_requests.through(slices, channel))
         except WireError as error:
             self._fail(error)
             return
         broker.observe(self._key, perf_counter() - self._started)
 
     def _let_go(self, body: list[WireChunk]) -> None:
-        chunks = lead_response(self._key, self._version, self._correlation_id, body)
+        chunks = frame_response(self._key, self._version, self._correlation_id, body)
         self._reply.send(cast("list[Chunk]", chunks))
 
     def _fail(self, error: WireError) -> None:

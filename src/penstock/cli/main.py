@@ -1,10 +1,8 @@
-"""The `penstock` command.
+"""The `penstock` command: a table of commands, and one place where errors become exit codes.
 
-Noun: a tree of commands, each area (log, topics, ...) in a module of its own.
-
-Rule: an area's module is imported when one of its commands is called, and not before: the table below knows what help
-needs, so help and completion answer at once whatever the areas depend on. Errors leave by one door, here: one
-sentence about what went wrong, one about what to do, and an exit code that scripts can rely on.
+A command's module is imported when the command is called. The table below has all that help needs, so `penstock
+--help` and completion stay under 150 ms whatever a command depends on. Every error leaves through `main`: one sentence
+about what failed, one about what to do, and an exit code that scripts can rely on (docs/cli.md).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, and below + SIGPIPE: what a shell shows for a command that a signal ended
 EXIT_PIPE_CLOSED = 141
-EXIT_MISTAKE = 70  # sysexits.h: a mistake in the program itself
+EXIT_INTERNAL_ERROR = 70  # sysexits.h: a mistake in the program itself
 TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 
 
@@ -40,28 +38,34 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
-    "activity": Area("penstock.cli.activity", "activity", "A site's activity: run, generate, truth, report."),
-    "brokers": Area("penstock.cli.brokers", "brokers", "Show brokers, their disks and versions."),
+    "activity": Area("penstock.cli.activity.activity", "activity", "A site's activity: run, generate, truth, report."),
+    "brokers": Area("penstock.cli.cluster.brokers", "brokers", "Show brokers, their disks and versions."),
     "completion": Area("penstock.cli.completion", "completion", "Print a shell completion script."),
-    "configs": Area("penstock.cli.configs", "configs", "Show and change settings: describe, alter."),
-    "consume": Area("penstock.cli.consume", "consume", "Read records from topics to standard output."),
-    "doctor": Area("penstock.cli.doctor", "doctor", "Diagnose connection and cluster problems."),
-    "elect": Area("penstock.cli.elect", "elect", "Elect leaders of partitions: preferred, unclean."),
-    "groups": Area("penstock.cli.groups", "groups", "Consumer groups: list, describe, seek, delete."),
-    "load": Area("penstock.cli.load", "load", "Load a topic into its table: what is new, a range, or for ever."),
-    "log": Area("penstock.cli.log", "log", "Inspect the files of a log: dump, verify."),
-    "offsets": Area("penstock.cli.offsets", "offsets", "Show where partitions begin and end, or offsets of a time."),
-    "perf": Area("penstock.cli.perf", "perf", "Measure: produce, consume, latency."),
-    "pipeline": Area("penstock.cli.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."),
-    "produce": Area("penstock.cli.produce", "produce", "Send lines or files as records to a topic."),
+    "configs": Area("penstock.cli.topics.configs", "configs", "Show and change settings: describe, alter."),
+    "consume": Area("penstock.cli.records.consume", "consume", "Read records from topics to standard output."),
+    "doctor": Area("penstock.cli.cluster.doctor", "doctor", "Diagnose connection and cluster problems."),
+    "elect": Area("penstock.cli.cluster.elect", "elect", "Elect leaders of partitions: preferred, unclean."),
+    "groups": Area("penstock.cli.groups.groups", "groups", "Consumer groups: list, describe, seek, delete."),
+    "load": Area("penstock.cli.spark.load", "load", "Load a topic into its table: what is new, a range, or for ever."),
+    "log": Area("penstock.cli.log.log", "log", "Inspect the files of a log: dump, verify."),
+    "offsets": Area(
+        "penstock.cli.topics.partitions", "offsets", "Show where partitions begin and end, or offsets of a time."
+    ),
+    "perf": Area("penstock.cli.records.perf", "perf", "Measure: produce, consume, latency."),
+    "pipeline": Area(
+        "penstock.cli.activity.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."
+    ),
+    "produce": Area("penstock.cli.records.produce", "produce", "Send lines or files as records to a topic."),
     "profile": Area("penstock.cli.profile", "profile", "Clusters by name: create, use, list, show, edit, delete."),
-    "reassign": Area("penstock.cli.reassign", "reassign", "Move partitions: plan, start, status, cancel."),
-    "server": Area("penstock.cli.server", "server", "Run a broker as a service: start."),
-    "spark": Area("penstock.cli.spark", "spark", "Spark with everything set: shell, submit, python."),
-    "table": Area("penstock.cli.table", "table", "Topics as tables: create, list, describe, drop, audit and more."),
-    "topics": Area("penstock.cli.topics", "topics", "Topics: create, list, describe, alter, trim, delete."),
-    "up": Area("penstock.cli.up", "up", "Run a broker or a cluster on this machine."),
-    "zookeeper": Area("penstock.cli.zookeeper", "zookeeper", "Run a ZooKeeper for a cluster: start."),
+    "reassign": Area("penstock.cli.cluster.reassign", "reassign", "Move partitions: plan, start, status, cancel."),
+    "server": Area("penstock.cli.server.server", "server", "Run a broker as a service: start."),
+    "spark": Area("penstock.cli.spark.spark", "spark", "Spark with everything set: shell, submit, python."),
+    "table": Area(
+        "penstock.cli.spark.table", "table", "Topics as tables: create, list, describe, drop, audit and more."
+    ),
+    "topics": Area("penstock.cli.topics.topics", "topics", "Topics: create, list, describe, alter, trim, delete."),
+    "up": Area("penstock.cli.server.up", "up", "Run a broker or a cluster on this machine."),
+    "zookeeper": Area("penstock.cli.server.zookeeper", "zookeeper", "Run a ZooKeeper for a cluster: start."),
 }
 
 
@@ -96,7 +100,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # Left to click it would be exit code 1, which says that something is wrong with the data.
-            _forget_output()
+            _discard_output()
             ctx.exit(EXIT_PIPE_CLOSED)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -136,10 +140,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         show_error(error, as_json=as_json)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        show_error(_Ended("Interrupted.", code="INTERRUPTED"), as_json=as_json)
+        show_error(_Interrupted("Interrupted.", code="INTERRUPTED"), as_json=as_json)
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         code = EXIT_PIPE_CLOSED
     except OSError as error:
         if _wants_traceback():
@@ -149,13 +153,13 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if _wants_traceback():
             raise
-        shown = _missing_package(error) or _mistake(error)
+        shown = _missing_package(error) or _internal_error(error)
         show_error(shown, as_json=as_json)
         code = shown.exit_code
     sys.exit(code)
 
 
-class _Ended(CommandError):
+class _Interrupted(CommandError):
     """By Ctrl-C."""
 
     exit_code = EXIT_INTERRUPTED
@@ -168,26 +172,26 @@ def _missing_package(error: Exception) -> CommandError | None:
     """What to install, if a package is missing that an extra brings."""
     if not isinstance(error, ModuleNotFoundError):
         return None
-    from penstock.cli.cluster import told
+    from penstock.cli.connection import command_error_for
     from penstock.client.errors import MissingDependency
 
     missing = error if isinstance(error, MissingDependency) else MissingDependency.of_import(error, "this command")
-    return None if missing is None else told(missing)
+    return None if missing is None else command_error_for(missing)
 
 
-def _mistake(error: Exception) -> CommandError:
-    from penstock.cli.log_lines import told
+def _internal_error(error: Exception) -> CommandError:
+    from penstock.cli.log_format import exception_text
 
-    return _Mistake(
-        f"This should not have happened: {told(error)}.",
+    return _InternalError(
+        f"This should not have happened: {exception_text(error)}.",
         f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.",
     )
 
 
-class _Mistake(CommandError):
+class _InternalError(CommandError):
     """In the program itself."""
 
-    exit_code = EXIT_MISTAKE
+    exit_code = EXIT_INTERNAL_ERROR
     code = "INTERNAL"
 
 
@@ -195,7 +199,7 @@ def _wants_traceback() -> bool:
     return bool(os.environ.get(TRACEBACK_VARIABLE))
 
 
-def _forget_output() -> None:
+def _discard_output() -> None:
     """Whoever read our output is gone: let the interpreter flush its last buffer into nothing, without a complaint."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)

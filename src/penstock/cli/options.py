@@ -1,13 +1,13 @@
-"""Options that read alike in all commands.
+"""Options that are spelled the same in all commands.
 
     TOPIC... or -t/--topic        GROUP... or -g/--group
     -c/--set NAME=VALUE           --unset NAME
     --dry-run                     show what would be done, change nothing
     --execute                     do it without asking; -y/--yes is the same
-    --watch, --interval           show a list again and again
+    --watch, --interval           repeat a listing
 
-A command that destroys something or moves a group asks at a terminal. Where it makes a plan first (`groups seek`,
-`topics trim`), it only shows the plan if there is no terminal to ask at and --execute is not given.
+A command that destroys something, or moves a group, asks for confirmation at a terminal. Commands that plan first
+(`groups seek`, `topics trim`) only print the plan if there is no terminal and --execute is not given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.completing import group_names, setting_assignments, setting_names, topic_names
+from penstock.cli.completion import group_names, setting_assignments, setting_names, topic_names
 from penstock.cli.output import JSON, WATCH, CommandError, Declined, show_error
 from penstock.cli.values import Assignment, Duration, TopicPartitions
 
@@ -34,7 +34,7 @@ _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
 # --- what a command is about
 
 
-def topics_named(*, required: bool, partitions: bool = False) -> Callable[[_Command], _Command]:
+def topic_arguments(*, required: bool, partitions: bool = False) -> Callable[[_Command], _Command]:
     """TOPIC... as arguments or with --topic, under the name `names`; with `partitions`, each as TOPIC[:P,...]."""
     kind = TopicPartitions() if partitions else None
     word = "TOPIC[:P,...]" if partitions else "TOPIC"
@@ -42,7 +42,7 @@ def topics_named(*, required: bool, partitions: bool = False) -> Callable[[_Comm
     return _named(metavar, ("-t", "--topic"), word, kind, topic_names, required=required)
 
 
-def groups_named(*, required: bool, only_one: bool = False) -> Callable[[_Command], _Command]:
+def group_arguments(*, required: bool, only_one: bool = False) -> Callable[[_Command], _Command]:
     """GROUP... as arguments or with --group, under the name `names`."""
     metavar = "GROUP" if only_one else "GROUP..." if required else "[GROUP]..."
     return _named(metavar, ("-g", "--group"), "GROUP", None, group_names, required=required)
@@ -91,12 +91,12 @@ def unset_option(command: _Command) -> _Command:
 # --- doing it or not
 
 
-def change_options(command: _Command) -> _Command:
+def dry_run_option(command: _Command) -> _Command:
     """--dry-run, for a command that changes something and asks nothing; --execute is understood too."""
     return _dry_run(command, click.option("--execute", "--yes", "-y", "execute", is_flag=True, hidden=True))
 
 
-def asking_options(command: _Command) -> _Command:
+def confirmation_options(command: _Command) -> _Command:
     """--dry-run, and --execute or -y/--yes for a command that asks at a terminal."""
     return _dry_run(
         command, click.option("-y", "--yes", "--execute", "execute", is_flag=True, help="Do it without asking.")
@@ -138,7 +138,7 @@ def watch_option(command: _Command) -> _Command:
         is_first = True
         try:
             while True:
-                context.meta[WATCH] = functools.partial(_begin_picture, as_json, is_first)
+                context.meta[WATCH] = functools.partial(_print_watch_header, as_json, is_first)
                 try:
                     command(*args, **params)
                 except click.exceptions.Exit:
@@ -166,7 +166,7 @@ def watch_option(command: _Command) -> _Command:
     return run  # type: ignore[return-value]
 
 
-def _begin_picture(as_json: bool, is_first: bool) -> None:
+def _print_watch_header(as_json: bool, is_first: bool) -> None:
     """What stands before a picture: at a terminal it replaces the last one."""
     if as_json:
         return

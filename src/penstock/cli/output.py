@@ -1,11 +1,12 @@
-"""What commands say, and how.
+"""Standard output and error of commands: text or JSON, tables, and errors.
 
-Noun: the two formats of standard output: text for people, JSON for programs.
+Text and JSON carry the same facts. Text has colour on a terminal only (and not with NO_COLOR), is not wrapped when it
+is piped, and shows control characters of the data escaped. Lines are written as they are produced: the reader may be
+`head` and the data larger than memory. Tables have no frames and are not wrapped, so that `grep` and `awk` work on
+them.
 
-Rule: the same facts in both. Text has colour on a terminal only (and not with NO_COLOR), is not wrapped where it is
-piped, and never passes control characters of the data on to the terminal. Lines leave as they are made: the reader may
-be `head`, and the data larger than memory. Errors say what to do next, on standard error; with `--format json` an
-error is one line of JSON there, with `code`, `message`, `hint` and `exitCode`.
+Errors go to standard error and say what to do next. With `--format json` an error is one line of JSON with `code`,
+`message`, `hint` and `exitCode`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -220,3 +221,44 @@ def counted(count: int, noun: str) -> str:
     """ "1 segment", "1,234 batches"."""
     plural = noun if count == 1 else noun + ("es" if noun.endswith("ch") else "s")
     return f"{count:,} {plural}"
+
+
+_GAP = "  "
+
+
+def show_table(output: Output, titles: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> None:
+    """Rows under titles; a column whose cells are all numbers, or "-", is set to the right. No rows, no output."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    if not cells:
+        return
+    values = [[_is_number(cell) for cell in column] for column in zip(*cells, strict=True)]
+    numeric = [all(number is not False for number in column) and any(column) for column in values]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    output.line(indent + output.style(_line(titles, widths, numeric), bold=True))
+    for row in cells:
+        output.line(indent + _line(row, widths, numeric))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = (
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(cells, widths, numeric, strict=True)
+    )
+    return _GAP.join(parts).rstrip()
+
+
+def _text(cell: object) -> str:
+    if cell is None or cell == "":
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, list | tuple):
+        return ",".join(map(str, cell)) or "-"
+    return printable(str(cell))
+
+
+def _is_number(cell: str) -> bool | None:
+    """None for a cell that says nothing."""
+    if cell == "-":
+        return None
+    return cell.lstrip("+-").replace(",", "").replace(".", "", 1).isdigit() and not cell.startswith(",")

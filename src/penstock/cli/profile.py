@@ -1,11 +1,12 @@
-"""`penstock profile`: clusters by name: where they are, and the client properties that they need.
+"""`penstock profile`: named clusters, with their address and the client properties that they need.
 
-A profile is a file of client properties, as --command-config takes it, under the user's configuration folder
-(`$XDG_CONFIG_HOME/penstock/profiles/NAME.properties`, else below `~/.config`). It may hold passwords, so only its owner
-can read it. Which profile is in use is kept beside them.
+A profile is a file of client properties, as --command-config takes it, in the user's configuration folder
+(`$XDG_CONFIG_HOME/penstock/profiles/NAME.properties`, by default below `~/.config`). It may hold passwords, so only
+its owner can read it. The name of the profile in use is kept beside the profiles.
 
-The profile in use counts where a command names no other cluster: an address of --bootstrap-server never gets its
-properties. One that is named by --profile or PENSTOCK_PROFILE counts in any case, and the command line overrides it.
+The profile in use applies only where a command names no other cluster: an address given by --bootstrap-server never
+gets its properties. A profile named by --profile or PENSTOCK_PROFILE always applies, and the command line overrides
+it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Final
 
 import click
 
-from penstock.cli.completing import profile_names
-from penstock.cli.options import asking_options
-from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable
-from penstock.cli.tables import show_table
+from penstock.cli.completion import profile_names
+from penstock.cli.options import confirmation_options
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable, show_table
 from penstock.cli.values import Assignment
 
 SERVERS: Final = "bootstrap.servers"
@@ -59,7 +59,7 @@ def in_use() -> str | None:
 
 def properties_of(name: str) -> dict[str, str]:
     """What a profile holds. CommandError if it does not exist or cannot be read."""
-    from penstock.cli.properties import client_properties
+    from penstock.cli.connection import client_properties
 
     return client_properties(str(_existing(name)), {})
 
@@ -109,7 +109,7 @@ def _text(properties: Mapping[str, str]) -> str:
 
 def _checked(properties: Mapping[str, str]) -> dict[str, str]:
     """The same. CommandError for what no client has, or for a value that cannot be."""
-    from penstock.cli.properties import client_properties, ssl_context
+    from penstock.cli.connection import client_properties, ssl_context
 
     found = client_properties(None, dict(properties))
     ssl_context(found)
@@ -156,7 +156,7 @@ def create(
     output_format: str,
 ) -> None:
     """Create a profile: the address of a cluster and the properties that its clients need."""
-    from penstock.cli.properties import client_properties
+    from penstock.cli.connection import client_properties
 
     if _NAME.fullmatch(name) is None:
         raise CommandError(
@@ -266,7 +266,7 @@ def edit(
 
 def _edited(path: Path) -> str:
     """The file's text after somebody has edited it. CommandError if it cannot be a profile then."""
-    from penstock.broker.settings.properties_file import parse_properties
+    from penstock.broker.settings.server_properties import parse_properties
 
     text = click.edit(path.read_text(encoding="utf-8"), extension=_SUFFIX)
     if text is None:
@@ -280,7 +280,7 @@ def _edited(path: Path) -> str:
 
 @profile.command(short_help="Delete profiles.")
 @click.argument("wanted", metavar="NAME...", nargs=-1, required=True, shell_complete=profile_names)
-@asking_options
+@confirmation_options
 @format_option
 def delete(wanted: tuple[str, ...], dry_run: bool, execute: bool, output_format: str) -> None:
     """Delete profiles. The clusters are not touched."""

@@ -1,7 +1,7 @@
-"""What people write on the command line, as values: times, durations, offsets, names with partitions, pairs.
+"""Types of command-line values: timestamps, durations, offsets, TOPIC:PARTITIONS, sizes, NAME=VALUE pairs.
 
-Rule: a value that cannot be understood is refused with what is wrong and an example that can be copied. Times without
-a zone are local time; durations read alike everywhere ("90s", "1h30m", or ISO 8601's "PT1H30M").
+A value that cannot be parsed is rejected with what is wrong and an example that can be copied. A timestamp without a
+time zone is local time. Durations are written as "90s", "1h30m", "2 days", or in ISO 8601 as "PT1H30M".
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     return time_ms
 
 
-class Moment(_ParamType):
+class Timestamp(_ParamType):
     """A time, as milliseconds since 1970."""
 
     name = "TIME"
@@ -120,25 +120,25 @@ class Duration(_ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Place(NamedTuple):
+class StartOffset(NamedTuple):
     """Where to begin in a partition: at its beginning or end, `number` records before its end, or at an offset."""
 
     kind: str
     number: int = 0
 
 
-EARLIEST: Final = Place("earliest")
-LATEST: Final = Place("latest")
+EARLIEST: Final = StartOffset("earliest")
+LATEST: Final = StartOffset("latest")
 _WORDS: Final = {"earliest": EARLIEST, "beginning": EARLIEST, "latest": LATEST, "end": LATEST}
 
 
-class OffsetPlace(_ParamType):
+class StartOffsetType(_ParamType):
     """earliest, latest, N, or -N for the last N records."""
 
     name = "OFFSET"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        if isinstance(value, Place):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StartOffset:
+        if isinstance(value, StartOffset):
             return value
         text = value.strip().lower()
         if text in _WORDS:
@@ -148,7 +148,7 @@ class OffsetPlace(_ParamType):
             self.fail(
                 f"{value!r} is not an offset: it is earliest, latest, a number, or -N for the last N.", param, ctx
             )
-        return Place("from end", int(digits)) if sign else Place("offset", int(digits))
+        return StartOffset("from end", int(digits)) if sign else StartOffset("offset", int(digits))
 
 
 class NameAndPartitions(NamedTuple):

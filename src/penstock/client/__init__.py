@@ -1,1 +1,1 @@
-"""Clients of a Kafka cluster, ours or any other: producer, consumer, admin; one asyncio core and a blocking face."""
+"""Clients for Penstock and any other Kafka cluster: producer, consumer, admin. One asyncio core, two faces."""

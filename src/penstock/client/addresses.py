@@ -1,9 +1,9 @@
-"""Where to begin: bootstrap addresses as users write them.
+"""Bootstrap addresses, in every form that users write.
 
     "host", "host:9092", "a:9092,b:9092", "[::1]:9092", ["a:9092", "b:9092"], {"a": 9092}, "PLAINTEXT://a:9092",
     "zookeeper://a:2181,b:2181/chroot"
 
-Rule: what cannot be understood is refused at once, with the part that is wrong and how it should look.
+An address that cannot be parsed raises ConfigError with the wrong part and an example.
 """
 
 from __future__ import annotations

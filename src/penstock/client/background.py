@@ -1,11 +1,8 @@
-"""The loop behind the blocking clients.
+"""The event loop behind the blocking clients: one daemon thread, shared by all of them in a process.
 
-Noun: one daemon thread with an event loop, shared by all blocking clients of the process.
-
-Rule: it is there while somebody uses it: started by the first `acquire`, ended by the last `release` or at the exit of
-the interpreter. A blocking call is a coroutine run on it: Ctrl-C and time-outs cancel the coroutine and end the call.
-A forked child inherits neither thread nor loop: clients made before the fork refuse to work there, new ones get a new
-loop.
+The first `acquire` starts the thread; the last `release`, or the interpreter's exit, stops it. A blocking call runs a
+coroutine on the loop; Ctrl-C and time-outs cancel it. A forked child inherits neither thread nor loop: clients
+created before the fork raise ClosedError there, new ones start a new loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Waiting between tries: longer each time, never the same for all.
+"""Exponential backoff with jitter.
 
-Rule: the wait doubles from `initial_ms` to `max_ms`, and is then drawn from 80 % to 120 % of that, so that clients that
-failed together do not come back together.
+The wait doubles from `initial_ms` to `max_ms`; the result is drawn from 80 % to 120 % of it, so that clients that
+fail together do not retry together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What can go wrong for a client: one tree.
+"""All errors of the clients, in one tree.
 
-Rule: every error says what failed and where, `retriable` says whether the same call may work later, `hint` says what
-to do, and `code` is the broker's own word where a broker spoke. `except PenstockError` catches all of them.
+`except PenstockError` catches every one of them. The message says what failed and where, `hint` what to do,
+`retriable` whether the same call may succeed later, and `code` is the broker's error code if a broker answered.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from penstock.wire.error_codes import ErrorCode, error_code
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.fetch_state import Truncation
+from penstock.wire.protocol import ErrorCode, error_code
 
 
 class PenstockError(Exception):
@@ -460,3 +462,67 @@ def error_for(code: int, *, where: str = "", detail: str | None = None, hint: st
     own message if it gave one."""
     known = error_code(code)
     return _KINDS.get(known, BrokerError)(known, where=where, detail=detail or None, hint=hint)
+
+
+class NoOffset(PenstockError):
+    """There is no committed offset to begin with, and auto_offset_reset is "none"."""
+
+    def __init__(self, partitions: list[TopicPartition], group_id: str | None) -> None:
+        who = f"group {group_id} has no committed offset" if group_id else "there is no offset"
+        super().__init__(
+            f"{who} for {', '.join(map(str, partitions))}, and auto_offset_reset is none",
+            hint="Seek to where reading shall begin, or set auto_offset_reset to earliest or latest",
+        )
+        self.partitions = tuple(partitions)
+        self.unsought = set(partitions)
+        """Those for which nobody has said since where to begin."""
+
+
+class PositionOutOfRange(PenstockError):
+    """The position does not exist (any more), and auto_offset_reset is "none"."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(
+            f"{partition} holds no record at offset {offset}, neither yet nor any more, and auto_offset_reset is none",
+            hint="Seek to an offset that exists, or set auto_offset_reset to earliest or latest",
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+class LogTruncated(PenstockError):
+    """Records that were read are gone: the log was cut after its leader changed uncleanly."""
+
+    def __init__(self, truncation: Truncation) -> None:
+        partition, position, end_offset = truncation
+        super().__init__(
+            f"{partition} was read up to offset {position}, but its new leader agrees only up to {end_offset}",
+            hint=f"What was read from {end_offset} on is no longer in the log: undo it, then seek to {end_offset}",
+        )
+        self.partition = partition
+        self.position = position
+        self.end_offset = end_offset
+
+
+class RecordUnreadable(PenstockError):
+    """The bytes of a partition are damaged, or larger than any fetch may be."""
+
+    def __init__(self, partition: TopicPartition, offset: int, reason: str, hint: str) -> None:
+        super().__init__(f"{partition} cannot be read at offset {offset}: {reason}", hint=hint)
+        self.partition = partition
+        self.offset = offset
+
+
+class CommitFailed(PenstockError):
+    """The group has moved on: the partitions may be read by another member by now."""
+
+    def __init__(self, group_id: str, reason: str, code: ErrorCode | None) -> None:
+        super().__init__(
+            f"offsets of group {group_id} were not committed: {reason}",
+            code=code,
+            hint="Go on polling to take part in the group again; what was not committed is read again by whoever "
+            "has the partitions now. If this happens often, handle fewer records at once (max_poll_records) or raise "
+            "max_poll_interval_ms",
+        )

@@ -1,8 +1,8 @@
-"""What clients count, and the reports of it.
+"""Client metrics and the statistics callback.
 
-Counting costs a few additions per batch or request, never anything per record. `metrics()` of a client is one flat
-dictionary of numbers: counts since the client was made, and what is so at the moment. `Reports` hands the same
-dictionary to a function of the user's, again and again.
+Counting costs a few additions per batch or request and nothing per record. `metrics()` returns one flat dictionary:
+counters since the client was created, and current values. `StatisticsReporter` passes the same dictionary to the
+user's callback at an interval.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Latency:
         return self.total_ms / self.count if self.count else 0.0
 
 
-class Reports:
+class StatisticsReporter:
     """Calls `on_statistics(metrics)` every `interval_ms` on an event loop; what it raises is logged."""
 
     def __init__(self, collect: Callable[[], Metrics], on_statistics: OnStatistics | None, interval_ms: float) -> None:

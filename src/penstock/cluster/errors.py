@@ -1,10 +1,13 @@
-"""What the metadata tree refuses, what can happen to it, and what a cluster refuses to do to its topics."""
+"""Errors of the cluster layer: metadata tree, ZooKeeper, images, rejected changes.
+
+An `ApiException` carries the error code that a client receives; its message says why the change was not made.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 
 class ClusterError(Exception):
@@ -177,79 +180,117 @@ class ProducerIdsExhausted(ClusterError):
         super().__init__("every producer id has been given away")
 
 
-class Refusal(ClusterError):
+class ApiException(ClusterError):
     """A change that will not be made; `code` is what a client is told, the text is why."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class InvalidTopicName(Refusal):
+class InvalidTopicName(ApiException):
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-class TopicExists(Refusal):
+class TopicExists(ApiException):
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-class UnknownTopic(Refusal):
+class UnknownTopic(ApiException):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class UnknownTopicId(Refusal):
+class UnknownTopicId(ApiException):
     code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
-class InvalidPartitions(Refusal):
+class InvalidPartitions(ApiException):
     code = ErrorCode.INVALID_PARTITIONS
 
 
-class InvalidReplicationFactor(Refusal):
+class InvalidReplicationFactor(ApiException):
     code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-class InvalidReplicaAssignment(Refusal):
+class InvalidReplicaAssignment(ApiException):
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-class ReassignmentInProgress(Refusal):
+class ReassignmentInProgress(ApiException):
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-class NoReassignmentInProgress(Refusal):
+class NoReassignmentInProgress(ApiException):
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-class ElectionNotNeeded(Refusal):
+class ElectionNotNeeded(ApiException):
     code = ErrorCode.ELECTION_NOT_NEEDED
 
 
-class PreferredLeaderNotAvailable(Refusal):
+class PreferredLeaderNotAvailable(ApiException):
     code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-class EligibleLeadersNotAvailable(Refusal):
+class EligibleLeadersNotAvailable(ApiException):
     code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
-class StaleBrokerEpoch(Refusal):
+class StaleBrokerEpoch(ApiException):
     code = ErrorCode.STALE_BROKER_EPOCH
 
 
-class InvalidConfig(Refusal):
+class InvalidConfig(ApiException):
     code = ErrorCode.INVALID_CONFIG
 
 
-class InvalidRequest(Refusal):
+class InvalidRequest(ApiException):
     code = ErrorCode.INVALID_REQUEST
 
 
-class NotController(Refusal):
+class NotController(ApiException):
     """This broker is the controller no more, or never was: another one decides."""
 
     code = ErrorCode.NOT_CONTROLLER
 
 
-class MetadataUnavailable(Refusal):
+class MetadataUnavailable(ApiException):
     """The tree could not take the change; `__cause__` says why."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class InvalidConnect(ClusterError):
+    """A zookeeper.connect that is no list of hosts."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(
+            f"zookeeper.connect is {text[:200]!r}: {reason}; write host:port, several parted by commas, and a path "
+            "behind the last if the cluster has one, as zk1:2181,zk2:2181/kafka"
+        )
+        self.text = text
+
+
+class ZooKeeperUnreachable(TreeError):
+    """No session: why, for each server, and what to try."""
+
+    def __init__(self, address: str, reason: str, advice: str) -> None:
+        super().__init__(f"no ZooKeeper session at {address}: {reason}; {advice}")
+        self.reason = reason
+        self.advice = advice
+
+
+class ZooKeeperOperationFailed(TreeError):
+    """An operation that ZooKeeper did not make, for a reason of its own."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"ZooKeeper refused an operation on {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class ZooKeeperNotStarted(ClusterError):
+    """A ZooKeeper server that cannot start: what is wrong, and what to do."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+        self.advice = advice

@@ -1,8 +1,7 @@
 """What a topic may be called.
 
-Rule: 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither "." nor "..": a topic's name is part of a folder's name.
-Metrics write both '.' and '_' as '_', so of two topics that differ in nothing else only one can be created: their
-figures could not be told apart.
+1 to 249 of the characters a-z A-Z 0-9 . _ - and neither "." nor "..", because the name is part of a folder's name.
+Metrics write '.' and '_' both as '_', so of two topics that differ in nothing else only one can be created.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.log.folders.names import MAX_TOPIC_LENGTH, is_topic
+from penstock.log.log_dirs.identity import MAX_TOPIC_LENGTH, is_topic
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"

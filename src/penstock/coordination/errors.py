@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 
 class CoordinationError(Exception):
     """Base of everything that the coordination layer raises of its own."""
 
 
-class Refused(CoordinationError):
+class Rejected(CoordinationError):
     """A request that the state of its group does not allow; `code` is the answer."""
 
     def __init__(self, code: ErrorCode) -> None:

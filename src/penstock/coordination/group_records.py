@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Final, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.coordination.errors import BadGroupRecord
-from penstock.wire.compiler import codec_for
+from penstock.wire.codec import codec_for
 from penstock.wire.errors import WireError
 from penstock.wire.types import EMPTY, Buffer, Int32, Int64, M, Message, Schema, ignorable, nullable, versions
 

@@ -1,13 +1,13 @@
-"""Small text files that remember offsets across restarts, in Kafka's format.
+"""Small files that must survive a crash: checkpoints in Kafka's text format, and the marker of a failed sync.
 
-Noun: a checkpoint is a version line "0", a line with the number of rows, then one row a line, values parted
-by a space. Two kinds of rows are in use: `topic partition offset` (recovery point, high watermark, log start,
-cleaner) and `epoch startOffset` (the leader epochs of one partition).
+A checkpoint is a version line "0", a line with the number of rows, then one row per line, values separated by a space:
+`topic partition offset` (recovery point, high watermark, log start, cleaner) or `epoch startOffset` (leader epochs). It
+is replaced as a whole: written to a temporary file, synced, renamed, folder synced. Anything else is `CheckpointError`.
+Only one writer per path at a time, because the temporary file has a fixed name.
 
-Rule: a checkpoint is replaced whole, never edited: written beside, synced, renamed over the old one, and the
-folder synced. So a reader sees the old or the new one, and anything else is damage: `CheckpointError`, and
-the caller decides what is safe to assume instead. One writer a path at a time, since the file beside has a
-fixed name.
+After a failed sync the kernel treats the pages as clean: readers see bytes that are on no disk, and the next sync
+succeeds without them. `.sync-failed` tells the next process to rewrite what it cannot vouch for into new files. It is
+not synced itself: a power loss also removes the bytes that it warns about.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from penstock.log.errors import LogError
 from penstock.runtime.files import Buffer, Files
@@ -194,3 +195,42 @@ def read_epochs(files: Files, path: str) -> list[tuple[int, int]]:
             raise CheckpointError(path, f"{(epoch, start_offset)} follows {epochs[-1]}")
         epochs.append((epoch, start_offset))
     return epochs
+
+
+SYNC_FAILED_FILE: Final = ".sync-failed"
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+def note_failed_sync(files: Files, folder: str) -> None:
+    """Leave the mark; on a disk that takes no more names there is nothing to be done."""
+    with contextlib.suppress(OSError):
+        files.open(f"{folder}/{SYNC_FAILED_FILE}", create=True).close()
+
+
+def has_failed_sync(files: Files, folder: str) -> bool:
+    return files.exists(f"{folder}/{SYNC_FAILED_FILE}")
+
+
+def forget_failed_sync(files: Files, folder: str) -> None:
+    """All that was doubtful is durable."""
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(f"{folder}/{SYNC_FAILED_FILE}")
+
+
+def rewrite_file(files: Files, path: str, temporary: str) -> None:
+    """Give the file at `path` its own bytes in a new file, durably but for its name. OSError: it is as it was."""
+    source = files.open(path, writable=False)
+    target = None
+    try:
+        target = files.open(temporary, create=True)
+        target.truncate(0)  # a crash may have left one
+        position = 0
+        while piece := source.read_at(position, _PIECE_BYTES):
+            target.write_at(position, piece)
+            position += len(piece)
+        target.sync()
+        files.rename(temporary, path)
+    finally:
+        source.close()
+        if target is not None:
+            target.close()

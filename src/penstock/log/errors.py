@@ -1,9 +1,14 @@
-"""What a log refuses, and what can happen to it. The broker's edge turns these into protocol errors."""
+"""Errors of the log. Each carries the values that disagree; the broker turns them into protocol error codes.
+
+`LogError` is the base. `DiskFull` and `TooManyOpenFiles` fail one operation and leave the log as it was; `LogFailed`
+takes the log offline, because after a failed write or sync the contents of the disk are unknown.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 
 class LogError(Exception):
@@ -130,3 +135,177 @@ def is_disk_full(error: OSError) -> bool:
 
 def is_process_limit(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+class ProducerStateError(LogError):
+    """A batch that this producer may not write now."""
+
+
+class OutOfOrderSequence(ProducerStateError):
+    """A gap, a reordering, or a repetition of something older than the last five batches."""
+
+    def __init__(self, producer_id: int, epoch: int, sequence: int, expected: int) -> None:
+        super().__init__(f"producer {producer_id} epoch {epoch}: sequence {sequence} where {expected} is due")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.sequence = sequence
+        self.expected = expected
+
+
+class MissingSequence(ProducerStateError):
+    """A client's batch with a producer id but without a sequence."""
+
+    def __init__(self, producer_id: int, sequence: int) -> None:
+        super().__init__(f"producer {producer_id}: sequence {sequence}")
+        self.producer_id = producer_id
+        self.sequence = sequence
+
+
+class InvalidProducerEpoch(ProducerStateError):
+    """An epoch below the current one (a fenced producer), or none at all."""
+
+    def __init__(self, producer_id: int, epoch: int, current: int) -> None:
+        super().__init__(f"producer {producer_id}: epoch {epoch}, the current one is {current}")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.current = current
+
+
+class CoordinatorFenced(ProducerStateError):
+    """A marker from a transaction coordinator that has a successor."""
+
+    def __init__(self, producer_id: int, coordinator_epoch: int, current: int) -> None:
+        super().__init__(f"producer {producer_id}: marker of coordinator {coordinator_epoch} < {current}")
+        self.producer_id = producer_id
+        self.coordinator_epoch = coordinator_epoch
+        self.current = current
+
+
+class NotInTransaction(ProducerStateError):
+    """A batch outside of a transaction from a producer that has one open here."""
+
+    def __init__(self, producer_id: int, transaction_first_offset: int) -> None:
+        super().__init__(f"producer {producer_id} has a transaction open since offset {transaction_first_offset}")
+        self.producer_id = producer_id
+        self.transaction_first_offset = transaction_first_offset
+
+
+class TooManyProducers(ProducerStateError):
+    """The limit is reached and every producer has a transaction open, so none may be forgotten."""
+
+    def __init__(self, producer_id: int, limit: int) -> None:
+        super().__init__(f"producer {producer_id}: {limit} producers have a transaction open")
+        self.producer_id = producer_id
+        self.limit = limit
+
+
+class CompactionError(LogError):
+    """Base of what stops a compaction without any harm to the log."""
+
+
+class CompactionCancelled(CompactionError):
+    """The caller asked it to stop."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"the compaction of {folder} was cancelled")
+        self.folder = folder
+
+
+class CompactionOvertaken(CompactionError):
+    """The log was cut or trimmed meanwhile: what was cleaned is not what it holds now. Begin anew."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(f"the compaction of {folder} was overtaken: {reason}")
+        self.folder = folder
+        self.reason = reason
+
+
+class CompactionFailed(CompactionError):
+    """The disk failed while a segment was read or its copy written, or a batch is too large to be opened up."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be compacted: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DirectoryOffline(LogFailed):
+    """A data folder that cannot be used: its disk failed, or it could not be opened. Its partitions are offline."""
+
+
+class NoDirectoryOnline(LogError):
+    """None of the data folders can be used."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        listed = "; ".join(f"{path}: {reason}" for path, reason in reasons.items())
+        super().__init__(f"no data folder of log.dirs can be used ({listed})")
+        self.reasons = dict(reasons)
+
+
+class PartitionExists(LogError):
+    """A partition that is to be made, and is there."""
+
+    def __init__(self, topic: str, partition: int, folder: str) -> None:
+        super().__init__(f"partition {topic}-{partition} cannot be made: {folder} exists")
+        self.topic = topic
+        self.partition = partition
+        self.folder = folder
+
+
+class UnknownDirectory(LogError):
+    """A path that is not one of the data folders."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path[:300]} is not one of the data folders of this broker")
+        self.path = path
+
+
+class UnknownPartition(LogError):
+    """A partition that no data folder holds."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(f"no data folder holds partition {topic}-{partition}")
+        self.topic = topic
+        self.partition = partition
+
+
+class PartitionInTwoFolders(LogError):
+    """Two folders claim to be the same partition, and only the operator knows which is."""
+
+    def __init__(self, topic: str, partition: int, first: str, second: str) -> None:
+        super().__init__(
+            f"partition {topic}-{partition} is both in {first} and in {second}; move one of the two folders away"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.folders = (first, second)
+
+
+class PartitionMayBeOffline(LogError):
+    """A partition that is not new is to be made while a folder that may hold it is offline."""
+
+    def __init__(self, topic: str, partition: int, offline: list[str]) -> None:
+        super().__init__(f"partition {topic}-{partition} may be in a folder that is offline: {', '.join(offline)}")
+        self.topic = topic
+        self.partition = partition
+        self.offline = offline
+
+
+class InconsistentTopicId(LogError):
+    """A partition's folder belongs to an earlier or a later topic of the same name."""
+
+    def __init__(self, folder: str, found: bytes, wanted: bytes) -> None:
+        super().__init__(f"{folder} belongs to topic id {found.hex()}, not {wanted.hex()}")
+        self.folder = folder
+        self.found = found
+        self.wanted = wanted
+
+
+_PARTITIONS_OWN: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
+)
+
+
+def is_partition_error(error: OSError) -> bool:
+    """Whether the files of one partition are not as they should be, and the disk itself did what it was asked."""
+    return error.errno in _PARTITIONS_OWN

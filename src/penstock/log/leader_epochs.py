@@ -1,13 +1,9 @@
-"""Which leader wrote which offsets.
+"""Which leader wrote which offsets (KIP-101, KIP-279).
 
-Noun: the leader epochs of one partition, a list of (epoch, start offset): leader number `epoch` wrote from
-`start offset` up to the next entry's start, the last one up to the end of the log.
-
-Rule: both columns rise strictly. What is assigned later is nearer to the truth, so earlier entries that
-contradict it go. Replicas that compare these lists, and not their high watermarks, find the offset where
-their histories part (KIP-101, KIP-279). Everything here is in memory; `save` and `load` are the only ways to
-the disk, and a file that is too old is harmless, because recovery assigns again from the batches themselves
-and truncates both ends.
+The leader epochs of a partition are a list of (epoch, start offset), both strictly ascending: the leader of `epoch`
+wrote from `start offset` to the next entry's start. A later assignment wins over entries that contradict it. Replicas
+compare these lists, not their high watermarks, to find where their logs diverge. All of it is in memory; `save` and
+`load` use the checkpoint file, and an old file is harmless, because recovery assigns the epochs again from the batches.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""A partition's log: a row of segments, appended at one end, read anywhere, deleted at the other end.
-
-Noun: the records of one partition from `log_start_offset` to `log_end_offset`.
-
-Rule: batches are handled whole. A leader's append checks headers, patches offsets and epoch in place and is one write;
-a read is a region of a file. State changes only after the write that carries it succeeded. Time is an argument.
-Nothing here costs more because more is stored: the segment is found by binary search, the batch by a sparse index.
+"""A partition's log: segments, appended at one end, read anywhere, deleted at the other end.
 
     log_start_offset <= high_watermark <= log_end_offset      flushed_offset: durable up to here
+
+Batches are handled as a whole. A leader's append checks headers, patches offsets and epoch in place and is one write; a
+read is a region of a file. State changes only after the write that carries it succeeded. Time is an argument. No cost
+grows with the amount stored: the segment is found by binary search, the batch by a sparse index, and a lookup by
+timestamp decompresses one batch.
+
+`close` leaves what a fast start needs: indexes, a producer snapshot at the end, and last the manifest, which vouches
+for the rest.
 """
 
 from __future__ import annotations
@@ -18,11 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from penstock.log import closing
-from penstock.log.append_checks import check_sizes, must_roll
-from penstock.log.checkpoints import atomic_write
-from penstock.log.damage import LogDamage, forget_note, write_note
-from penstock.log.durability import Durability
+from penstock.log.checkpoints import atomic_write, note_failed_sync
 from penstock.log.errors import (
     DamagedLog,
     DiskFull,
@@ -35,28 +33,36 @@ from penstock.log.errors import (
     is_disk_full,
     is_process_limit,
 )
-from penstock.log.flush import Flush
+from penstock.log.file_records import Place
+from penstock.log.group_commit import Durability, Flush, MarkWriter, is_worth_marking
+from penstock.log.index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.open_segments import OpenSegments
-from penstock.log.producers.snapshot import snapshot_name
-from penstock.log.producers.state import CompletedTransaction, ProducerStates
-from penstock.log.recompression import recompressed
-from penstock.log.segment import MAX_RELATIVE_OFFSET, Region, Segment
-from penstock.log.segment_table import UNKNOWN_TIMESTAMP, Row, SegmentTable
+from penstock.log.partition_folder import DELETED, segment_files
+from penstock.log.producer_state import CompletedTransaction, ProducerStates, snapshot_name
+from penstock.log.recovery import LogDamage, remove_damage_note, write_damage_note
+from penstock.log.segment import (
+    MAX_RELATIVE_OFFSET,
+    UNKNOWN_TIMESTAMP,
+    OpenSegments,
+    Region,
+    Row,
+    Segment,
+    SegmentTable,
+)
 from penstock.log.settings import LogSettings
-from penstock.log.sweeping import segment_files
-from penstock.log.sync_failures import note_failed_sync
-from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, entry_of
-from penstock.log.validation import Validated, validate, writable
+from penstock.log.validation import Validated, check_sizes, must_roll, recompressed, validate, writable
 from penstock.records import (
+    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     CorruptBatch,
+    Record,
     assign_offsets,
+    decode_batch,
     scan,
     stamp_append_time,
 )
-from penstock.records.control import decode_marker
+from penstock.records.batch import decode_marker
 from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
@@ -193,12 +199,12 @@ class PartitionLog:
             found.ends_log, found.is_told = known.ends_log, known.is_told
         self.damage = found
         logger.error("%s. It is repaired from another replica, if there is one, after this broker's next start", error)
-        write_note(self.files, self.folder, found)
+        write_damage_note(self.files, self.folder, found)
 
     def forget_damage(self) -> None:
         """There is none any more, or nobody who could do anything about it."""
         self.damage = None
-        forget_note(self.files, self.folder)
+        remove_damage_note(self.files, self.folder)
 
     @contextlib.contextmanager
     def noting_damage(self) -> Iterator[None]:
@@ -582,7 +588,7 @@ class PartitionLog:
 
     def is_as_found(self) -> bool:
         """Whether all that `close` would leave is there already, durable: nothing changed since the last clean stop."""
-        return closing.is_as_found(self)
+        return is_as_found(self)
 
     def close(self) -> None:
         """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest.
@@ -595,7 +601,7 @@ class PartitionLog:
         try:
             self.durability.cancel_mark()
             if self._failure is None:
-                closing.leave_behind(self)
+                write_clean_state(self)
         except OSError as error:
             raise self.disk_error(error) from error
         finally:
@@ -617,3 +623,123 @@ def _runs(headers: Sequence[BatchHeader]) -> Iterator[list[BatchHeader]]:
             run = []
         run.append(header)
     yield run
+
+
+def is_as_found(log: PartitionLog) -> bool:
+    """Whether all that closing would leave is there already, durable: nothing changed since the last clean stop."""
+    if log.found_closed_at != log.log_end_offset or log.generation or log.failure is not None:
+        return False
+    # The manifest below tells of most of these, but by the folder's time, which may stand still for milliseconds.
+    if log.durability.folder_changes > 1 or log.durability.unsynced or log.deletions_pending:
+        return False
+    if log.epochs.dirty or log.active.is_torn:
+        return False
+    try:
+        return SegmentTable.load(log.files, log.folder) is not None
+    except OSError:
+        return False  # closing it meets the same error, and says what it means
+
+
+def write_clean_state(log: PartitionLog) -> None:
+    """Make everything durable and leave what a quick start needs. OSError, LogError."""
+    log.active.seal()
+    log.flush()
+    _replace_marks(log)
+    _save_manifest(log)
+
+
+def _replace_marks(log: PartitionLog) -> None:
+    """Leave a snapshot for the end, with a mark if there is much before it, and no other inside of a segment."""
+    end, active, data = log.log_end_offset, log.active, None
+    if is_worth_marking(active.size):
+        data = MarkWriter(log.files, active, log.producers.snapshot()).encode()
+    log.write_producer_snapshot(end, data)
+    for offset in log.marks.take_all():
+        if offset != end:
+            log.durability.remove_snapshot(offset)
+
+
+def _save_manifest(log: PartitionLog) -> None:
+    if log.damage is not None:
+        return  # the next start must look for the note of it
+    if log.deletions_pending and any(name.endswith(DELETED) for name in log.files.list_folder(log.folder)):
+        return  # the next start must list the folder to find them
+    active = Row(log.active.base_offset, log.active.size, log.active.max_timestamp)
+    log.stamped_table().with_row(active).save(log.files, log.folder)
+
+
+class TimedOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    """The first record stamped at or after `timestamp`; None if there is none.
+
+    Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
+    """
+    log.require_online()
+    with log.noting_damage():
+        return _offset_for_time(log, timestamp)
+
+
+def _offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    first = log.find_segment(log.log_start_offset)
+    for index in range(max(first, log.stamped_table().first_stamped_from(timestamp)), log.segment_count):
+        segment = log.segment_at(index)
+        place = segment.find_time(timestamp)
+        while place is not None:
+            for record in _records(segment, place):
+                if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
+                    return TimedOffset(record.timestamp, record.offset, place.header.leader_epoch)
+            # Its newest record was compacted away, or lies before the log's start.
+            place = _next_with(segment, place, timestamp)
+    return None
+
+
+def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
+    """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
+    log.require_online()
+    with log.noting_damage():
+        return _latest_timestamp(log)
+
+
+def _latest_timestamp(log: PartitionLog) -> TimedOffset | None:
+    first = log.find_segment(log.log_start_offset)
+    stamps = [*log.stamped_table().stamps[first:], log.active.max_timestamp]
+    found = _first_with(log, max(stamps))
+    if found is None:
+        # That was before the log's start, in the segment where it starts: what is left of that one may be older.
+        found = _first_with(log, max([_newest_left(log, first), *stamps[1:]]))
+    return found
+
+
+def _first_with(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    return None if timestamp <= NO_TIMESTAMP else _offset_for_time(log, timestamp)
+
+
+def _newest_left(log: PartitionLog, index: int) -> int:
+    """The largest timestamp in that segment from the log's start on."""
+    segment = log.segment_at(index)
+    first = segment.locate(log.log_start_offset)
+    if first is None:
+        return NO_TIMESTAMP
+    left = [record.timestamp for record in _records(segment, first) if record.offset >= log.log_start_offset]
+    return max([NO_TIMESTAMP, *left, *(place.header.max_timestamp for place in segment.places(first.end))])
+
+
+def _records(segment: Segment, place: Place) -> list[Record]:
+    # Control records count too, as they do in Kafka: a transaction's marker is often the newest record there is.
+    data = segment.file.read_at(place.position, place.header.size)
+    try:
+        return decode_batch(data)
+    except CorruptBatch as error:
+        raise DamagedLog(segment.path, place.position, error.reason) from error
+
+
+def _next_with(segment: Segment, place: Place, timestamp: int) -> Place | None:
+    for candidate in segment.places(place.end):
+        if candidate.header.max_timestamp >= timestamp:
+            return candidate
+    return None

@@ -1,17 +1,10 @@
-"""Which old segments may go.
+"""Retention policies: which of the oldest segments may be deleted.
 
-Noun: a retention policy looks at a partition's segments, oldest first, and says how many of the oldest have
-had their time. Policies are plain objects behind a Protocol, so a user may plug in another.
-
-Rule: only whole segments go, only from the old end, and only if all of the segment is below the high
-watermark; that last is kept by `removable_segments`, not by the policies, so no policy can break it. The
-active segment (the last) stays, with one exception: when time has run out for all of the log, active segment
-and all, a policy may count it too. The answer is then the number of all segments, and the caller first rolls
-to a new, empty active segment, so that the log never is without one and goes on from the same offset. An
-empty active segment is never counted.
-
-Cost: a policy walks from the oldest and stops at the first that stays, so a tick where nothing expires looks
-at one segment, however many there are. For that the total size is given and not summed up.
+A policy looks at the segments, oldest first, and returns how many have expired. `removable_segments` enforces what no
+policy may break: only whole segments, only from the old end, only below the high watermark. The active segment stays,
+unless time has expired for the whole log: then the count includes it, and the caller first rolls to an empty one, so
+that the log goes on from the same offset. A policy stops at the first segment that stays, so a tick that deletes
+nothing looks at one segment.
 """
 
 from __future__ import annotations

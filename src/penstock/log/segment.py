@@ -1,27 +1,81 @@
-"""One segment: a run of batches in a `.log` file, with a sparse index by offset and one by time.
+"""A segment: the file `<base offset, 20 digits>.log`, its indexes, and the table of a log's sealed segments.
 
-Noun: the file `<base offset, 20 digits>.log` and its companions `.index`, `.timeindex`, `.txnindex`.
+An append is one write at the logical end. The end moves only after the write succeeded, so bytes of a failed write are
+not part of the segment. A read returns a region of the file, never its bytes, and only bytes that this process wrote or
+has verified once (`VerifiedRanges`).
 
-Rule: appends are one write at the logical end; the logical end moves only when that write succeeded, so whatever a
-failed write left behind is not part of the segment. Reads give a region of the file, never its bytes. A region is
-served only if this process wrote it or has checked it once.
+Sealed segments are rows of an immutable table (base offset, size, largest timestamp): no object and no open file per
+segment, and a lookup is a binary search. The manifest stores the table at a clean stop; a start uses it only if the
+folder has not changed since. `OpenSegments` keeps the eight most recently read segments open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from struct import Struct
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, TooManyOpenFiles, is_disk_full, is_process_limit
+from penstock.log.file_records import Piece, Place, Run, walk, walk_headers, walk_runs
+from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_INDEX_SUFFIX, Entry, SparseIndex, TransactionIndex
 from penstock.log.leader_epochs import LeaderEpochs
-from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Entry, SparseIndex
-from penstock.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
-from penstock.log.verified import VerifiedRanges
-from penstock.log.walk import Piece, Place, Run, walk, walk_headers, walk_runs
 from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, scan
-from penstock.runtime.files import File, Files
-from penstock.runtime.open_files import OPEN_FILES
+from penstock.runtime.files import OPEN_FILES, File, Files
+
+
+class VerifiedRanges:
+    """A set of positions as [start, end) ranges."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def covers(self, start: int, end: int) -> bool:
+        return start >= end or self.end_of(start) >= end
+
+    def end_of(self, start: int) -> int:
+        """Up to where all from `start` on is covered; `start` itself if it is not.
+
+        With [10, 20) and [30, 40): end_of(12) is 20, end_of(25) is 25.
+        """
+        at = bisect_right(self._starts, start) - 1
+        return max(start, self._ends[at]) if at >= 0 else start
+
+    def add(self, start: int, end: int) -> None:
+        """Cover [start, end), joining what it touches.
+
+        [10, 20), [30, 40) and add(20, 35): [10, 40).
+        """
+        if start >= end:
+            return
+        starts, ends = self._starts, self._ends
+        if ends and starts[-1] <= start <= ends[-1]:  # an append, or a reader that goes on
+            ends[-1] = max(ends[-1], end)
+            return
+        first = bisect_right(ends, start - 1)
+        last = bisect_right(starts, end)
+        if first < last:
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on."""
+        keep = bisect_right(self._starts, end - 1)
+        del self._starts[keep:], self._ends[keep:]
+        if self._ends:
+            self._ends[-1] = min(self._ends[-1], end)
+
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -498,3 +552,187 @@ class Segment:
             self.take(place.header, place.position)
         if last is not None:
             self.first_timestamp = self.read_first_timestamp()
+
+
+MANIFEST_NAME = ".segments"
+UNKNOWN_TIMESTAMP = -(2**62)
+
+_MAGIC = b"PSM1"
+_HEAD = Struct("<4sqI")
+_CRC = Struct("<I")
+
+
+class Row(NamedTuple):
+    base_offset: int
+    size: int
+    max_timestamp: int  # UNKNOWN_TIMESTAMP until somebody asks
+
+
+class SegmentTable:
+    """Sealed segments, oldest first."""
+
+    __slots__ = ("_running", "_stamps_known", "_total_size", "bases", "sizes", "stamps")
+
+    def __init__(self, bases: array[int], sizes: array[int], stamps: array[int]) -> None:
+        self.bases = bases
+        self.sizes = sizes
+        self.stamps = stamps
+        # Worked out when first asked for: opening asks for none of them.
+        self._total_size: int | None = None
+        self._stamps_known: bool | None = None
+        self._running: array[int] | None = None
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> SegmentTable:
+        return cls(
+            array("q", [row.base_offset for row in rows]),
+            array("q", [row.size for row in rows]),
+            array("q", [row.max_timestamp for row in rows]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.bases)
+
+    def __getitem__(self, index: int) -> Row:
+        return Row(self.bases[index], self.sizes[index], self.stamps[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(Row, self.bases, self.sizes, self.stamps)
+
+    @property
+    def total_size(self) -> int:
+        if self._total_size is None:
+            self._total_size = sum(self.sizes)
+        return self._total_size
+
+    @property
+    def stamps_known(self) -> bool:
+        if self._stamps_known is None:
+            self._stamps_known = UNKNOWN_TIMESTAMP not in self.stamps
+        return self._stamps_known
+
+    def find(self, offset: int) -> int:
+        """The last segment that begins at or before `offset`; -1 if all begin later."""
+        return bisect_right(self.bases, offset) - 1
+
+    def first_stamped_from(self, timestamp: int) -> int:
+        """The first segment with a record at or after `timestamp`; the number of segments if there is none.
+
+        Timestamps need not rise from segment to segment, but their running maximum does, and the first segment whose
+        own maximum reaches a time is the first whose running maximum does.
+        """
+        if self._running is None:
+            self._running = array("q", accumulate(self.stamps, max))
+        return bisect_left(self._running, timestamp)
+
+    # --- changed copies
+
+    def spliced(self, start: int, stop: int, rows: list[Row]) -> SegmentTable:
+        """A table with rows [start, stop) replaced."""
+        new = SegmentTable.of(rows)
+        return SegmentTable(
+            self.bases[:start] + new.bases + self.bases[stop:],
+            self.sizes[:start] + new.sizes + self.sizes[stop:],
+            self.stamps[:start] + new.stamps + self.stamps[stop:],
+        )
+
+    def without_last(self) -> SegmentTable:
+        return SegmentTable(self.bases[:-1], self.sizes[:-1], self.stamps[:-1])
+
+    def with_row(self, row: Row) -> SegmentTable:
+        return self.spliced(len(self), len(self), [row])
+
+    def with_stamps(self, stamps: array[int]) -> SegmentTable:
+        return SegmentTable(self.bases, self.sizes, stamps)
+
+    # --- manifest
+
+    def save(self, files: Files, folder: str) -> None:
+        path = f"{folder}/{MANIFEST_NAME}"
+        file = files.open(path, create=True)
+        try:
+            # The folder's time is taken after the manifest was made in it, and written into it in place.
+            head = _HEAD.pack(_MAGIC, files.modified_ns(folder), len(self))
+            body = head + b"".join(_little(column).tobytes() for column in (self.bases, self.sizes, self.stamps))
+            file.truncate(0)
+            file.write_at(0, body + _CRC.pack(crc32c(body)))
+        finally:
+            file.close()
+
+    @classmethod
+    def load(cls, files: Files, folder: str) -> SegmentTable | None:
+        """The table of the manifest; None if there is none to believe."""
+        path = f"{folder}/{MANIFEST_NAME}"
+        try:
+            file = files.open(path, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+        if len(data) < _HEAD.size + _CRC.size or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
+            return None
+        magic, modified_ns, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC or modified_ns != files.modified_ns(folder):
+            return None
+        width = count * 8
+        if len(data) != _HEAD.size + 3 * width + _CRC.size:
+            return None
+        columns = []
+        for index in range(3):
+            column = array("q")
+            column.frombytes(data[_HEAD.size + index * width : _HEAD.size + (index + 1) * width])
+            columns.append(_little(column))
+        return cls(*columns)
+
+
+def _little(column: array[int]) -> array[int]:
+    if sys.byteorder == "little":
+        return column
+    swapped = column[:]
+    swapped.byteswap()
+    return swapped
+
+
+_MOST = 8
+
+
+class OpenSegments:
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, row: Row, index_interval_bytes: int) -> Segment:
+        """The segment of that row, its indexes repaired if need be."""
+        segment = self._open.get(row.base_offset)
+        if segment is not None:
+            self._open.move_to_end(row.base_offset)
+            return segment
+        segment = Segment(self._files, self._folder, row.base_offset, index_interval_bytes=index_interval_bytes)
+        trouble = segment.load(size=row.size)
+        # A time index that lost its end says nothing wrong, and would still let records be deleted too early.
+        if trouble is not None or row.max_timestamp not in (UNKNOWN_TIMESTAMP, segment.max_timestamp):
+            segment.rebuild_indexes()
+            with contextlib.suppress(OSError):  # a full disk is no reason not to read
+                segment.seal()
+        self.add(segment)
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        self._open[segment.base_offset] = segment
+        while len(self._open) > _MOST:
+            self._open.popitem(last=False)[1].release()
+
+    def forget(self, base_offset: int) -> None:
+        segment = self._open.pop(base_offset, None)
+        if segment is not None:
+            segment.release()
+
+    def release(self) -> None:
+        while self._open:
+            self._open.popitem()[1].release()

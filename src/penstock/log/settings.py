@@ -1,6 +1,6 @@
-"""How one partition's log behaves: Kafka's topic settings, by Kafka's names with underscores, and its defaults.
+"""Settings of one partition's log: Kafka's topic settings, with underscores, and Kafka's defaults.
 
-Rule: an immutable value. A change of settings replaces it, and takes effect with the next append or tick.
+The value is immutable. A change of settings replaces it and takes effect with the next append or tick.
 """
 
 from __future__ import annotations

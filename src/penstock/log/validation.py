@@ -1,24 +1,23 @@
-"""What a leader takes from a client: whole batches whose every record a consumer can read.
+"""What a leader accepts from a client: whole batches whose every record any consumer can read.
 
-A log holds what it was given, so what is wrong with a batch is found here or by every consumer. The checks are those
-of Kafka's LogValidator: checksum, sizes, a record for each offset, offset deltas 0, 1, 2, lengths that add up, a
-payload that can be decompressed, timestamps near the broker's clock, keys where the topic is compacted. A batch is
-taken or rejected as a whole; the error names the records that are at fault. Followers copy what a leader took and look
-at checksums only.
+The checks are those of Kafka's LogValidator: checksum, sizes, one record per offset, offset deltas 0, 1, 2, consistent
+lengths, a payload that decompresses, timestamps near the broker's clock, keys where the topic is compacted. A batch is
+accepted or rejected as a whole; the error names the records at fault. Followers only verify checksums. Where
+`compression.type` asks for another codec, the payload is recompressed without decoding records (at most 16 times
+max.message.bytes, at least 16 MiB), and the result is checked as if it came from outside.
 
-Decompression makes work out of few bytes: a megabyte of gzip may hold a gigabyte. So a request has a `Budget`. What is
-small is validated on the event loop; where a batch is not, `LongValidation` is raised, and the caller validates it
-on another thread. `validate` depends on its arguments alone, and no object of the log is touched.
+A megabyte of gzip may hold a gigabyte, so a request has a `Budget`. Small batches are validated on the event loop; for
+larger ones `LongValidation` is raised and the caller validates on another thread. `validate` touches no log object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from zlib import crc32
 
-from penstock.log.append_checks import check_sizes
-from penstock.log.errors import InvalidBatch, InvalidTimestamp
-from penstock.log.recompression import needs_recompression, recompressed
+from penstock.log.errors import AppendTooLarge, BatchTooLarge, InvalidBatch, InvalidTimestamp
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.log.settings import LogSettings
 from penstock.records import (
     DEFAULT_DECOMPRESSED_LIMIT,
@@ -26,6 +25,7 @@ from penstock.records import (
     LOG_APPEND_TIME,
     BatchHeader,
     Buffer,
+    Codec,
     CorruptBatch,
     Payload,
     Scan,
@@ -33,13 +33,130 @@ from penstock.records import (
     payload_of,
     scan,
 )
+from penstock.records.compression import compress
 from penstock.records.kernel import (
     RECORD_OUT_OF_PLACE,
     RECORD_OUT_OF_TIME,
     RECORD_WITHOUT_KEY,
     stamp_create_time,
     validate_records,
+    write_header,
 )
+
+_INDEX_ENTRY_BYTES = 8
+
+
+def check_sizes(settings: LogSettings, headers: Sequence[BatchHeader], total: int) -> None:
+    limit = settings.max_message_bytes
+    for header in headers:
+        if header.size > limit:
+            raise BatchTooLarge(header.size, limit)
+    if total > settings.segment_bytes:
+        raise AppendTooLarge(total, settings.segment_bytes)
+
+
+def must_roll(
+    settings: LogSettings, active: Segment, headers: Sequence[BatchHeader], size: int, rolled_ms: int, now_ms: int
+) -> bool:
+    """Whether these batches, `size` bytes, belong into a new segment: by size, by room in the index, or by age.
+
+    A segment that began with timestamp 1000 and segment.ms=500 takes a batch stamped 1500, and not one stamped 1501.
+    """
+    if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    if active.size == 0:
+        return False
+    if active.size + size > settings.segment_bytes:
+        return True
+    if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
+        return True
+    age_max_ms = settings.segment_ms
+    # Only what is sealed is compacted.
+    if settings.max_compaction_lag_ms < age_max_ms and settings.compacts:
+        age_max_ms = settings.max_compaction_lag_ms
+    if settings.segment_jitter_ms:
+        age_max_ms = max(1, age_max_ms - roll_jitter_ms(settings, active.path))
+    first = active.first_timestamp
+    if first is None or first < 0 or headers[0].max_timestamp < 0:
+        return now_ms - rolled_ms > age_max_ms
+    return headers[0].max_timestamp - first > age_max_ms
+
+
+def roll_jitter_ms(settings: LogSettings, path: str) -> int:
+    """How much earlier than others the segment at `path` is rolled: segment.jitter.ms, or segment.ms if less, at most.
+
+    It follows from the name alone. Logs that began together part all the same, each segment anew, and a segment keeps
+    its share over a restart.
+    """
+    return min(settings.segment_jitter_ms, settings.segment_ms) * crc32(path.encode()) >> 32
+
+
+_RECOMPRESSED_CODEC_BITS: Final = 7
+_GROWTH: Final = 16
+_LEAST_LIMIT: Final = 16 * 1024 * 1024
+
+
+def needs_recompression(settings: LogSettings, headers: Sequence[BatchHeader]) -> bool:
+    """Whether the topic wants one of the batches compressed another way."""
+    codec = settings.compression_codec
+    return codec is not None and any(_differs(header, codec) for header in headers)
+
+
+def recompressed(
+    settings: LogSettings, batches: Buffer, found: Scan, payloads: Sequence[tuple[Buffer, int, int]] | None = None
+) -> tuple[Buffer, Scan]:
+    """The batches with the topic's codec, and what a scan finds in them; both as they were if none has another.
+
+    `payloads` are the batches' records, if somebody has decompressed them already.
+
+    CorruptBatch if a batch cannot be decompressed or holds less than its header says; TooLarge or BatchTooLarge if it
+    grows beyond what the topic takes.
+    """
+    codec = settings.compression_codec
+    if codec is None or not any(_differs(header, codec) for header in found.headers):
+        return batches, found
+    whole = bytearray()
+    for number, header in enumerate(found.headers):
+        if _differs(header, codec):
+            limit = _decompressed_limit(settings, codec)
+            plain, start, end = payload_of(batches, header, limit) if payloads is None else payloads[number]
+            if end - start > limit:
+                raise TooLarge("what the batch decompresses to", limit)
+            whole += _recompressed_batch(settings, memoryview(plain)[start:end], header, codec)
+        else:
+            whole += memoryview(batches)[header.position : header.end]
+    result = scan(whole)
+    if result.problem is not None:
+        raise CorruptBatch(result.problem, _original_position(found.headers, result))
+    check_sizes(settings, result.headers, result.end)
+    return whole, result
+
+
+def _differs(header: BatchHeader, codec: int) -> bool:
+    return header.codec != codec and not header.is_control
+
+
+def _recompressed_batch(settings: LogSettings, plain: Buffer, header: BatchHeader, codec: int) -> bytearray:
+    batch = bytearray(HEADER_SIZE)
+    batch += compress(codec, plain, settings.compression_level)
+    write_header(
+        batch, header.base_offset, header.leader_epoch, header.attributes & ~_RECOMPRESSED_CODEC_BITS | codec,
+        header.last_offset_delta, header.base_timestamp, header.max_timestamp, header.producer_id,
+        header.producer_epoch, header.base_sequence, header.record_count,
+    )  # fmt: skip
+    return batch
+
+
+def _decompressed_limit(settings: LogSettings, codec: int) -> int:
+    if codec == Codec.NONE:
+        return max(0, settings.max_message_bytes - HEADER_SIZE)
+    return min(max(_GROWTH * settings.max_message_bytes, _LEAST_LIMIT), DEFAULT_DECOMPRESSED_LIMIT)
+
+
+def _original_position(headers: Sequence[BatchHeader], result: Scan) -> int:
+    """Where the batch stood that the scan of the result stopped at: who sent it knows nothing of other positions."""
+    return headers[min(len(result.headers), len(headers) - 1)].position
+
 
 LOOP_BYTES: Final = 4 * 1024 * 1024
 """Bytes of one request that are looked at on the event loop: at ten nanoseconds a record of seven bytes, 6 ms."""

@@ -1,7 +1,7 @@
-"""The bytes of a record batch: encode, decode, checksum, compress. Pure: no I/O, no clock, no threads.
+"""Record batches: encode, decode, checksum, compress. Pure: no I/O, no clock, no threads.
 
-`scan` walks batch headers, which is all that a broker does with a batch; `encode_batch`, `decode_batch` and
-`ColumnBuilder` go into the records, for those who make and use them.
+A broker only scans batch headers (`scan`). `encode_batch`, `decode_batch` and `ColumnBuilder` handle the records
+inside.
 """
 
 from penstock.records.batch import (
@@ -40,7 +40,7 @@ from penstock.records.kernel import (
     scan,
     stamp_append_time,
 )
-from penstock.records.twin import Buffer, RecordTuple
+from penstock.records.python_kernel import Buffer, RecordTuple
 
 __all__ = [
     "KERNEL",

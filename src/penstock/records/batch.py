@@ -1,15 +1,18 @@
-"""Record batches, magic 2: the one binary format of producer, disk and consumer.
+"""Record batches, magic 2: 61 bytes of header, then records, compressed or not. The one format of client, disk and
+wire.
 
-Noun: a batch, 61 bytes of header and then records, compressed or not.
+Code that only stores and serves batches reads headers (`scan`). A batch is decompressed and its records decoded on
+demand, up to a size limit set by the caller.
 
-Rule: who only stores and serves batches reads headers (`scan`) and never comes here; a batch is decompressed and
-its records decoded only when somebody asks for them, and then up to a size limit that the caller sets.
+A control batch holds one record that ends a transaction: key version i16, type i16 (0 abort, 1 commit); value version
+i16, coordinator epoch i32. Readers never see it; the log and its readers act on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.records.compression import Codec, compress, decompress
@@ -23,7 +26,19 @@ from penstock.records.kernel import (
     scan,
     write_header,
 )
-from penstock.records.twin import Buffer, RecordTuple
+from penstock.records.python_kernel import Buffer, RecordTuple
+
+__all__ = [
+    "Payload",
+    "append_time_of",
+    "assign_offsets",
+    "decode_batch",
+    "encode_batch",
+    "payload_of",
+    "placed",
+    "records_of",
+]
+
 
 HEADER_SIZE: Final = 61
 CREATE_TIME: Final = 0
@@ -139,13 +154,46 @@ def decode_batch(
     return records_of(buffer, found.headers[0], limit)
 
 
-__all__ = [
-    "Payload",
-    "append_time_of",
-    "assign_offsets",
-    "decode_batch",
-    "encode_batch",
-    "payload_of",
-    "placed",
-    "records_of",
-]
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+_ABORT = 0
+_COMMIT = 1
+
+
+class EndMarker(NamedTuple):
+    """The end of a transaction, as a control record says it."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def encode_marker(
+    marker: EndMarker, *, timestamp_ms: int, producer_id: int, producer_epoch: int, leader_epoch: int = -1
+) -> bytearray:
+    """A control batch that ends the producer's transaction."""
+    key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
+    value = _VALUE.pack(0, marker.coordinator_epoch)
+    return encode_batch(
+        [(timestamp_ms, key, value, ())],
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def decode_marker(buffer: Buffer, header: BatchHeader) -> EndMarker | None:
+    """What a control batch says; None if compaction emptied it or it is of a kind that does not end a transaction."""
+    records = records_of(buffer, header, limit=header.size + 4096)
+    if not records:
+        return None
+    key, value = records[0].key, records[0].value
+    if key is None or len(key) < _KEY.size:
+        raise CorruptBatch("a control record without a type", header.position)
+    kind = _KEY.unpack_from(key)[1]
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    if value is None or len(value) < _VALUE.size:
+        raise CorruptBatch("an end marker without a coordinator epoch", header.position)
+    return EndMarker(kind == _COMMIT, _VALUE.unpack_from(value)[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from penstock.records.twin_consuming import ConsumerRecord
+    from penstock.records.python_kernel_client import ConsumerRecord
 
 
 class RecordError(Exception):

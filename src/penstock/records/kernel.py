@@ -1,6 +1,6 @@
-"""Which kernel does the loops over records: the compiled one, or its plain-Python twin where it was not built.
+"""Chooses the kernel: the compiled one, or the pure-Python one where it was not built.
 
-Rule: the rest of the project imports these names from here and cannot tell the two apart but by speed.
+Import these names from here. The two kernels differ only in speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 KERNEL: Literal["compiled", "python"]
 
 if TYPE_CHECKING:
-    from penstock.records import twin as _chosen
+    from penstock.records import python_kernel as _chosen
 
     KERNEL = "python"
 else:
@@ -19,7 +19,7 @@ else:
 
         KERNEL = "compiled"
     except ImportError:
-        from penstock.records import twin as _chosen
+        from penstock.records import python_kernel as _chosen
 
         KERNEL = "python"
 

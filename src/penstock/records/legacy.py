@@ -1,29 +1,36 @@
-"""Message sets: the record formats before batches, magic 0 and 1, which clients older than 0.11 still speak.
+"""Message sets (magic 0 and 1), which clients older than 0.11 use, and conversion between them and batches.
 
     message: offset i64, size i32 (of what follows), crc32 u32 (of what follows), magic i8, attributes i8,
-             [timestamp i64: magic 1], key (i32 length or -1 for null, bytes), value (likewise)
+             [timestamp i64: magic 1], key (i32 length or -1 for null, bytes), value (same)
 
-Attributes: bits 0-2 the codec, bit 3 (magic 1) set if the broker stamped the time. A message with a codec is
-a wrapper: its value is a message set, compressed. Rules that are easy to miss:
+Attributes: bits 0-2 the codec, bit 3 (magic 1) set if the broker set the timestamp. A message with a codec is a wrapper
+whose value is a compressed message set.
 
-- Inside a wrapper of magic 0 offsets are absolute. Inside one of magic 1 they are relative, and the wrapper
-  has the absolute offset of its last message: a wrapper at 12 around 0, 1, 4 holds 8, 9, 12.
-- A wrapper of magic 1 at offset 0 comes from a producer that left it there; its inner offsets stand.
-- A wrapper's timestamp type is that of all its messages; if the broker stamped it, so is its timestamp.
+- In a wrapper of magic 0 offsets are absolute. In magic 1 they are relative, and the wrapper has the absolute offset of
+  its last message: a wrapper at 12 around 0, 1, 4 holds 8, 9, 12. A magic 1 wrapper at offset 0 comes from a producer
+  that did not set it; its inner offsets stand.
+- A wrapper's timestamp type applies to its messages; if the broker set it, so does its timestamp.
+
+The log holds magic 2 only; conversion happens at the edge, for each old client. What the older format cannot express is
+dropped: headers, leader epoch, producer id, control batches, and in magic 0 the timestamp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from penstock.records.batch import append_time_of, encode_batch, payload_of
 from penstock.records.compression import Codec, compress, decompress
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec, UnsupportedMagic
+from penstock.records.kernel import BatchHeader, decode_records, scan
 
 if TYPE_CHECKING:
-    from penstock.records.twin import Buffer
+    from penstock.records.python_kernel import Buffer
+
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
@@ -70,7 +77,7 @@ class _Entry(NamedTuple):
     message: LegacyMessage
 
 
-class Allowance:
+class DecompressionBudget:
     """How many bytes a whole operation may decompress, however many wrappers share in it."""
 
     __slots__ = ("limit", "room")
@@ -98,12 +105,12 @@ def decode_message_set(
 
     With `allow_partial` a message cut off by the end of the buffer is left out, as fetch responses cut them.
     """
-    groups = decode_groups(buffer, Allowance(limit), max_depth=max_depth, allow_partial=allow_partial)
+    groups = decode_groups(buffer, DecompressionBudget(limit), max_depth=max_depth, allow_partial=allow_partial)
     return [message for group in groups for message in group.messages]
 
 
 def decode_groups(
-    buffer: Buffer, allowance: Allowance, *, max_depth: int = MAX_DEPTH, allow_partial: bool = False
+    buffer: Buffer, allowance: DecompressionBudget, *, max_depth: int = MAX_DEPTH, allow_partial: bool = False
 ) -> Iterator[MessageGroup]:
     """The set's messages as the batches they would be: see `MessageGroup`."""
     plain: MessageGroup | None = None
@@ -186,7 +193,7 @@ def _sized(data: bytes, start: int, stop: int, position: int) -> tuple[bytes | N
     return data[start : start + size], start + size
 
 
-def _unwrap(wrapper: _Entry, allowance: Allowance, depth: int) -> list[LegacyMessage]:
+def _unwrap(wrapper: _Entry, allowance: DecompressionBudget, depth: int) -> list[LegacyMessage]:
     """The messages inside a wrapper, with the offsets, times and time type that they have outside of it."""
     if depth <= 0:
         raise CorruptBatch("wrappers are nested too deeply", wrapper.position)
@@ -275,3 +282,207 @@ def _message(message: LegacyMessage, magic: int, base_offset: int = 0, codec: in
     value_size = _I32.pack(-1 if value is None else len(value))
     body = b"".join((head, key_size, key or b"", value_size, value or b""))
     return _HEADER.pack(offset - base_offset, size, crc32(body)) + body
+
+
+_MAGIC_AT = 16
+_LARGEST_OFFSET = 2**63 - 2  # the offset after it must be an i64 too
+_LARGEST_DELTA = 2**31 - 1
+_LATEST_MS = 2**62  # differences of two such times fit an i64
+
+
+def upconvert(
+    buffer: Buffer,
+    *,
+    limit: int,
+    append_time_ms: int | None = None,
+    keep_offsets: bool = False,
+    allow_partial: bool = False,
+) -> bytes:
+    """A message set of magic 0 or 1 as batches: one for each wrapper, one for each run of messages without.
+
+    Offsets count up from 0, since a log assigns its own, or are kept. `append_time_ms` stamps all records.
+    Example: two messages and a gzip wrapper of three become a batch of 0, 1 and a gzip batch of 2, 3, 4.
+    """
+    return _up(buffer, DecompressionBudget(limit), append_time_ms, keep_offsets, allow_partial)
+
+
+def downconvert(buffer: Buffer, magic: int, *, limit: int, from_offset: int = 0) -> bytes:
+    """The whole batches at the start of `buffer` as a message set of magic 0 or 1, from `from_offset` on.
+
+    A batch cut off by the end of the buffer is left out. Conversion stops before a batch that would grow past
+    `limit` in all, or that no old client can read (zstd): the client fetches on from there. If nothing was
+    converted before that batch, `TooLarge` or `UnsupportedCodec` is raised.
+    The result may be empty though batches were there: control ones, or emptied by compaction.
+    """
+    _require_magic(magic, (0, 1))
+    out: list[bytes] = []
+    try:
+        for message_set in _down(buffer, magic, DecompressionBudget(limit), from_offset):
+            out.append(message_set)  # noqa: PERF402 - what came before an error must be kept
+    except (TooLarge, UnsupportedCodec):
+        if not out:
+            raise
+    return b"".join(out)
+
+
+def convert(buffer: Buffer, magic: int, *, limit: int) -> bytes:
+    """Entries of any magic, even mixed, as entries of `magic`; those that have it already stay as they are.
+
+    Offsets are kept. All or nothing: what cannot be converted raises.
+    """
+    _require_magic(magic, (0, 1, 2))
+    allowance = DecompressionBudget(limit)
+    view = memoryview(buffer)
+    out: list[Buffer] = []
+    for run in _runs(view):
+        entries = view[run.start : run.end]
+        if run.magic == magic:
+            out.append(entries)
+        elif magic == 2:
+            out.append(_up(entries, allowance, None, keep_offsets=True))
+        elif run.magic == 2:
+            out.extend(_down(entries, magic, allowance))
+        else:
+            out.extend(_across(group, magic) for group in decode_groups(entries, allowance))
+    return b"".join(out)
+
+
+def _require_magic(magic: int, known: tuple[int, ...]) -> None:
+    if magic not in known:
+        raise UnsupportedMagic(magic)
+
+
+# --- up -----------------------------------------------------------------------------------------------------
+
+
+def _up(
+    buffer: Buffer,
+    allowance: DecompressionBudget,
+    append_time_ms: int | None,
+    keep_offsets: bool,
+    allow_partial: bool = False,
+) -> bytes:
+    out: list[bytearray] = []
+    next_offset = 0
+    for group in decode_groups(buffer, allowance, allow_partial=allow_partial):
+        messages, timestamp_type = group.messages, group.timestamp_type
+        if append_time_ms is not None:
+            timestamp_type = LOG_APPEND_TIME
+            records = [(append_time_ms, m.key, m.value, ()) for m in messages]
+        else:
+            _check_times(messages)
+            records = [(m.timestamp, m.key, m.value, ()) for m in messages]
+        offsets = _ascending(messages) if keep_offsets else None
+        out.append(
+            encode_batch(
+                records,
+                codec=group.codec,
+                base_offset=next_offset,
+                offsets=offsets,
+                timestamp_type=timestamp_type,
+            )
+        )
+        next_offset += len(messages)
+    return b"".join(out)
+
+
+def _check_times(messages: Sequence[LegacyMessage]) -> None:
+    for message in messages:
+        if not NO_TIMESTAMP <= message.timestamp <= _LATEST_MS:
+            raise CorruptBatch(f"timestamp {message.timestamp} of the message at offset {message.offset}")
+
+
+def _ascending(messages: Sequence[LegacyMessage]) -> list[int]:
+    """The messages' offsets, if they are such as one batch can hold."""
+    offsets = [message.offset for message in messages]
+    if any(later <= earlier for earlier, later in pairwise(offsets)):
+        raise CorruptBatch(f"offsets from {offsets[0]} to {offsets[-1]} do not ascend")
+    if offsets[0] < 0 or offsets[-1] > _LARGEST_OFFSET or offsets[-1] - offsets[0] > _LARGEST_DELTA:
+        raise CorruptBatch(f"offsets from {offsets[0]} to {offsets[-1]} do not fit one batch")
+    return offsets
+
+
+# --- down ---------------------------------------------------------------------------------------------------
+
+
+def _down(buffer: Buffer, magic: int, allowance: DecompressionBudget, from_offset: int = 0) -> Iterator[bytes]:
+    """A message set for each batch that has records from `from_offset` on and is not control."""
+    found = scan(buffer)
+    for header in found.headers:
+        if header.is_control or header.record_count == 0 or header.last_offset < from_offset:
+            continue
+        if header.codec == Codec.ZSTD:
+            raise UnsupportedCodec(f"magic {magic} cannot carry zstd, which the records ask for")
+        messages = _messages(buffer, header, allowance, from_offset)
+        if messages:
+            _ascending(messages)
+            yield encode_message_set(messages, magic, codec=header.codec)
+    if found.problem not in (None, "incomplete"):
+        raise CorruptBatch(str(found.problem), found.end)
+
+
+def _messages(
+    buffer: Buffer, header: BatchHeader, allowance: DecompressionBudget, from_offset: int
+) -> list[LegacyMessage]:
+    try:
+        plain, start, end = payload_of(buffer, header, allowance.room)
+    except TooLarge:
+        raise TooLarge("what the batches decompress to", allowance.limit) from None
+    if header.codec != Codec.NONE:
+        allowance.room -= end - start
+    records = decode_records(
+        plain,
+        start,
+        end,
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        append_time_of(header),
+    )
+    kind = header.timestamp_type
+    return [
+        LegacyMessage(record.offset, record.timestamp, kind, record.key, record.value)
+        for record in records
+        if record.offset >= from_offset
+    ]
+
+
+# --- across -------------------------------------------------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    magic: int
+    start: int
+    end: int
+
+
+def _runs(view: memoryview) -> Iterator[_Run]:
+    """Neighbouring entries of one magic. Batches and messages both begin with offset and size, and have their
+    magic at the same byte."""
+    position, end = 0, len(view)
+    run: _Run | None = None
+    while position < end:
+        if position + _MAGIC_AT >= end:
+            raise CorruptBatch("the records end within a header", position)
+        _, size = _OFFSET_AND_SIZE.unpack_from(view, position)
+        magic = int.from_bytes(view[position + _MAGIC_AT : position + _MAGIC_AT + 1], "big", signed=True)
+        _require_magic(magic, (0, 1, 2))
+        stop = position + _OFFSET_AND_SIZE.size + size
+        if stop <= position + _MAGIC_AT or stop > end:
+            raise CorruptBatch(f"an entry of {size} bytes where {end - position} are left", position)
+        if run is None or run.magic != magic:
+            if run is not None:
+                yield run
+            run = _Run(magic, position, stop)
+        else:
+            run = run._replace(end=stop)
+        position = stop
+    if run is not None:
+        yield run
+
+
+def _across(group: MessageGroup, magic: int) -> bytes:
+    """A group of magic 0 in magic 1, or the other way round."""
+    if group.codec is not Codec.NONE:
+        _ascending(group.messages)
+    return encode_message_set(group.messages, magic, codec=group.codec)

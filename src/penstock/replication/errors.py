@@ -1,4 +1,4 @@
-"""What replication refuses. The broker's edge turns these into protocol errors."""
+"""Errors of replication. The broker turns them into protocol error codes."""
 
 from __future__ import annotations
 

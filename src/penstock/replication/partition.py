@@ -1,44 +1,239 @@
-"""A partition on this broker: a log, and the role that the cluster gives it.
+"""A partition on this broker: a log and its role, leader or follower.
 
-Noun: `Partition`, which leads (it has a `Leadership`), follows (`leader` tells whom), or waits for a leader.
+The high watermark is the smallest log end among the in-sync replicas, and a log ends where it is as durable as the
+topic demands: where acknowledgements wait for a sync, nothing is visible that a power loss could take, unless its
+producer did not wait and there is no other replica. A role is known by leader epoch and state version; anything older
+is ignored. Consumers are woken when the high watermark moves, followers as soon as there is something to copy.
 
-Rule: the high watermark is the smallest log end among the replicas in sync, and a log ends, for that, where it is as
-durable as the topic demands: where acknowledgements wait for a sync, nothing is shown that a power loss could take,
-unless its producer did not want to wait and there is no other replica: then it is shown at once, as it was answered. A
-role is known by leader epoch and state version; what is older than the role at hand changes nothing. Consumers are told
-of growth when the watermark has moved, followers as soon as there is something to copy.
+    append 10..12            followers are woken          a sync is requested
+    synced                   the leader's end is 13       the others are at 10: the high watermark stays
+    all fetch from 13        the high watermark is 13     consumers are woken, producers answered
 
-    append 10..12     followers are told          a sync is asked for
-    synced            the leader's end is 13      the others are at 10: the watermark stays
-    all ask from 13   the watermark is 13         consumers are told, producers answered
+`CommitWaiters` answers each waiting producer exactly once: when the high watermark is there, when its time is over, or
+when this leader can no longer know.
+
+`RejectedSequences` keeps a retry from being stored twice. A log accepts any first sequence of a producer it does not
+know. If a first batch is rejected for too few in-sync replicas and the second, already sent, is accepted, the first
+would be out of order for good, both would be sent again under new numbers, and one would be stored twice. So rejected
+sequences are remembered for 60 s: what follows them is out of order until they come again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Final, NamedTuple, Protocol
 
 from penstock.cluster.image import NO_ID, NO_STATE, PartitionImage
-from penstock.cluster.layout import NO_LEADER
-from penstock.log.errors import LogError, RecordsTruncated
-from penstock.log.flush import GroupCommit
+from penstock.cluster.tree.layout import NO_LEADER
+from penstock.log.errors import LogError, OutOfOrderSequence, RecordsTruncated
+from penstock.log.group_commit import GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
+from penstock.log.producer_state import ProducerStates
 from penstock.log.validation import Validated
-from penstock.records import Buffer
-from penstock.replication.commit_waiters import NEVER_MS, CommitWaiters, Done
-from penstock.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
-from penstock.replication.following import NO_EPOCH, EpochEnd, Position, divergence
-from penstock.replication.leadership import UNKNOWN_START, Leadership
-from penstock.replication.refusals import Refusals
-from penstock.replication.watchers import EndWatcher, Watcher, Watchers
+from penstock.records import Buffer, scan
+from penstock.replication.errors import CommitTimedOut, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
+from penstock.replication.fetch_state import NO_EPOCH, EpochEnd, Position, divergence
+from penstock.replication.isr import UNKNOWN_START, Leadership
 from penstock.runtime.clock import Clock
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
+
+Done = Callable[[LogError | None], None]
+
+NEVER_MS: Final = inf
+
+
+class Waiter(NamedTuple):
+    end_offset: int
+    deadline_ms: float
+    done: Done
+
+
+class CommitWaiters:
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, end_offset: int, deadline_ms: float, done: Done) -> None:
+        waiting = self._waiting
+        waiting.append(Waiter(end_offset, deadline_ms, done))
+        if len(waiting) > 1 and waiting[-2].end_offset > end_offset:
+            # A retry of what was appended before others: rare.
+            self._waiting = deque(sorted(waiting, key=lambda waiter: waiter.end_offset))
+
+    def release(self, high_watermark: int) -> None:
+        """Answer whose records are below."""
+        # Whoever is answered may come back with more at once, so the row is looked up anew each time.
+        while self._waiting and self._waiting[0].end_offset <= high_watermark:
+            self._waiting.popleft().done(None)
+
+    def refuse(self, error: LogError) -> None:
+        """Answer all that wait now."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            waiter.done(error)
+
+    def expire(self, now_ms: float) -> None:
+        """Answer whose time is over."""
+        if all(waiter.deadline_ms > now_ms for waiter in self._waiting):
+            return
+        late = [waiter for waiter in self._waiting if waiter.deadline_ms <= now_ms]
+        self._waiting = deque(waiter for waiter in self._waiting if waiter.deadline_ms > now_ms)
+        for waiter in late:
+            waiter.done(CommitTimedOut(waiter.end_offset))
+
+
+_MOST_SIZES: Final = 1024
+
+
+class Watcher(Protocol):
+    """Somebody who waits for records that may be read."""
+
+    def grown(self, partition: Partition, size: int) -> None:
+        """`size` more bytes may be read from `partition`."""
+
+    def gone(self, partition: Partition) -> None:
+        """The partition is no longer here, or no longer what it was."""
+
+
+class EndWatcher(Watcher, Protocol):
+    """Somebody who waits for records to copy: for a follower `grown` tells of the log's end."""
+
+    def moved(self, partition: Partition) -> None:
+        """The high watermark has moved, or the log's start."""
+
+
+class Watchers:
+    """Of one partition."""
+
+    __slots__ = ("_at_end", "_at_watermark", "_sizes")
+
+    def __init__(self) -> None:
+        self._at_watermark: dict[Watcher, None] = {}
+        self._at_end: dict[EndWatcher, None] = {}
+        # End offset and bytes of appends above the watermark; of very many, the last are taken together.
+        self._sizes: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._at_watermark) + len(self._at_end)
+
+    def add(self, watcher: Watcher) -> None:
+        self._at_watermark[watcher] = None
+
+    def add_at_end(self, watcher: EndWatcher) -> None:
+        self._at_end[watcher] = None
+
+    def remove(self, watcher: Watcher) -> None:
+        """Of whichever kind it is."""
+        self._at_watermark.pop(watcher, None)
+        self._at_end.pop(watcher, None)  # type: ignore[call-overload]
+
+    def appended(self, end_offset: int, size: int) -> None:
+        """Note bytes that become readable when the watermark is at their end."""
+        sizes = self._sizes
+        if len(sizes) >= _MOST_SIZES:
+            size += sizes.pop()[1]
+        sizes.append((end_offset, size))
+
+    def forget_sizes(self) -> None:
+        """What was noted is not in the log any more, or nobody knows."""
+        self._sizes.clear()
+
+    def tell_end(self, partition: Partition, size: int) -> None:
+        """There is more to copy."""
+        for watcher in tuple(self._at_end):
+            watcher.grown(partition, size)
+
+    def tell_watermark(self, partition: Partition, high_watermark: int) -> None:
+        """There is more to read."""
+        sizes, size = self._sizes, 0
+        while sizes and sizes[0][0] <= high_watermark:
+            size += sizes.popleft()[1]
+        for watcher in tuple(self._at_watermark):
+            watcher.grown(partition, size)
+        self.tell_moved(partition)
+
+    def tell_moved(self, partition: Partition) -> None:
+        """There is an offset to tell followers, if nothing else."""
+        for follower in tuple(self._at_end):
+            follower.moved(partition)
+
+    def tell_gone(self, partition: Partition) -> None:
+        watchers, self._at_watermark = self._at_watermark, {}
+        for watcher in watchers:
+            watcher.gone(partition)
+        self.tell_followers_gone(partition)
+
+    def tell_followers_gone(self, partition: Partition) -> None:
+        watchers, self._at_end = self._at_end, {}
+        for watcher in watchers:
+            watcher.gone(partition)
+
+
+_REMEMBERED_MS: Final = 60_000
+_MAX_PRODUCERS: Final = 1_000
+
+
+class _RejectedSequence(NamedTuple):
+    epoch: int
+    sequence: int
+    until_ms: int
+
+
+class RejectedSequences:
+    def __init__(self) -> None:
+        self._first: dict[int, _RejectedSequence] = {}
+        self._until_ms = 0  # then all is forgotten
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def add(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
+        """These records were refused, for a reason that may pass."""
+        for header in scan(records).headers[:1]:
+            producer, known = header.producer_id, self._first.get(header.producer_id)
+            if producer < 0 or header.base_sequence < 0 or producers.get(producer) is not None:
+                continue
+            if known is not None and known.epoch == header.producer_epoch and known.sequence <= header.base_sequence:
+                continue
+            self._make_room(now_ms)
+            self._until_ms = now_ms + _REMEMBERED_MS
+            self._first[producer] = _RejectedSequence(header.producer_epoch, header.base_sequence, self._until_ms)
+
+    def check(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
+        """OutOfOrderSequence for what follows something that was refused. What is not, and is stored, is forgotten."""
+        if now_ms >= self._until_ms:
+            self._first.clear()  # nobody looks any more, until something else is refused
+            return
+        for header in scan(records).headers[:1]:
+            refused = self._first.get(header.producer_id)
+            if refused is None:
+                return
+            is_over = now_ms >= refused.until_ms or producers.get(header.producer_id) is not None
+            if not is_over and header.producer_epoch == refused.epoch and header.base_sequence > refused.sequence:
+                raise OutOfOrderSequence(
+                    header.producer_id, header.producer_epoch, header.base_sequence, refused.sequence
+                )
+            del self._first[header.producer_id]
+
+    def _make_room(self, now_ms: int) -> None:
+        if len(self._first) < _MAX_PRODUCERS:
+            return
+        self._first = {producer: one for producer, one in self._first.items() if now_ms < one.until_ms}
+        while len(self._first) >= _MAX_PRODUCERS:
+            del self._first[next(iter(self._first))]
+
 
 logger = logging.getLogger(__name__)
 
 
-class Trimming(Protocol):
+class LogTruncation(Protocol):
     """What cuts logs, so that no checkpoint claims more than is left; a LogManager."""
 
     def advance_start(self, topic: str, partition: int, offset: int) -> bool: ...
@@ -63,7 +258,7 @@ class Partition:
         index: int,
         log: PartitionLog,
         commits: GroupCommit,
-        trimming: Trimming,
+        trimming: LogTruncation,
         clock: Clock,
         *,
         topic_id: bytes = NO_ID,
@@ -83,7 +278,7 @@ class Partition:
         self._clock = clock
         self.is_alone = False  # it leads, and has no other replica: the watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
-        self._refusals: Refusals | None = None  # there are seldom any
+        self._refusals: RejectedSequences | None = None  # there are seldom any
         self._waiters = CommitWaiters()
         self._start_waiters: CommitWaiters | None = None  # there is seldom anybody
         self._watchers = Watchers()
@@ -146,7 +341,7 @@ class Partition:
         self._replicas_known(self.leadership)
         self._watchers.tell_gone(self)
         self.catch_up()
-        self._refuse_if_too_few(self.leadership)
+        self._fail_if_too_few_in_sync(self.leadership)
         return True
 
     def _settle(self, leadership: Leadership, image: PartitionImage, brokers: Mapping[int, int], now_ms: float) -> None:
@@ -156,7 +351,7 @@ class Partition:
         self.state_version = image.state_version
         self._replicas_known(leadership)
         self._advance()
-        self._refuse_if_too_few(leadership)
+        self._fail_if_too_few_in_sync(leadership)
 
     def _replicas_known(self, leadership: Leadership) -> None:
         self.is_alone = leadership.is_alone
@@ -209,7 +404,7 @@ class Partition:
         if self.leadership is not None:
             self.leadership.min_insync_replicas = min_insync_replicas
             self.catch_up()
-            self._refuse_if_too_few(self.leadership)
+            self._fail_if_too_few_in_sync(self.leadership)
 
     def reconsider(self) -> None:
         """Let the watermark go where it may by now; for a leader of whose ISR something was decided."""
@@ -241,7 +436,7 @@ class Partition:
         data = records.batches if isinstance(records, Validated) else records
         if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
             if from_client:
-                self._refusals = self._refusals or Refusals()
+                self._refusals = self._refusals or RejectedSequences()
                 self._refusals.add(data, log.producers, now_ms)
             raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
         if self._refusals:
@@ -387,7 +582,7 @@ class Partition:
         if self.log.advance_high_watermark(end):
             self._watchers.tell_watermark(self, end)
 
-    def _refuse_if_too_few(self, leadership: Leadership) -> None:
+    def _fail_if_too_few_in_sync(self, leadership: Leadership) -> None:
         if len(self._waiters) and not leadership.is_enough:
             self._waiters.refuse(NotEnoughReplicasAfterAppend(self.min_insync_replicas, len(leadership.isr)))
 
@@ -422,7 +617,7 @@ class Partition:
         log.epochs.truncate_from_end(min(offset, log.log_end_offset))
         self._was_cut()
 
-    def start_over(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """Nothing of the log is of use: empty it, and let it begin at `offset`."""
         self._trimming.truncate_fully(self.topic, self.index, offset, self._clock.now_ms())
         self._was_cut()

@@ -1,5 +1,5 @@
-"""The only way to the outside: files, sockets, clock, randomness, work in the background.
+"""The only access to the outside: files, sockets, clock, randomness, threads.
 
-Rule: everything above takes these as arguments, so that the same code runs on a real machine, in a unit test
-with a clock that stands still, and in the simulator on a disk that loses power.
+Code above takes these as arguments, so it also runs in unit tests with a manual clock and in the simulator on a disk
+that loses power.
 """

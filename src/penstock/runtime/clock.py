@@ -1,7 +1,6 @@
-"""Time as an argument.
+"""Time as an argument. The wall clock stamps records and ages segments; the monotonic clock measures durations.
 
-Rule: the wall clock stamps records and ages segments; the monotonic clock measures waiting. Nothing else in
-the project asks the operating system what time it is.
+Nothing else in the project asks the operating system for the time.
 """
 
 from __future__ import annotations

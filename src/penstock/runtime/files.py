@@ -1,16 +1,30 @@
-"""What the log needs of a file system, and nothing more.
+"""Files: the protocol that the log needs of a file system, POSIX files, and the bound on open files.
 
-Noun: a file that is read and written at positions, in folders that are listed, renamed and synced.
+Written bytes are durable only after `File.sync`; a created, renamed or removed name only after `Files.sync_folder`.
+Errors are the operating system's: ENOSPC for a full disk, EINVAL for a negative position or length, EBADF for a closed
+file. An append is one system call; `PosixFile` only completes short reads and writes and adds the path to errors.
 
-Rule: what was written is durable only after `File.sync` (its bytes and size) and, for a name that was made,
-renamed or removed, after `Files.sync_folder` of its folder. Errors are the `OSError`s of the operating
-system, so that a full disk is `errno.ENOSPC` on a real machine and in the simulator alike; a negative
-position or length is `EINVAL`, a closed file `EBADF`. Paths are strings, joined by "/".
+A broker may have more partitions than it may open files. An object that keeps a file open registers as its owner in
+`OPEN_FILES`, which allows half of the process's limit. Beyond it, the owner that opened its file longest ago drops it,
+skipping once owners that have grown or are unsynced: Linux reports a failed write-back only to those who had the file
+open. A region being sent or a running sync keeps the file until it is done.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import stat
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
 
 # A memoryview is one of bytes: `len` of it is what is written.
 Buffer = bytes | bytearray | memoryview
@@ -112,3 +126,360 @@ class Files(Protocol):
         BlockingIOError at once if another holder has it, in this process or another; its text names the
         holder.
         """
+
+
+_FILE_MODE = 0o644
+_TRUSTED_READ_BYTES = 64 * 1024
+_PID_DIGITS_MAX = 20
+
+_pread = os.pread
+_pwrite = os.pwrite
+
+if sys.platform == "darwin":
+
+    def _sync_data(descriptor: int) -> None:
+        # There fsync stops at the drive's own cache, which a power loss empties.
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+    _sync_names = _sync_data
+else:
+    _sync_data = os.fdatasync
+    _sync_names = os.fsync
+
+relief: Callable[[], None] | None = None
+"""Called when the process may open no more files, to have some closed; then it is tried once more."""
+
+# Taken only around the start and the end of a sync and by close: one for all files is enough.
+_sync_guard = threading.Lock()
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, _FILE_MODE)
+    except OSError as error:
+        if relief is None or error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        relief()
+        return os.open(path, flags, _FILE_MODE)
+
+
+class PosixFile:
+    """An open descriptor.
+
+    `sync` may run in another thread while this one goes on reading, writing, and even closes the file: the
+    descriptor is then released when the last sync returns, lest its number be reused by another file in
+    between.
+    """
+
+    __slots__ = ("__weakref__", "_closing", "_descriptor", "_path", "_syncs_running")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._syncs_running = 0
+        self._closing = -1
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def closed(self) -> bool:
+        return self._descriptor < 0
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def read_at(self, position: int, length: int) -> bytes:
+        try:
+            if length > _TRUSTED_READ_BYTES:
+                # pread takes the memory first; a length from a damaged header must not decide how much.
+                length = max(0, min(length, os.fstat(self._descriptor).st_size - position))
+            data = _pread(self._descriptor, length, position)
+            if len(data) == length or not data:
+                return data
+            return self._read_rest(position, length, data)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def _read_rest(self, position: int, length: int, first: bytes) -> bytes:
+        parts = [first]
+        count = len(first)
+        while count < length:
+            part = _pread(self._descriptor, length - count, position + count)
+            if not part:
+                break
+            parts.append(part)
+            count += len(part)
+        return b"".join(parts)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        try:
+            written = _pwrite(self._descriptor, data, position)
+            if written != len(data):
+                self._write_rest(position, memoryview(data).cast("B"), written)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def _write_rest(self, position: int, data: memoryview, written: int) -> None:
+        while written < len(data):
+            count = _pwrite(self._descriptor, data[written:], position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "the file takes no more bytes and says no error")
+            written += count
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            error.filename = self._path
+            raise
+
+    def sync(self) -> None:
+        with _sync_guard:
+            descriptor = self.fileno()
+            self._syncs_running += 1
+        try:
+            _sync_data(descriptor)
+        except OSError as error:
+            error.filename = self._path
+            raise
+        finally:
+            with _sync_guard:
+                self._syncs_running -= 1
+                closing = -1 if self._syncs_running else self._closing
+                if closing >= 0:
+                    self._closing = -1
+            if closing >= 0:
+                os.close(closing)
+
+    def fileno(self) -> int:
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        return self._descriptor
+
+    def close(self) -> None:
+        with _sync_guard:
+            descriptor, self._descriptor = self._descriptor, -1
+            if self._syncs_running and descriptor >= 0:
+                self._closing = descriptor
+                return
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # No guard: whoever syncs holds the object, and a collector may call this with the guard taken.
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with suppress(OSError):
+                _close(descriptor)
+
+    def __repr__(self) -> str:
+        return f"<PosixFile {self._path!r}{' closed' if self.closed else ''}>"
+
+
+class PosixLock:
+    """A flock. It is not released when the object is forgotten, only by `release` or with the process."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            # The file stays: removing it would let two holders lock two files of one name.
+            os.ftruncate(descriptor, 0)
+            # A forked child shares the descriptor: closing ours alone would leave the lock with the child.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+
+class PosixFiles:
+    """The machine's file system."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> PosixFile:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        file = PosixFile(path, _open(path, flags))
+        if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list_folder(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _sync_names(descriptor)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
+
+    def size_of(self, path: str) -> int:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return status.st_size
+
+    def modified_ns(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns
+
+    def space(self, path: str) -> Space:
+        status = os.statvfs(path)
+        return Space(total=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
+
+    def lock(self, path: str) -> PosixLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise BlockingIOError(errno.EWOULDBLOCK, f"locked by {holder}", path) from None
+        except OSError as error:
+            os.close(descriptor)
+            error.filename = path
+            raise
+        # The number only serves the error above; a full disk must not keep a broker from starting and
+        # freeing it.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        return PosixLock(path, descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Who wrote its number into a lock file; between taking a lock and writing it, nobody did."""
+    text = os.pread(descriptor, _PID_DIGITS_MAX, 0).strip()
+    if not text.isdigit():
+        return "another process"
+    pid = int(text)
+    return f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
+
+
+_LEAST: Final = 16
+_MOST: Final = 1_000_000
+_PASSED_OVER_MAX: Final = 64
+
+
+class FileOwner(Protocol):
+    """Who keeps a file open."""
+
+    def let_go(self) -> None:
+        """Drop the file, without closing it for others; called on any thread."""
+
+    @property
+    def growth(self) -> int:
+        """A number that changes while the file is in use."""
+
+    @property
+    def is_unsynced(self) -> bool: ...
+
+
+class OpenFiles:
+    """The owners of open files, in the order in which they opened them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._given = most
+        self._most = 0
+        self._owners: OrderedDict[int, tuple[weakref.ref[FileOwner], int]] = OrderedDict()
+        self._guard = threading.Lock()
+        self.measure()
+
+    def measure(self) -> None:
+        """Take the bound from what the process may open now."""
+        if self._given is not None:
+            self._most = self._given
+            return
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = _MOST if soft == resource.RLIM_INFINITY else max(_LEAST, min(soft // 2, _MOST))
+
+    @property
+    def most(self) -> int:
+        return self._most
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def open(self, owner: FileOwner, files: Files, path: str, *, create: bool = False) -> File:
+        """Open a file that `owner` keeps."""
+        file = files.open(path, create=create)
+        if isinstance(file, PosixFile):  # others have no descriptors
+            if len(self._owners) >= self._most:
+                self._let_go(len(self._owners) - self._most + 1)
+            with self._guard:  # last: it must not be its own turn before it has the file
+                self._owners[id(owner)] = weakref.ref(owner), owner.growth
+        return file
+
+    def relieve(self) -> None:
+        """Have a quarter of the owners let go: somebody needs descriptors, for files or connections."""
+        self._let_go(len(self._owners) // 4 + 1)
+
+    def forget(self, owner: FileOwner) -> None:
+        """The owner has let go of its file by itself."""
+        with self._guard:
+            self._owners.pop(id(owner), None)
+
+    def _let_go(self, count: int) -> None:
+        with self._guard:
+            for _ in range(count):
+                owner = self._next()
+                if owner is not None:
+                    owner.let_go()
+
+    def _next(self) -> FileOwner | None:
+        """The owner whose turn it is, taken out; None if there is nobody any more."""
+        passed_over = 0
+        while self._owners:
+            key, (reference, growth) = self._owners.popitem(last=False)
+            owner = reference()
+            if owner is None:
+                return None
+            is_busy = owner.growth != growth or owner.is_unsynced
+            if not is_busy or passed_over >= min(_PASSED_OVER_MAX, len(self._owners)):
+                return owner
+            passed_over += 1
+            self._owners[key] = reference, owner.growth
+        return None
+
+
+OPEN_FILES: Final = OpenFiles()
+"""Those of this process."""
+relief = OPEN_FILES.relieve

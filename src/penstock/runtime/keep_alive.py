@@ -1,10 +1,8 @@
-"""Noticing that the other side of a quiet connection is gone.
+"""TCP keep-alive: detects that the peer of a quiet connection is gone.
 
-Noun: a probe, by which the kernel asks a peer that has been silent whether it is still there.
-
-Rule: a machine that loses power says no goodbye, and who waits for its answer sends nothing that could go unanswered. A
-member of a group may wait so for minutes, as long as the slowest of the others may take. Probes end that after
-`IDLE_S + PROBES * INTERVAL_S` = 30 s; a peer that is merely slow is not disturbed, for its kernel answers them.
+A machine that loses power sends nothing, and a client that only waits sends nothing that could fail; a group member may
+wait for minutes. Probes end the connection after `IDLE_S + PROBES * INTERVAL_S` = 30 s. A slow peer is not disturbed:
+its kernel answers.
 """
 
 from __future__ import annotations

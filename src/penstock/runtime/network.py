@@ -1,15 +1,18 @@
-"""What a server needs of a network: connections that bring frames and take answers.
+"""What a server needs from a network: connections that deliver frames (i32 length, bytes) and take replies.
 
-Noun: a connection, a stream of frames (four bytes of length, then as many bytes), each answered in its turn.
+The handler reserves one `Reply` per frame. Replies may complete in any order and leave in the order of reservation. All
+calls are on the event loop's thread. Completing a reply on a closed connection is harmless; `Handler.closed` reports
+it.
 
-Rule: for each frame the handler reserves one `Reply`. Replies are completed in any order, at once or later, and leave
-in the order in which they were reserved. Everything happens on the event loop's thread. A connection that closes
-takes its answers with it: completing a reply then is harmless, and whoever wants to know is told by `Handler.closed`.
+`PortReservation` binds a port without listening: its number is known, nobody else gets it, and clients that connect are
+refused at once instead of waiting. It is released right before the address is listened on.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -21,7 +24,7 @@ from penstock.runtime.files import Buffer, File
 UNLIMITED: Final = 2**31 - 1
 UNBOUNDED: Final = 2**63 - 1
 SYSTEM_DEFAULT: Final = -1
-_COMPLAINT_MS: Final = 1000
+_LOG_INTERVAL_MS: Final = 1000
 
 
 class NetworkError(Exception):
@@ -181,7 +184,7 @@ class Counters:
     bytes_out: int = 0
 
 
-class Complaints:
+class RateLimitedLogger:
     """Log lines that peers can provoke: at most one a second of each kind, with the number of those left out."""
 
     def __init__(self, clock: Clock, logger: logging.Logger) -> None:
@@ -195,7 +198,55 @@ class Complaints:
         if now_ms < self._next_ms.get(kind, now_ms):
             self._left_out[kind] += 1
             return
-        self._next_ms[kind] = now_ms + _COMPLAINT_MS
+        self._next_ms[kind] = now_ms + _LOG_INTERVAL_MS
         left_out = self._left_out.pop(kind, 0)
         more = f" (and {left_out} more like this)" if left_out else ""
         self._logger.log(level, "%s%s", text, more, exc_info=error)
+
+
+class PortReservation:
+    """An address of this machine, held until released."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """AddressInUse if somebody listens there, CannotListen if nobody can."""
+        text = f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+        if not 0 <= port <= 65535:
+            raise CannotListen(text, "a port is a number from 0 to 65535")
+        self.host = host
+        self._socket = _bind(text, host, port)
+        self.port: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Let go of it; again is harmless."""
+        self._socket.close()
+
+
+def _bind(text: str, host: str, port: int) -> socket.socket:
+    problem: OSError | None = None
+    for family, address in _addresses(text, host, port):
+        reserved = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # Connections of an earlier process that still linger are no reason to wait for them.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if host else 0)
+            reserved.bind(address)
+        except OSError as error:
+            reserved.close()
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(text, "the address is in use") from error
+            problem = error
+        else:
+            return reserved
+    raise CannotListen(text, str(problem or "the host has no address")) from problem
+
+
+def _addresses(text: str, host: str, port: int) -> list[tuple[int, Any]]:
+    """Those of the host, IPv4 before IPv6."""
+    if not host:
+        return [(socket.AF_INET6, ("::", port)) if socket.has_dualstack_ipv6() else (socket.AF_INET, ("", port))]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise CannotListen(text, str(error)) from error
+    return sorted(((family, address) for family, _, _, _, address in found), key=lambda each: each[0] != socket.AF_INET)

@@ -1,18 +1,20 @@
-"""What this process uses of its machine: CPU time, memory, open files, and since when.
+"""Processes: what this one uses (CPU time, memory, open files, start time), and suspending a child.
 
-Rule: each figure is read by itself, when it is asked for, because one of them (open files) costs with its own
-size. A figure that this system does not tell is None, never a guess.
+Each metric is read when asked for; one that the system does not provide is None. `suspend` returns when all threads
+have stopped: the signal alone only requests it, and on a busy machine the process keeps answering for a while.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import signal
+import subprocess
 import time
 from typing import Protocol
 
 
-class ProcessFigures(Protocol):
+class ProcessMetrics(Protocol):
     def cpu_seconds(self) -> float | None:
         """CPU time of all threads, user and system."""
 
@@ -84,3 +86,12 @@ class SystemProcess:
     def _read(self, name: str) -> bytes:
         with open(f"{self._proc}/{name}", "rb") as file:
             return file.read()
+
+
+def suspend(process: subprocess.Popen[bytes]) -> None:
+    """Until SIGCONT. One that has ended, or ends meanwhile, is left to whoever waits for it."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGSTOP)
+    if hasattr(os, "waitid"):  # Python has it on macOS from 3.13 on.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

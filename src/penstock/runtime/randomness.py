@@ -1,8 +1,6 @@
-"""Chance as an argument.
+"""Randomness as an argument: ids, jitter and orders are drawn from a `Random` that is passed in.
 
-Rule: whatever is drawn (an id, a jitter, an order) is drawn from a `Random` that was handed in. With
-`SeededRandom` a whole run repeats from one number; with `SystemRandom` ids are unpredictable and do not
-repeat across machines.
+`SeededRandom` makes a run repeatable from one number; `SystemRandom` gives unpredictable, unique ids.
 """
 
 from __future__ import annotations

@@ -1,33 +1,115 @@
-"""One connection of a socket server.
+"""One connection of a socket server: frames in, replies out, in order.
 
-Noun: a socket on the event loop, the frames that come in by it and the places of the answers that are to leave.
+A single reply leaves in the call that completes it; several that complete in one turn of the loop leave together at its
+end. While too many frames are unanswered or too many bytes unsent, nothing is read; reading resumes at half.
 
-Rule: a lone answer leaves in the call that completes it. Where several are under way, those that become ready in one
-turn of the loop leave together at its end. As long as too many frames are unanswered, or too many bytes unsent, nothing
-is read from the peer, so that what a peer can make the server hold is bounded; it goes on at half of that. What all
-peers together can make it hold is bounded by `socket_memory`, and what they can have done in one turn of the loop by
-`socket_turns`.
+Busy polling: after 16 small requests in a row that each came soon after a reply, the loop polls for the next one
+instead of sleeping, because a wake-up costs tens of microseconds; a request that does not come in time ends it.
+Lingering close: closing a socket with unread bytes sends a reset that overtakes the last replies, so unread bytes are
+discarded and the peer gets up to a second to close first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
-from penstock.runtime.busy_poll import SMALL_BYTES, BusyPoll
 from penstock.runtime.clock import Clock
-from penstock.runtime.idle_wheel import IdleWheel
 from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkError, ReplyAnswered
-from penstock.runtime.socket_farewell import Farewell, discard_unread
-from penstock.runtime.socket_input import BUFFER_BYTES, FrameInput, FrameRefused
-from penstock.runtime.socket_memory import RequestMemory
-from penstock.runtime.socket_output import BUFFERS, Output, size_of
-from penstock.runtime.socket_turns import FREE_FRAMES, QUANTUM_FRAMES, Turns
+from penstock.runtime.socket_io import BUFFER_BYTES, BUFFERS, FrameInput, FrameRejected, Output, size_of
+from penstock.runtime.socket_limits import FREE_FRAMES, QUANTUM_FRAMES, FairScheduler, IdleTimingWheel, RequestMemory
+
+SMALL_BYTES: Final = 4096
+IN_A_ROW: Final = 16
+
+
+class BusyPoll:
+    """One for a server; `window_us` is how long to stay awake, 0 is never."""
+
+    __slots__ = ("_answered_s", "_awake", "_earned", "_loop", "_now_s", "_window_s")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, window_us: int, now_s: Callable[[], float] = perf_counter
+    ) -> None:
+        self._loop = loop
+        self._now_s = now_s
+        self._window_s = window_us / 1e6
+        self._answered_s = float("-inf")
+        self._earned = 0
+        self._awake = False
+
+    def asked(self) -> None:
+        """A small question came."""
+        if self._now_s() - self._answered_s < self._window_s:
+            self._earned += 1
+        else:
+            self._earned = 0
+
+    def answered(self) -> None:
+        """A small answer left."""
+        self._answered_s = self._now_s()
+        if self._earned >= IN_A_ROW and not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._look)
+
+    def large(self) -> None:
+        """Much came or went: what comes next will take its time."""
+        self._earned = 0
+
+    def _look(self) -> None:
+        if self._earned and self._now_s() - self._answered_s < self._window_s:
+            os.sched_yield()
+            # A turn of the loop with something to do does not wait for its sockets.
+            self._loop.call_soon(self._look)
+        else:
+            self._awake = False
+            self._earned = 0
+
+
+_LINGER_MS: Final = 1000
+_DISCARD_BYTES: Final = 256 * 1024
+
+
+def discard_unread(sock: socket.socket) -> bool:
+    """Throw away what has come; whether the peer has closed its direction, or is gone."""
+    try:
+        return not sock.recv(_DISCARD_BYTES)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class LingeringClose:
+    """Waits for the peer to close, for a second at most, then calls `done`. OSError if it is gone already."""
+
+    __slots__ = ("_descriptor", "_done", "_loop", "_sock", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, done: Callable[[], None]) -> None:
+        sock.shutdown(socket.SHUT_WR)
+        self._loop = loop
+        self._sock = sock
+        self._descriptor = sock.fileno()
+        self._done = done
+        self._timer = loop.call_later(_LINGER_MS / 1000, done)
+        loop.add_reader(self._descriptor, self._on_readable)
+
+    def _on_readable(self) -> None:
+        if discard_unread(self._sock):
+            self._done()
+
+    def cancel(self) -> None:
+        """Let go of the socket."""
+        self._timer.cancel()
+        self._loop.remove_reader(self._descriptor)
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +140,7 @@ class Shared:
         loop: asyncio.AbstractEventLoop,
         handler: Handler,
         limits: Limits,
-        wheel: IdleWheel[SocketConnection],
+        wheel: IdleTimingWheel[SocketConnection],
         buffer: memoryview,
         complain: Callable[[str, str], None],
         forget: Callable[[SocketConnection], None],
@@ -74,7 +156,7 @@ class Shared:
         self.counters = Counters()
         self.poll = BusyPoll(loop, limits.busy_poll_us)
         self.memory = RequestMemory(loop, clock, limits.max_request_bytes)
-        self.turns = Turns(loop, clock)
+        self.turns = FairScheduler(loop, clock)
 
 
 class SocketReply:
@@ -144,7 +226,7 @@ class SocketConnection:
         self._in_line = False
         self._frame_bytes = 0
         self._finishing = False
-        self._farewell: Farewell | None = None
+        self._farewell: LingeringClose | None = None
         self.id = number
         self.address = address
         self.peer = peer
@@ -284,7 +366,7 @@ class SocketConnection:
                     self._release_frame()  # no answer was reserved for it
                 if not more or self.closed or self._finishing:
                     break
-        except FrameRefused as error:
+        except FrameRejected as error:
             shared.complain("frame", f"connection {self.id} from {self.peer} is closed: {error}")
             self.close(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
@@ -473,7 +555,7 @@ class SocketConnection:
     def _part(self) -> None:
         """The last answer is on its way."""
         try:
-            self._farewell = Farewell(self._shared.loop, self._sock, partial(self._shut, BY_SERVER))
+            self._farewell = LingeringClose(self._shared.loop, self._sock, partial(self._shut, BY_SERVER))
         except OSError as error:
             self._fail(error)
 

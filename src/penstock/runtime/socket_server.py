@@ -1,10 +1,8 @@
 """A server of frames on the machine's sockets, directly on the event loop.
 
-Noun: listeners, and the connections that came in by them, within limits.
-
-Rule: a peer that asks for too much (connections, time, bytes) loses its own connection, and nobody else's. What could
-be repeated by a peer at will is logged at most once a second. When the process has no descriptors left, files
-that are not in use are closed and accepting pauses: the waiting peers stay in the listener's backlog.
+A peer that exceeds a limit (connections, time, bytes) loses its own connection, nobody else's. Log lines that peers can
+provoke appear at most once a second. When the process runs out of descriptors, accepting pauses; waiting peers stay in
+the listener's backlog.
 """
 
 from __future__ import annotations
@@ -18,12 +16,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from penstock.runtime import posix_files
+from penstock.runtime import files
 from penstock.runtime.clock import Clock
-from penstock.runtime.idle_wheel import IdleWheel
-from penstock.runtime.network import AddressInUse, CannotListen, Complaints, Counters, Handler, Limits, ServerClosed
+from penstock.runtime.network import (
+    AddressInUse,
+    CannotListen,
+    Counters,
+    Handler,
+    Limits,
+    RateLimitedLogger,
+    ServerClosed,
+)
 from penstock.runtime.socket_connection import BY_SERVER, IDLE, Shared, SocketConnection
-from penstock.runtime.socket_input import BUFFER_BYTES
+from penstock.runtime.socket_io import BUFFER_BYTES
+from penstock.runtime.socket_limits import IdleTimingWheel
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +54,8 @@ class SocketServer:
         self._open_listener = open_listener or _listener
         self._loop = loop
         self._limits = limits
-        self._complain = Complaints(clock, logger)
-        self._wheel: IdleWheel[SocketConnection] = IdleWheel(clock, limits.idle_ms)
+        self._complain = RateLimitedLogger(clock, logger)
+        self._wheel: IdleTimingWheel[SocketConnection] = IdleTimingWheel(clock, limits.idle_ms)
         buffer = memoryview(bytearray(BUFFER_BYTES))
         self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget, clock)
         self._listeners: dict[int, socket.socket] = {}
@@ -112,8 +118,8 @@ class SocketServer:
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
         self._complain("accept", f"connections cannot be accepted, next try in {_ACCEPT_PAUSE_MS} ms: {error}")
-        if posix_files.relief is not None and error.errno in (errno.EMFILE, errno.ENFILE):
-            posix_files.relief()
+        if files.relief is not None and error.errno in (errno.EMFILE, errno.ENFILE):
+            files.relief()
         descriptor = listener.fileno()
         self._loop.remove_reader(descriptor)
         self._timers[descriptor] = self._loop.call_later(_ACCEPT_PAUSE_MS / 1000, self._accept_on, listener)

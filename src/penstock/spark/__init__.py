@@ -1,8 +1,7 @@
 """Spark: topics as DataFrames, DataFrames as topics, topics as tables.
 
-Importing this package names the Python of the program as the one that Spark starts (see `interpreter`), so that a plain
-SparkSession finds `format("penstock")`. Nothing here imports pyspark before it is used, but for the modules that Spark
-itself loads.
+Importing this package sets PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to the Python of the program (see `environment`),
+so that a plain SparkSession finds `format("penstock")`. pyspark itself is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark import interpreter
+from penstock.spark import environment
 
 if TYPE_CHECKING:
-    from penstock.spark.decoding import decode
+    from penstock.spark.formats.decoder import decode
 
 __all__ = ["decode"]
 
@@ -21,10 +20,10 @@ __all__ = ["decode"]
 def __getattr__(name: str) -> Any:
     if name != "decode":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock.spark.decoding import decode
+    from penstock.spark.formats.decoder import decode
 
     return decode
 
 
-interpreter.choose(os.environ)
-interpreter.cure_active_session()
+environment.set_python_variables(os.environ)
+environment.fix_active_session()

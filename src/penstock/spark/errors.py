@@ -1,6 +1,8 @@
-"""What can go wrong between a topic and Spark, besides what any client meets (`penstock.errors`).
+"""Errors of the data source and of tables, besides those of every client (`penstock.errors`).
 
-Rule: an error is one line. Spark prints it below two tracebacks of its own, and what does not fit there is not read.
+Each is a `PenstockError` with a message of one line: Spark prints it below two tracebacks of its own, and a second
+line is not read. A table error is raised before a commit or after it, never halfway: the table is as it was, or it is
+committed.
 """
 
 from __future__ import annotations
@@ -41,3 +43,37 @@ def in_one_line(error: PenstockError) -> PenstockError:
     shorter.args = (f"{head} {'; '.join(rest)}".strip(),)
     shorter.hint = " ".join(error.hint.split())
     return shorter
+
+
+class TableError(PenstockError):
+    """Something about a table."""
+
+
+class DeclarationError(TableError, ConfigError):
+    """A declaration that makes no sense; nothing was made or changed."""
+
+
+class NoSuchTable(TableError):
+    """The warehouse has no table of this name."""
+
+
+class TableExists(TableError):
+    """The warehouse has a table of this name already."""
+
+
+class ConcurrentLoad(TableError):
+    """Another load of this table has committed in between; nothing of this one was."""
+
+    retriable = True
+
+
+class RangeError(TableError):
+    """Offsets or times that cannot be loaded like this."""
+
+
+class UnfitRecord(TableError):
+    """A record does not fit the table, and the table says that this ends the load."""
+
+
+class TableDamaged(TableError):
+    """The table's own books do not add up."""

@@ -1,18 +1,20 @@
-"""How far a Spark query is, as a consumer group that everybody can look at: `penstock groups describe`.
+"""Publishes the progress of Spark queries as consumer groups: `penstock groups describe` shows their lag.
 
     penstock.spark.lag.publish(spark)         # done by penstock.spark.session and `penstock spark`
 
-After each batch its end offsets are committed to a group named `<query name or groupIdPrefix or "spark">-<query id>`.
-A query that has run for `JOIN_AFTER_S` is also the member of that group until it ends (see `query_member`), so that
-groups of running queries are not empty; shorter ones only commit, since joining takes seconds. Spark's checkpoint stays
-what counts; the group is for people and monitoring, so nothing here may stop or slow a query: the listener only notes
-the newest offsets, a thread commits them, and what cannot be committed is logged. The source says in its offsets where
-its cluster is, unless visibleLag is off. A source's own `commit` would not do: it lags a batch behind and never sees
-the last one.
+After each batch its end offsets are committed to the group `<query name or groupIdPrefix or "spark">-<query id>`. A
+query that has run for `JOIN_AFTER_S` also joins that group as its only member, with all partitions of its topics and
+heartbeats from the driver, so that the group is Stable and its offsets cannot be moved. It leaves when the query ends;
+if the driver dies, the group is Empty after `SESSION_MS`.
+
+The checkpoint remains the truth. Nothing here may stop or delay a query: the listener stores the newest offsets, a
+thread commits them, and failures are logged. A source's own `commit` is not used: Spark calls it one batch late and
+never for the last one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
@@ -25,17 +27,122 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.consumer.coordinator import ConsumerCoordinator
+from penstock.client.consumer.membership import Assign, Membership, Revoke
+from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.errors import GroupError, PenstockError
+from penstock.client.offset_stores.base import Membership as Committer
 from penstock.client.offset_stores.base import OffsetAndMetadata
+from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.spark.offsets import StreamOffset
-from penstock.spark.query_member import QueryMember
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from penstock.client.admin import Admin
+    from penstock.client.admin import Admin, AsyncAdmin
+
+
+SESSION_MS: Final = 30_000
+_HEARTBEAT_MS: Final = 5_000
+_REQUEST_MS: Final = 10_000
+# A driver that died is a member until its session ends, and the group waits for it.
+_PLACE_MS: Final = SESSION_MS + 10_000
+_TRIES: Final = 3
+
+
+class QueryMember:
+    """Joins in the background, on the loop of an admin client, which stays the caller's to close."""
+
+    def __init__(self, admin: Admin, group: str, topics: Iterable[str]) -> None:
+        self._admin = admin
+        self._group = group
+        self._topics = frozenset(topics)
+        self.failure: BaseException | None = None
+        """Why there is no place in the group for it; others have it, say."""
+        admin.run(self._begin)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits as the member. Raises PenstockError, TimeoutError while it is not in the group."""
+        self._topics |= {one.topic for one in offsets}
+        self._admin.run(lambda inner: self._commit(inner, offsets))
+
+    def leave(self) -> None:
+        """The group is empty from now on."""
+        self._admin.run(self._leave)
+
+    # ------------------------------------------------------------------------------------------ on the loop
+
+    async def _begin(self, inner: AsyncAdmin) -> None:
+        settings = ConsumerSettings(
+            group_id=self._group,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=_HEARTBEAT_MS,
+            request_timeout_ms=_REQUEST_MS,
+            max_poll_interval_ms=SESSION_MS,
+        )
+        self._clock = inner.cluster.clock
+        self._membership = Membership(
+            is_cooperative=settings.is_cooperative,
+            instance_id=None,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            max_poll_interval_ms=settings.max_poll_interval_ms,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self._has_place = asyncio.Event()
+        self._worker = ConsumerCoordinator(
+            self._group,
+            inner.cluster,
+            self._membership,
+            settings,
+            self._clock,
+            topics=lambda: self._topics,
+            visits=object,  # each look finds another one: a query that runs is never overdue
+            run_callback=self._note_place,
+            on_failure=self._fail,
+            on_loss=self._has_place.clear,
+        )
+        self._task = asyncio.ensure_future(self._worker.run())
+
+    async def _note_place(self, step: Revoke | Assign) -> None:
+        if isinstance(step, Assign):
+            self._has_place.set()
+        else:
+            self._has_place.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self._has_place.set()
+
+    async def _commit(self, inner: AsyncAdmin, offsets: Mapping[TopicPartition, int]) -> None:
+        store = BrokerOffsetStore(inner.cluster, timeout_ms=_REQUEST_MS)
+        stored = {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        self._worker.wake()
+        for attempt in range(1, _TRIES + 1):
+            async with asyncio.timeout(_PLACE_MS / 1000):
+                await self._has_place.wait()
+            if self.failure is not None:
+                raise self.failure
+            membership = self._membership
+            try:
+                await store.save(self._group, stored, Committer(membership.generation, membership.member_id))
+            except GroupError as error:
+                if attempt == _TRIES:
+                    raise
+                self._has_place.clear()
+                membership.commit_refused(error.code, self._clock.monotonic_ms())
+                self._worker.wake()
+            else:
+                return
+
+    async def _leave(self, inner: AsyncAdmin) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._worker.close()
+        await self._worker.leave("the query has ended")
+
 
 _SETTING: Final = "spark.penstock.visibleLag"
 _IDLE_S: Final = 30.0
@@ -46,7 +153,7 @@ JOIN_AFTER_S: Final = 2.0
 _log = logging.getLogger("penstock.spark.lag")
 
 
-class Standing(NamedTuple):
+class QueryProgress(NamedTuple):
     """Where a query stands in one cluster."""
 
     bootstrap: str
@@ -54,7 +161,7 @@ class Standing(NamedTuple):
     offsets: Mapping[TopicPartition, int]
 
 
-def standings(name: str | None, query_id: str, end_offsets: Iterable[str | None]) -> list[Standing]:
+def query_progress(name: str | None, query_id: str, end_offsets: Iterable[str | None]) -> list[QueryProgress]:
     """What a query's end offsets, one of each source, say; sources that are not ours say nothing."""
     found: dict[tuple[str, str], dict[TopicPartition, int]] = {}
     for text in end_offsets:
@@ -65,7 +172,7 @@ def standings(name: str | None, query_id: str, end_offsets: Iterable[str | None]
         if offset.lag is not None:
             group = _group(name or offset.lag.group_prefix, query_id)
             found.setdefault((offset.lag.bootstrap, group), {}).update(offset.offsets)
-    return [Standing(bootstrap, group, offsets) for (bootstrap, group), offsets in found.items() if offsets]
+    return [QueryProgress(bootstrap, group, offsets) for (bootstrap, group), offsets in found.items() if offsets]
 
 
 def _group(name: str, query_id: str) -> str:
@@ -82,7 +189,7 @@ Place = tuple[str, str]
 class _Work:
     """The newest standing of each group that waits to be committed, and queries that have ended."""
 
-    waiting: dict[Place, Standing] = field(default_factory=dict)
+    waiting: dict[Place, QueryProgress] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     is_busy: bool = False
     is_closed: bool = False
@@ -101,7 +208,7 @@ class _Query:
     member: QueryMember | None = None
 
 
-class Committer:
+class LagCommitter:
     """A thread that commits standings, the newest of each group, and ends by itself when there is nothing to do."""
 
     def __init__(
@@ -123,7 +230,7 @@ class Committer:
         self._done: dict[Place, Mapping[TopicPartition, int]] = {}
         self._told: dict[str, float] = {}
 
-    def note(self, standing: Standing) -> None:
+    def note(self, standing: QueryProgress) -> None:
         """Returns at once."""
         with self._changed:
             place = (standing.bootstrap, standing.group)
@@ -178,7 +285,7 @@ class Committer:
                 self._let_go()
         self._let_go()
 
-    def _next(self) -> tuple[list[Standing], set[str]] | None:
+    def _next(self) -> tuple[list[QueryProgress], set[str]] | None:
         """What is to be done; nothing but joining if that is due; None if the thread has to end."""
         with self._changed:
             work = self._work
@@ -202,7 +309,7 @@ class Committer:
             admin = self._admins[bootstrap] = self._connect(bootstrap)
         return admin
 
-    def _commit(self, standing: Standing) -> None:
+    def _commit(self, standing: QueryProgress) -> None:
         """As a member, or from outside while the group has none."""
         place = (standing.bootstrap, standing.group)
         query = self._queries.get(place)
@@ -233,7 +340,7 @@ class Committer:
                 try:
                     query.member = QueryMember(self._admin(bootstrap), group, query.topics)
                 except Exception as error:  # noqa: BLE001 - as above
-                    self._tell(Standing(bootstrap, group, {}), error)
+                    self._tell(QueryProgress(bootstrap, group, {}), error)
 
     def _end(self, query_id: str) -> None:
         for place in [place for place in self._queries if place[1].endswith(f"-{query_id}")]:
@@ -258,7 +365,7 @@ class Committer:
             _close(admin)
         self._admins.clear()
 
-    def _tell(self, standing: Standing, error: Exception) -> None:
+    def _tell(self, standing: QueryProgress, error: Exception) -> None:
         """Logs it, and begins anew with the cluster."""
         for (bootstrap, _), query in self._queries.items():
             if bootstrap == standing.bootstrap and query.member is not None:
@@ -274,7 +381,7 @@ class Committer:
             _log.warning("the lag of %s is not shown at the moment: %s", standing.group, why)
 
 
-def _commit_from_outside(admin: Admin, standing: Standing) -> None:
+def _commit_from_outside(admin: Admin, standing: QueryProgress) -> None:
     """As nobody's member, which a group without members allows."""
     offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {**standing.offsets}  # type: ignore[dict-item]
     answers = admin.set_group_offsets(standing.group, offsets, timeout_ms=_TIMEOUT_MS)
@@ -295,12 +402,12 @@ class LagListener(StreamingQueryListener):
         """`context` is that of a classic session."""
         self._options = dict(options or {})
         self._context = context
-        self._committer: Committer | None = None
+        self._committer: LagCommitter | None = None
 
     @property
-    def committer(self) -> Committer:
+    def committer(self) -> LagCommitter:
         if self._committer is None:
-            self._committer = Committer(self._connected, is_alive=self._is_alive)
+            self._committer = LagCommitter(self._connected, is_alive=self._is_alive)
             _committers.append(self._committer)
         return self._committer
 
@@ -309,7 +416,7 @@ class LagListener(StreamingQueryListener):
 
     def _connected(self, bootstrap: str) -> Admin:
         from penstock.client.admin import Admin
-        from penstock.spark.clusters import ssl_context
+        from penstock.spark.connections import ssl_context
         from penstock.spark.options import tls_of
 
         tls = tls_of(self._options)
@@ -326,7 +433,7 @@ class LagListener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
         progress = event.progress
         ends = [source.endOffset for source in progress.sources]
-        for standing in standings(progress.name, str(progress.id), ends):
+        for standing in query_progress(progress.name, str(progress.id), ends):
             self.committer.note(standing)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -390,7 +497,7 @@ def withdraw(spark: SparkSession, listener: LagListener) -> None:
     listener.close()
 
 
-_committers: list[Committer] = []
+_committers: list[LagCommitter] = []
 
 
 def _at_exit() -> None:

@@ -1,17 +1,16 @@
-"""A stream's offsets, and the decision how far a micro-batch goes. Pure.
+"""Offsets of a stream, and how far a micro-batch goes. Pure.
 
-Noun: `StreamOffset`, what Spark keeps in a checkpoint:
+`StreamOffset` is what Spark keeps in a checkpoint:
 
     {"views": {"0": 120, "1": 80}, "views@id=5f0c...": {}, "views@start=0:100,1:80": {}}
 
-The first entry is the stock connector's own form, which it can read, and which is read here. What else there is to know
-stands in keys that no topic can have, with nothing behind them, so that they count as topics without partitions there:
-the topic's id, where the batch that ends here began, if not at the end of the batch before, and for those who publish
-a query's lag (`@lag=`) the group's name and the brokers' addresses.
+The first entry is the stock connector's format, which both can read. The others are keys that no topic can have, with
+empty values, so that the stock connector takes them for topics without partitions: the topic id, the start of the
+batch that ends here if it is not the end of the previous one, and where to publish lag (`@lag=`).
 
-Rule: a batch begins where the last one ended. Three kinds of partitions have no such place: those of the first batch,
-new ones, and those of which records were lost (if that is accepted). Their beginning is written into the batch's end
-before anything is read: Spark asks a source for its initial offset again after a crash, and "latest" has moved by then.
+A batch starts where the previous one ended. Partitions of the first batch, new partitions, and partitions that lost
+records (with failOnDataLoss=false) have no such place. Their start is written into the batch's end offset before
+anything is read: after a crash Spark asks for the initial offset again, and "latest" has moved by then.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import ConfigError
 from penstock.spark.errors import CheckpointMismatch, DataLost, TopicRecreated
-from penstock.spark.options import Splitting, Topics
-from penstock.spark.positions import Bounds, offsets_from_json
+from penstock.spark.options import Bounds, TaskSplit, Topics, offsets_from_json
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -97,7 +95,7 @@ class StreamOffset:
         return {one.topic for one in self.offsets}
 
 
-class Survey(NamedTuple):
+class AvailableOffsets(NamedTuple):
     """What there is to read, as the brokers said."""
 
     bounds: Mapping[TopicPartition, Bounds]
@@ -106,7 +104,7 @@ class Survey(NamedTuple):
     """Topics that were asked for by name and do not exist."""
 
 
-class Begin(NamedTuple):
+class BatchStart(NamedTuple):
     """Where the next batch begins: `offsets`, of which those in `moved` are not where the last one ended. `losses` were
     accepted."""
 
@@ -115,7 +113,9 @@ class Begin(NamedTuple):
     losses: list[str]
 
 
-def begin_after(start: StreamOffset, survey: Survey, topics: Topics, *, fail_on_data_loss: bool) -> Begin:
+def batch_start(
+    start: StreamOffset, survey: AvailableOffsets, topics: Topics, *, fail_on_data_loss: bool
+) -> BatchStart:
     """Where to go on. Raises CheckpointMismatch, TopicRecreated, DataLost.
 
     start 0: 100; the partition holds 120..200: records 100..119 are lost. Refused, or offset 120, which has moved.
@@ -142,7 +142,7 @@ def begin_after(start: StreamOffset, survey: Survey, topics: Topics, *, fail_on_
             moved[partition] = at
     if losses and fail_on_data_loss:
         raise losses[0]
-    return Begin(offsets, moved, [one.message for one in losses])
+    return BatchStart(offsets, moved, [one.message for one in losses])
 
 
 def _check_same_query(start: StreamOffset, topics: Topics) -> None:
@@ -153,7 +153,7 @@ def _check_same_query(start: StreamOffset, topics: Topics) -> None:
         )
 
 
-def _gone(partitions: list[TopicPartition], survey: Survey, topics: Topics) -> DataLost:
+def _gone(partitions: list[TopicPartition], survey: AvailableOffsets, topics: Topics) -> DataLost:
     names = ", ".join(map(str, partitions))
     if all(not topics.takes(one.topic) for one in partitions):
         return DataLost(
@@ -222,7 +222,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class RangePlan:
+class OffsetRange:
     """What one task reads."""
 
     topic: str
@@ -236,10 +236,10 @@ class RangePlan:
         return self.end - self.start
 
 
-def plan_ranges(begin: Offsets, end: Offsets, ids: Mapping[str, str], splitting: Splitting) -> list[RangePlan]:
+def plan_ranges(begin: Offsets, end: Offsets, ids: Mapping[str, str], splitting: TaskSplit) -> list[OffsetRange]:
     """The tasks for a stretch of the topics: one a partition that has something, or finer as asked for."""
     ranges = [
-        RangePlan(partition.topic, partition.partition, begin[partition], until, ids.get(partition.topic))
+        OffsetRange(partition.topic, partition.partition, begin[partition], until, ids.get(partition.topic))
         for partition, until in sorted(end.items())
         if until > begin.get(partition, until)
     ]
@@ -262,8 +262,8 @@ def _raise_to(parts: list[int], sizes: list[int], least: int) -> None:
             heapq.heappush(heap, (-sizes[index] / parts[index], index))
 
 
-def _cut(one: RangePlan, count: int) -> Iterable[RangePlan]:
+def _cut(one: OffsetRange, count: int) -> Iterable[OffsetRange]:
     for number in range(count):
         start = one.start + one.size * number // count
         end = one.start + one.size * (number + 1) // count
-        yield RangePlan(one.topic, one.partition, start, end, one.topic_id)
+        yield OffsetRange(one.topic, one.partition, start, end, one.topic_id)

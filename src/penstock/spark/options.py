@@ -1,9 +1,13 @@
-"""The options of the data source: names, defaults, precedence, refusals. Pure.
+"""The options of the data source: names, defaults, precedence, and where reading starts and ends. Pure.
 
-Noun: `SourceOptions`, what a reader was asked for, checked. Rule: the names and meanings are those of Spark's stock
-Kafka connector, so that a query moves by its format's name alone; our own begin with `penstock.`. Names are compared
-without regard to case. What the connector refuses is refused; what nobody knows is refused too, with the nearest name,
-since an option that is ignored because of a letter costs more than an error.
+Names and meanings are those of Spark's stock Kafka connector, so that a query moves by changing the name of its
+format; our own names begin with `penstock.`. Case is ignored. What the connector rejects is rejected, and so is an
+unknown name, with the closest known one. `kafka.*` accepts every setting of the Java clients; those about their inside
+have no effect.
+
+A `Position` (earliest or latest, an offset per partition, or a timestamp) says which timestamps to look up and turns
+the answers into offsets. It must cover every partition. Offsets outside the log are data loss and follow
+failOnDataLoss.
 """
 
 from __future__ import annotations
@@ -11,26 +15,223 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import ConfigError
-from penstock.spark.decode_spec import OPTION_NAMES as DECODE_NAMES
-from penstock.spark.errors import UnknownOption
-from penstock.spark.kafka_names import CONSUMER_NAMES, PRODUCER_NAMES
-from penstock.spark.positions import (
-    EARLIEST,
-    LATEST,
-    AtEnd,
-    AtOffsets,
-    AtTimes,
-    Position,
-    offsets_from_json,
-    partitions_from_json,
-    times_from_json,
-)
+from penstock.spark.errors import DataLost, UnknownOption
+from penstock.spark.formats.spec import OPTION_NAMES as DECODE_NAMES
+
+_BOTH: Final = """
+    auto.include.jmx.reporter bootstrap.servers client.dns.lookup client.id config.providers
+    connections.max.idle.ms enable.metrics.push interceptor.classes metadata.max.age.ms
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms receive.buffer.bytes reconnect.backoff.max.ms
+    reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms retry.backoff.ms
+    sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+    sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+    sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+    sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+    sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
+    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    security.protocol security.providers send.buffer.bytes socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms ssl.cipher.suites ssl.enabled.protocols
+    ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+    ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+    ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+"""
+_CONSUMER: Final = """
+    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset check.crcs client.rack
+    default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms
+    fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
+    internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported isolation.level
+    key.deserializer max.partition.fetch.bytes max.poll.interval.ms max.poll.records
+    partition.assignment.strategy session.timeout.ms share.acknowledgement.mode share.acquire.mode
+    value.deserializer
+"""
+_PRODUCER: Final = """
+    acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level delivery.timeout.ms enable.idempotence key.serializer linger.ms max.block.ms
+    max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
+    partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
+    partitioner.ignore.keys retries transaction.timeout.ms transaction.two.phase.commit.enable transactional.id
+    value.serializer
+"""
+
+CONSUMER_NAMES: Final = tuple((_BOTH + _CONSUMER).split())
+PRODUCER_NAMES: Final = tuple((_BOTH + _PRODUCER).split())
+
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from `earliest` up to, not including, `latest`."""
+
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """One end of every log: EARLIEST or LATEST."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition, which may be an end."""
+
+    offsets: Mapping[TopicPartition, int] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The first record at or after a time: one for all partitions, or each its own. Where no record is that young it is
+    an error, or with `or_latest` the end."""
+
+    time_ms: int | None
+    times_ms: Mapping[TopicPartition, int] = field(hash=False)
+    or_latest: bool = False
+
+
+Position = AtEnd | AtOffsets | AtTimes
+
+
+def timestamps_to_look_up(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The times to look up, besides both ends."""
+    if not isinstance(position, AtTimes):
+        return {}
+    wanted = set(partitions)
+    if position.time_ms is not None:
+        return dict.fromkeys(wanted, position.time_ms)
+    _check_covers(position.times_ms, wanted, "timestamp")
+    return dict(position.times_ms)
+
+
+def resolve_position(
+    position: Position,
+    bounds: Mapping[TopicPartition, Bounds],
+    found: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool = True,
+) -> dict[TopicPartition, int]:
+    """The offset in each partition; `found` answers the questions, -1 where there is no such record.
+
+    bounds 10..50: earliest 10, latest 50, offset 5 is data loss or 10, a time after the last record an error or 50.
+    """
+    if isinstance(position, AtEnd):
+        return {partition: ends[position.end + 2] for partition, ends in bounds.items()}
+    if isinstance(position, AtTimes):
+        return {partition: _at_time(position, partition, ends, found) for partition, ends in bounds.items()}
+    _check_covers(position.offsets, set(bounds), "offset")
+    return {
+        partition: _at_offset(partition, position.offsets[partition], ends, fail_on_data_loss)
+        for partition, ends in bounds.items()
+    }
+
+
+def _at_time(position: AtTimes, partition: TopicPartition, ends: Bounds, found: Mapping[TopicPartition, int]) -> int:
+    offset = found.get(partition, -1)
+    if offset >= 0:
+        return offset
+    if position.or_latest:
+        return ends.latest
+    time_ms = position.time_ms if position.time_ms is not None else position.times_ms[partition]
+    raise ConfigError(
+        f"{partition} has no record at or after {time_ms} (startingTimestamp or startingOffsetsByTimestamp)",
+        hint="Set startingOffsetsByTimestampStrategy to latest to begin at the end of such partitions",
+    )
+
+
+def _at_offset(partition: TopicPartition, offset: int, ends: Bounds, fail_on_data_loss: bool) -> int:
+    if offset in (EARLIEST, LATEST):
+        return ends[offset + 2]
+    if ends.earliest <= offset <= ends.latest:
+        return offset
+    if fail_on_data_loss:
+        raise DataLost(
+            f"{partition} has no offset {offset}: it holds {ends.earliest} to {ends.latest}",
+            hint="Ask for offsets that exist, or set failOnDataLoss to false to take what there is",
+        )
+    return min(max(offset, ends.earliest), ends.latest)
+
+
+def _check_covers(given: Mapping[TopicPartition, int], wanted: set[TopicPartition], what: str) -> None:
+    missing, strange = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    if missing:
+        raise ConfigError(
+            f"there is no {what} for {', '.join(map(str, missing))}",
+            hint="Name every partition of every topic that is read"
+            + ("; -2 stands for earliest, -1 for latest" if what == "offset" else ""),
+        )
+    if strange:
+        raise ConfigError(f"there is a {what} for {', '.join(map(str, strange))}, which is not read")
+
+
+# ---------------------------------------------------------------------------------------------- JSON of the options
+
+
+def partitions_from_json(value: Any) -> frozenset[TopicPartition]:
+    """{"views": [0, 1]}"""
+    if not isinstance(value, dict) or not value:
+        raise ConfigError("it names no partitions")
+    found: set[TopicPartition] = set()
+    for topic, numbers in value.items():
+        if not isinstance(numbers, list) or not all(_is_whole(one) and one >= 0 for one in numbers):
+            raise ConfigError(f"the partitions of {topic} are no list of numbers")
+        found.update(TopicPartition(topic, one) for one in numbers)
+    if not found:
+        raise ConfigError("it names no partitions")
+    return frozenset(found)
+
+
+def offsets_from_json(value: Any) -> dict[TopicPartition, int]:
+    """{"views": {"0": 23, "1": -2}}"""
+    return _numbers(value, least=EARLIEST, what="offset")
+
+
+def times_from_json(value: Any) -> dict[TopicPartition, int]:
+    """{"views": {"0": 1700000000000}}"""
+    return _numbers(value, least=0, what="timestamp")
+
+
+def _numbers(value: Any, *, least: int, what: str) -> dict[TopicPartition, int]:
+    if not isinstance(value, dict):
+        raise ConfigError("it is no JSON object")
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ConfigError(f"{topic} has no object of partitions")
+        for number, one in partitions.items():
+            if not number.isdecimal():
+                raise ConfigError(f"{number!r} is no partition of {topic}")
+            if not _is_whole(one) or one < least:
+                raise ConfigError(f"{one!r} is no {what} for {topic}-{number}")
+            found[TopicPartition(topic, int(number))] = one
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 T = TypeVar("T")
@@ -49,7 +250,7 @@ SOURCE_NAMES: Final = (
 )  # fmt: skip
 SINK_NAMES: Final = ("topic", "includeHeaders")
 
-_REFUSED: Final = {
+_REJECTED: Final = {
     "kafka.auto.offset.reset": "set startingOffsets to earliest or latest: Spark keeps the offsets, not the consumer",
     "kafka.key.deserializer": "keys are binary: turn them into something else by DataFrame operations",
     "kafka.value.deserializer": "values are binary: use DataFrame operations, or the option penstock.decode",
@@ -91,7 +292,7 @@ class ReaderOptions:
     rack: str | None = None
     tls: TlsOptions | None = None
 
-    def connection_part(self) -> ReaderOptions:
+    def connection_options(self) -> ReaderOptions:
         """The same for all options that can share a connection."""
         return replace(
             _DEFAULTS, request_timeout_ms=self.request_timeout_ms, connect_timeout_ms=self.connect_timeout_ms,
@@ -136,7 +337,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Splitting:
+class TaskSplit:
     """How many tasks."""
 
     min_partitions: int | None = None
@@ -152,7 +353,7 @@ class SourceOptions:
     starting: Position
     ending: Position
     limits: Limits
-    splitting: Splitting
+    splitting: TaskSplit
     reader: ReaderOptions
     isolation: Isolation = "read_uncommitted"
     group_id: str | None = None
@@ -162,9 +363,9 @@ class SourceOptions:
 
 def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a reader. Raises ConfigError, UnknownOption."""
-    options = _Given(given)
+    options = _RawOptions(given)
     options.check_names((*SOURCE_NAMES, *SINK_NAMES, *_prefixed(CONSUMER_NAMES)))
-    for name, instead in _REFUSED.items():
+    for name, instead in _REJECTED.items():
         if options.has(name):
             raise ConfigError(f"option {name} is not supported", hint=instead[0].upper() + instead[1:])
     if streaming:
@@ -178,7 +379,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         starting=starting,
         ending=ending,
         limits=_limits(options),
-        splitting=Splitting(options.count("minPartitions"), options.count("maxRecordsPerPartition")),
+        splitting=TaskSplit(options.count("minPartitions"), options.count("maxRecordsPerPartition")),
         reader=_reader(options),
         isolation=options.one_of("kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"),
         group_id=options.text("kafka.group.id"),
@@ -189,7 +390,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 def bootstrap_of(given: Mapping[str, str]) -> str:
     """Where the cluster is; readers and writers need it alike."""
-    found = _Given(given).text("kafka.bootstrap.servers")
+    found = _RawOptions(given).text("kafka.bootstrap.servers")
     if not found:
         raise ConfigError(
             "option kafka.bootstrap.servers is missing", hint='Write .option("kafka.bootstrap.servers", "host:9092")'
@@ -200,12 +401,12 @@ def bootstrap_of(given: Mapping[str, str]) -> str:
 def check_sink_names(given: Mapping[str, str]) -> None:
     """Refuse what a writer does not know. Raises UnknownOption."""
     names = (*SOURCE_NAMES, *SINK_NAMES, "checkpointLocation", *_prefixed(PRODUCER_NAMES), *_prefixed(CONSUMER_NAMES))
-    _Given(given).check_names(names)
+    _RawOptions(given).check_names(names)
 
 
 def tls_of(given: Mapping[str, str]) -> TlsOptions | None:
     """TLS, if kafka.security.protocol asks for it; what is not supported is refused."""
-    options = _Given(given)
+    options = _RawOptions(given)
     protocol = (options.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol == "PLAINTEXT":
         return None
@@ -226,7 +427,7 @@ def tls_of(given: Mapping[str, str]) -> TlsOptions | None:
     )
 
 
-def _topics(options: _Given) -> Topics:
+def _topics(options: _RawOptions) -> Topics:
     ways = [name for name in ("assign", "subscribe", "subscribePattern") if options.has(name)]
     if len(ways) != 1:
         said = "none is given" if not ways else f"{' and '.join(ways)} are given"
@@ -248,17 +449,17 @@ def _topics(options: _Given) -> Topics:
     return Topics(names=names)
 
 
-def _positions(options: _Given, *, streaming: bool) -> tuple[Position, Position]:
+def _positions(options: _RawOptions, *, streaming: bool) -> tuple[Position, Position]:
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     starting = _position(options, "starting", AtEnd(LATEST if streaming else EARLIEST), or_latest=strategy == "latest")
     ending = _position(options, "ending", AtEnd(LATEST), or_latest=True)
     if not streaming:
-        _refuse_end(starting, LATEST, "startingOffsets", "latest")
-        _refuse_end(ending, EARLIEST, "endingOffsets", "earliest")
+        _reject_end(starting, LATEST, "startingOffsets", "latest")
+        _reject_end(ending, EARLIEST, "endingOffsets", "earliest")
     return starting, ending
 
 
-def _position(options: _Given, edge: str, default: Position, *, or_latest: bool) -> Position:
+def _position(options: _RawOptions, edge: str, default: Position, *, or_latest: bool) -> Position:
     """By one time for all, else by times, else by offsets."""
     time_name, times_name, offsets_name = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
     if options.has(time_name):
@@ -273,7 +474,7 @@ def _position(options: _Given, edge: str, default: Position, *, or_latest: bool)
     return AtOffsets(options.parsed(offsets_name, offsets_from_json))
 
 
-def _refuse_end(position: Position, end: int, name: str, word: str) -> None:
+def _reject_end(position: Position, end: int, name: str, word: str) -> None:
     if position == AtEnd(end):
         raise ConfigError(f"{name} cannot be {word} in a batch query", hint="Nothing would ever be read")
     if isinstance(position, AtOffsets):
@@ -282,14 +483,14 @@ def _refuse_end(position: Position, end: int, name: str, word: str) -> None:
                 raise ConfigError(f"{name} of {partition} cannot be {word} ({end}) in a batch query")
 
 
-def _limits(options: _Given) -> Limits:
+def _limits(options: _RawOptions) -> Limits:
     most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ConfigError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
     return Limits(most, least, options.duration_ms("maxTriggerDelay", _DEFAULT_DELAY_MS))
 
 
-def _reader(options: _Given) -> ReaderOptions:
+def _reader(options: _RawOptions) -> ReaderOptions:
     default = _DEFAULTS
     fetch = options.count("penstock.fetchBytes") or options.count("kafka.max.partition.fetch.bytes")
     return ReaderOptions(
@@ -311,7 +512,7 @@ def _prefixed(names: Iterable[str]) -> list[str]:
     return [f"kafka.{name}" for name in names]
 
 
-class _Given:
+class _RawOptions:
     """Options as they were given, asked for by name."""
 
     def __init__(self, given: Mapping[str, str]) -> None:

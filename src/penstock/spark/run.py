@@ -1,9 +1,8 @@
-"""Runs a program of the user's in this process, its sessions finished as ours are.
+"""Runs a user's program in this process and registers the data source in every session it makes.
 
-    python -m penstock.spark.run script.py arguments      (what `penstock spark submit` and `penstock spark python` do)
+    python -m penstock.spark.run script.py arguments      (`penstock spark submit` and `penstock spark python`)
 
-Rule: the program must not notice: it is `__main__`, has its own arguments, its folder is first on the path, and its
-exit code is the process's.
+The program runs as `__main__` with its own arguments, its folder first on sys.path, and its exit code.
 """
 
 from __future__ import annotations

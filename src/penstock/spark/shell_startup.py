@@ -1,4 +1,4 @@
-"""What Spark's Python shell runs when its session is there: it is finished, then the user's own start-up file runs."""
+"""PYTHONSTARTUP of Spark's Python shell: registers the data source, then runs the user's own startup file."""
 
 from __future__ import annotations
 

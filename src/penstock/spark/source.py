@@ -1,16 +1,25 @@
-"""The data source `penstock`: what Spark builds when a query names the format.
+"""The data source `penstock`, which Spark builds for `spark.read` and `spark.readStream`.
 
     spark.read.format("penstock").option("kafka.bootstrap.servers", ...).option("subscribe", "views").load()
 
-Rule: options are checked when the schema is asked for, which is at `load()`, so that a mistake is an error there and
-not in a task. Spark plans a batch query once for each `load()`: "latest" is what it was then, however often the
-DataFrame is used. Filters are not taken from Spark, which would share them among all queries of one `load()`.
+Options are checked when Spark asks for the schema, which is at `load()`, so that a mistake fails there and not in a
+task. A batch query is planned once per `load()`: "latest" is the end of that moment. Filters are not pushed down,
+since Spark would share them among all queries of one `load()`.
+
+A stream reader lives in a process of the driver as long as its query. `OffsetReader` asks for metadata and both ends
+of every partition at once; `offsets` decides. The initial offset is looked up once, and the first batch is planned
+even if it is empty, so that the checkpoint holds the start. Spark never calls `stop`, and calls `commit` one batch
+late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -21,27 +30,185 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from penstock.client.errors import ConfigError
-from penstock.spark.clusters import settle
-from penstock.spark.ddl import parse_schema
-from penstock.spark.decoding import DecodeSpec, decode_batch, decoded_field, spec_of_options
-from penstock.spark.fetching import read_range
-from penstock.spark.offsets import RangePlan, plan_ranges
-from penstock.spark.options import SourceOptions, parse_source
-from penstock.spark.schema import ddl
-from penstock.spark.surveying import Surveyor
+from penstock.client.cluster_metadata import ClusterView, OffsetAndTimestamp, TopicPartition
+from penstock.client.errors import ConfigError, PenstockError, UnknownTopic, error_for
+from penstock.client.metadata_updater import ask_metadata
+from penstock.client.offset_lookup import Found, OffsetLookup
+from penstock.spark.connections import freeze_after_first_task, shared_cluster
+from penstock.spark.errors import in_one_line
+from penstock.spark.fetch import read_range, source_ddl
+from penstock.spark.formats.ddl import parse_schema
+from penstock.spark.formats.decoder import decode_batch, decoded_field
+from penstock.spark.formats.spec import DecodeSpec, spec_of_options
+from penstock.spark.offsets import (
+    AvailableOffsets,
+    Gate,
+    LagTarget,
+    OffsetRange,
+    StreamOffset,
+    batch_start,
+    plan_ranges,
+    pro_rata,
+)
+from penstock.spark.options import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    Position,
+    SourceOptions,
+    parse_source,
+    resolve_position,
+    timestamps_to_look_up,
+)
+from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class OffsetReader:
+    """Blocking; for one query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._topics = options.topics
+        self._cluster = shared_cluster(options.bootstrap, options.reader)
+        self._client = self._cluster.client
+        self._timeout_ms = options.reader.request_timeout_ms
+        self._lookup = OffsetLookup(
+            self._client, isolation_level=int(options.isolation == "read_committed"), timeout_ms=self._timeout_ms
+        )
+        self._known: list[TopicPartition] = []
+        self._ids: dict[str, str] = {}
+
+    def survey(self) -> AvailableOffsets:
+        """All partitions that are to be read, with their ends."""
+        try:
+            return self._cluster.run(self._survey())
+        except PenstockError as error:
+            raise in_one_line(error) from None
+
+    def existing(self) -> AvailableOffsets:
+        """The same, for a query that begins: topics that are not there are an error."""
+        survey = self.survey()
+        if survey.missing:
+            try:
+                raise self._cluster.run(self._explained(survey.missing))
+            except PenstockError as error:
+                raise in_one_line(error) from None
+        return survey
+
+    def resolve(self, position: Position, survey: AvailableOffsets) -> dict[TopicPartition, int]:
+        """A position of the user's as offsets."""
+        times_ms = timestamps_to_look_up(position, survey.bounds)
+        try:
+            found = self._cluster.run(self._lookup.all_offsets(times_ms, self._timeout_ms)) if times_ms else {}
+        except PenstockError as error:
+            raise in_one_line(error) from None
+        return resolve_position(
+            position,
+            survey.bounds,
+            {partition: one.offset for partition, one in found.items()},
+            fail_on_data_loss=self._options.reader.fail_on_data_loss,
+        )
+
+    # ------------------------------------------------------------------------------------------ on the loop
+
+    async def _survey(self) -> AvailableOffsets:
+        known = list(self._known)
+        view, first, last = await asyncio.gather(
+            self._refreshed(), self._ends(known, EARLIEST), self._ends(known, LATEST)
+        )
+        partitions = self._chosen(view)
+        ids = {
+            topic: found.topic_id.hex()
+            for topic in {one.topic for one in partitions}
+            if (found := view.topic(topic)) is not None and found.topic_id is not None
+        }
+        if ids != {topic: self._ids[topic] for topic in ids if topic in self._ids}:
+            first, last = {}, {}  # The answers may be of the topic that was there before.
+        earliest, latest = await asyncio.gather(
+            self._completed(partitions, first, EARLIEST), self._completed(partitions, last, LATEST)
+        )
+        self._known, self._ids = partitions, ids
+        missing = frozenset(name for name in self._topics.wanted if view.topic(name) is None)
+        return AvailableOffsets(
+            {one: Bounds(earliest[one], max(earliest[one], latest[one])) for one in partitions}, ids, missing
+        )
+
+    async def _refreshed(self) -> ClusterView:
+        if self._topics.pattern is not None:
+            self._client.follow_all()
+            return await self._client.refresh()
+        self._client.follow(self._topics.wanted)
+        return await self._client.refresh(self._topics.wanted)
+
+    async def _ends(self, partitions: Iterable[TopicPartition], end: int) -> Found:
+        wanted = dict.fromkeys(partitions, end)
+        return await self._lookup.offsets(wanted) if wanted else {}
+
+    async def _completed(self, partitions: list[TopicPartition], found: Found, end: int) -> dict[TopicPartition, int]:
+        """An answer for each, asked again for those that have none."""
+        good = {one: answer.offset for one, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
+        again = {one: end for one in partitions if one not in good}
+        if again:
+            asked: Mapping[TopicPartition, OffsetAndTimestamp] = await self._lookup.all_offsets(again, self._timeout_ms)
+            good.update({one: answer.offset for one, answer in asked.items()})
+        return good
+
+    def _chosen(self, view: ClusterView) -> list[TopicPartition]:
+        topics = self._topics
+        if topics.partitions:
+            self._check_assigned(view)
+            return sorted(one for one in topics.partitions if view.leader_of(*one) is not None)
+        names = topics.names
+        if topics.pattern is not None:
+            names = tuple(n for n, found in view.topics.items() if not found.is_internal and topics.takes(n))
+        found = [view.topic(name) for name in names]
+        return sorted(TopicPartition(one.name, part.index) for one in found if one for part in one.partitions)
+
+    def _check_assigned(self, view: ClusterView) -> None:
+        for one in sorted(self._topics.partitions):
+            topic = view.topic(one.topic)
+            if topic is not None and view.leader_of(*one) is None and one not in self._known:
+                count = len(topic.partitions)
+                raise error_for(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    where=f"assign: {one}",
+                    detail=f"the topic has {count} partition{'' if count == 1 else 's'}",
+                    hint="",
+                )
+
+    async def _explained(self, missing: frozenset[str]) -> UnknownTopic:
+        """Why nothing can be read, with the name that was probably meant."""
+        name = min(missing)
+        hint = "Create it first, or look for a typing mistake"
+        response = await ask_metadata(await self._client.to_any(), None, timeout_ms=self._timeout_ms)
+        near = get_close_matches(name, [one.name for one in response.topics if one.name and one.partitions], n=1)
+        if near:
+            hint = f"Did you mean {near[0]}?"
+        return UnknownTopic(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            where=f"topic {name}",
+            detail=f"it does not exist at {self._options.bootstrap}",
+            hint=hint,
+        )
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
     """One task: a range of offsets. Frozen and small, since Spark pickles it for the executors."""
 
-    plan: RangePlan
+    plan: OffsetRange
 
     def __str__(self) -> str:
         return f"{self.plan.topic}-{self.plan.partition} {self.plan.start}..{self.plan.end}"
@@ -74,7 +241,7 @@ class RangeReader:
         else:
             for batch in batches:
                 yield decode_batch(batch, self._decode)
-        settle()
+        freeze_after_first_task()
 
 
 class BatchReader(DataSourceReader):
@@ -86,11 +253,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        surveyor = Surveyor(options)
-        survey = surveyor.existing()
-        begin = surveyor.resolve(options.starting, survey)
-        end = surveyor.resolve(options.ending, survey)
-        settle()
+        offset_reader = OffsetReader(options)
+        survey = offset_reader.existing()
+        begin = offset_reader.resolve(options.starting, survey)
+        end = offset_reader.resolve(options.ending, survey)
+        freeze_after_first_task()
         return [RangePartition(plan) for plan in plan_ranges(begin, end, survey.ids, options.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -114,7 +281,6 @@ class PenstockDataSource(DataSource):
         return BatchReader(options, decode)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from penstock.spark.stream import StreamReader
 
         options, decode = self._reading(schema, streaming=True)
         return StreamReader(options, decode)
@@ -137,14 +303,14 @@ class PenstockDataSource(DataSource):
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from penstock.spark.stream_sink import stream_writer
+        from penstock.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 def source_schema(options: SourceOptions, decode: DecodeSpec | None) -> StructType:
     """The columns of a query."""
-    found = parse_schema(ddl(include_headers=options.reader.include_headers))
+    found = parse_schema(source_ddl(include_headers=options.reader.include_headers))
     return found if decode is None else StructType([*found.fields, decoded_field(decode)])
 
 
@@ -154,3 +320,114 @@ def _checked(given: Any) -> SourceOptions:
         return parse_source(given, streaming=True)
     except ConfigError:
         return parse_source(given, streaming=False)
+
+
+_log = logging.getLogger("penstock.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
+        self._options = options
+        self._ranges = RangeReader(options, decode)
+        self._opened_offset_reader: OffsetReader | None = None
+        self._initial: StreamOffset | None = None
+        self._last_available: AvailableOffsets | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        limits = options.limits
+        self._gate = None if limits.min_offsets is None else Gate(limits.min_offsets, limits.max_delay_ms)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy goes to every task, which needs what to read and none of what was found out here.
+        return {"_options": self._options, "_ranges": self._ranges}
+
+    @property
+    def _offset_reader(self) -> OffsetReader:
+        if self._opened_offset_reader is None:
+            self._opened_offset_reader = OffsetReader(self._options)
+        return self._opened_offset_reader
+
+    def _lag(self) -> LagTarget | None:
+        options = self._options
+        return LagTarget(options.group_id_prefix, options.bootstrap) if options.visible_lag else None
+
+    # ------------------------------------------------------------------------------------------ Spark's calls
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+        if self._initial is None:
+            survey = self._offset_reader.existing()
+            offsets = self._offset_reader.resolve(self._options.starting, survey)
+            self._initial = StreamOffset(offsets, survey.ids, is_initial=True, lag=self._lag())
+        return self._initial.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        survey = self._offset_reader.survey()
+        self._target = {partition: bounds.latest for partition, bounds in survey.bounds.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Only one kind can be named; that there is one tells `latestOffset` that limits count at all."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        before = StreamOffset.from_json(start)
+        survey = self._last_available = self._offset_reader.survey()
+        begin = batch_start(
+            before, survey, self._options.topics, fail_on_data_loss=self._options.reader.fail_on_data_loss
+        )
+        for loss in begin.losses:
+            _log.warning("%s; going on, since failOnDataLoss is false", loss)
+        latest = {partition: bounds.latest for partition, bounds in survey.bounds.items()}
+        if self._target is not None:
+            latest = _no_further(latest, begin.offsets, self._target)
+        ends = self._limited(begin.offsets, latest, limit)
+        moved = {partition: offset for partition, offset in begin.moved.items() if partition in ends}
+        if ends == before.offsets and not moved:
+            return start
+        ids = {topic: topic_id for topic, topic_id in survey.ids.items() if any(one.topic == topic for one in ends)}
+        return StreamOffset(ends, ids, moved, lag=self._lag()).to_json()
+
+    def _limited(
+        self, begin: dict[TopicPartition, int], latest: dict[TopicPartition, int], limit: ReadLimit
+    ) -> dict[TopicPartition, int]:
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        waiting = sum(end - begin[partition] for partition, end in latest.items())
+        # What is there now has to be read to its end, so a minimum would wait for what never comes.
+        if self._gate is not None and self._target is None and not self._gate.opens(waiting, time.monotonic() * 1000):
+            return {partition: begin[partition] for partition in latest}
+        return pro_rata(begin, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends as they were seen last: for progress reports, which are not worth a question of their own."""
+        if self._last_available is None:
+            return None
+        latest = {partition: bounds.latest for partition, bounds in self._last_available.bounds.items()}
+        return StreamOffset(latest).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        until = StreamOffset.from_json(end)
+        begin = {**StreamOffset.from_json(start).offsets, **until.starts}
+        unknown = until.offsets.keys() - begin.keys()
+        if unknown:
+            # A checkpoint of the stock connector does not say where new partitions begin: at their beginning.
+            bounds = self._offset_reader.survey().bounds
+            begin.update({one: bounds[one].earliest for one in unknown if one in bounds})
+        return [RangePartition(plan) for plan in plan_ranges(begin, until.offsets, until.ids, self._options.splitting)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._ranges.read(partition)
+
+
+def _no_further(
+    latest: dict[TopicPartition, int], begin: dict[TopicPartition, int], target: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Ends as far as there was something when the query started; partitions that are newer than that come next time."""
+    return {
+        partition: max(begin[partition], min(end, target[partition]))
+        for partition, end in latest.items()
+        if partition in target
+    }

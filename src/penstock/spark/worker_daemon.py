@@ -1,11 +1,11 @@
-"""Spark's daemon of Python workers, without tracebacks of what is no failure.
+"""Spark's daemon of Python workers, without tracebacks of closed pipes.
 
     spark.python.daemon.module = penstock.spark.worker_daemon
 
-A query that is stopped or started again, and a task that needs no more rows, close the pipe to their workers. That such
-a worker can write no more is the end that it should have, and Spark's own daemon prints a traceback of it. Whatever
-else happens to a worker is reported as ever. Nothing else is imported here: workers are forks of this process. The
-workers that plan a query's sources are not among them: for those Spark always starts its own daemon.
+Spark closes the pipe of a worker when a query stops or a task needs no more rows, and its own daemon prints a
+traceback for each. Here such a worker ends quietly; every other failure is reported as usual. Nothing else is
+imported: workers are forks of this process. Workers that plan a query's sources are not covered: Spark starts its own
+daemon for them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What to test with: an embedded broker, a ZooKeeper, a simulated disk, every moment at which the power may fail.
+"""Tools for tests: an embedded broker, a ZooKeeper, a simulated disk, power loss at every operation.
 
     from penstock.testing import Broker
 
-The fixtures for pytest are in `pytest_plugin`. Nothing is imported before it is used: pytest loads that plugin in every
-project of an environment that has Penstock in it.
+The pytest fixtures are in `pytest_plugin`. Nothing is imported before it is used: pytest loads that plugin in every
+project of an environment that has Penstock installed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Every moment at which a scenario may lose power.
+"""Runs a scenario once for every operation at which it may lose power.
 
-Noun: a `CrashPoint`, a disk as it is found after the power went at one operation of the scenario.
-
-Rule: the scenario runs once to count its operations, then once for each operation, with the power going as
-that operation begins, once more for each write, with the power going in its middle, and once to the end.
-Each time the disk is found in several states, one for each way of losing what was not synced.
+The scenario runs once to count its operations, then once per operation with power lost as the operation begins, once
+more per write with power lost in its middle, and once to the end. Each time the disk is found in several states, one
+for each way of losing what was not synced. A `CrashPoint` is such a disk.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""A real broker inside the process that tests with it, on a thread and an event loop of its own.
+"""A real broker inside the test process, on a thread and an event loop of its own.
 
     with EmbeddedBroker() as broker:
         producer = AnyKafkaClient(broker.address)
 
-Its public name is `penstock.Broker`, also `penstock.testing.Broker`.
-
-Rule: nothing of it is simulated but its address: it listens on a free port of the loopback, and keeps its data in a
-temporary folder unless it is given one. Leaving the block stops it cleanly and removes what it made.
+Its public name is `penstock.Broker`, also `penstock.testing.Broker`. It listens on a free loopback port and keeps its
+data in a temporary folder unless it is given one. Leaving the block stops it cleanly and removes the temporary folder.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from types import TracebackType
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
-from penstock.cluster.topics import NewTopic
+from penstock.cluster.controller.topics import NewTopic
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 120.0

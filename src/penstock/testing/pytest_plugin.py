@@ -1,16 +1,14 @@
-"""Fixtures for anybody's tests, with any Kafka client: a real broker, and topics on it.
+"""pytest fixtures for tests with any Kafka client: a real broker, and topics on it.
 
-    def test_what_is_sent_arrives(penstock_broker, penstock_topic):
+    def test_sent_records_arrive(penstock_broker, penstock_topic):
         producer = AnyKafkaClient(bootstrap_servers=penstock_broker.address)
         producer.send(penstock_topic, b"...")
 
-`penstock_broker` is one for the session, since a test that has topics and groups of its own needs no broker of its own;
-`penstock_broker_scope = function` (or class, module, package) in pytest's configuration makes more of them.
-`penstock_fresh_broker` is a new one for each test, whatever that says. Override the fixture `penstock_broker_settings`
-in a conftest.py to start them with settings, by Kafka's names. `penstock_topic` is the name of a new topic on
-`penstock_broker`; the marker `penstock_topic(partitions=3, config={"cleanup.policy": "compact"})` shapes it.
-
-Rule: whoever does not ask for a fixture pays for none of this: the broker is imported when the first one is made.
+`penstock_broker` is one broker per session; set `penstock_broker_scope = function` (or class, module, package) in
+pytest's configuration for more of them. `penstock_fresh_broker` is a new broker for each test. Override the fixture
+`penstock_broker_settings` in a conftest.py to start brokers with settings, by Kafka's names. `penstock_topic` is the
+name of a new topic on `penstock_broker`; the marker `penstock_topic(partitions=3, config={"cleanup.policy":
+"compact"})` configures it. The broker is imported when the first fixture is used.
 """
 
 from __future__ import annotations

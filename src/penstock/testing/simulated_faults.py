@@ -1,8 +1,8 @@
-"""What may go wrong with an operation on a simulated disk, and the count of operations that it hangs on.
+"""Faults of operations on a simulated disk, and the log of operations that they refer to.
 
-Nouns: an `Operation`, about to happen; a `Fault`, how it fails; a `Trouble`, what is wrong with a part of the disk for
-a while; the `OperationLog`, which numbers operations from 0, remembers them for assertions, and asks the planned
-faults, the troubles and then the hook whether this one fails.
+An `Operation` is about to happen; a `Fault` is how it fails; a `Trouble` is what is wrong with a part of the disk for
+a while. The `OperationLog` numbers operations from 0, remembers them for assertions, and asks the planned faults, the
+troubles and then the hook whether an operation fails.
 """
 
 from __future__ import annotations

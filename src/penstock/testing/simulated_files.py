@@ -1,11 +1,9 @@
-"""Files in memory that can lose power, fill up, fail and rot.
+"""Files in memory that can lose power, fill up, fail and rot: a simulated disk behind the `Files` interface.
 
-Noun: a disk with its page cache (`simulated_disk` has the theory), seen through the `Files` interface.
-
-Rule: every mutating operation has a number and may be made to fail, to happen in part, or to be the one in
-whose middle the power goes (`files.operations`). Without power every call raises `PowerLost` until the test
-says with `crash` what the disk shows after the restart, or with `kill` that only the process died. The same
-seed and the same calls give the same disk.
+Every mutating operation has a number and can be made to fail, to happen in part, or to be the one at which power is
+lost (`files.operations`). Without power every call raises `PowerLost` until the test says with `crash` what the disk
+shows after the restart, or with `kill` that only the process died. The same seed and the same calls give the same
+disk.
 
 Paths are absolute whether they begin with "/" or not. For one thread at a time.
 """
@@ -19,16 +17,19 @@ from penstock.runtime.files import Buffer, Space
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulated_disk import (
     LOSE_UNSYNCED,
+    PAGE_BYTES,
+    Change,
     FileNode,
     FolderNode,
     NameEdit,
     PowerLoss,
     Tree,
+    Truncation,
+    Write,
     os_error,
     split,
 )
 from penstock.testing.simulated_faults import LOOK, READ, Fault, OperationLog, PowerLost
-from penstock.testing.simulated_pages import PAGE_BYTES, Change, Truncation, Write
 
 _UNLIMITED_BYTES = 1 << 40
 _FILE_BYTES_MAX = 1 << 44

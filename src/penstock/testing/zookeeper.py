@@ -1,4 +1,4 @@
-"""A real ZooKeeper, or an ensemble of them, for as long as a block lasts.
+"""A real ZooKeeper server or ensemble for the duration of a block.
 
     with ZooKeeperServer() as server:
         settings = {"zookeeper.connect": server.connect}
@@ -6,8 +6,8 @@
     with ZooKeeperEnsemble(3) as ensemble:
         ensemble.leader().kill()
 
-Rule: nothing of it is simulated: servers run as processes, from the jars of the pyspark package, on free ports of the
-loopback. Their data is in a temporary folder unless one is given. Leaving the block ends the processes.
+Servers run as processes, from the jars of the pyspark package, on free loopback ports. Their data is in a temporary
+folder unless one is given. Leaving the block stops the processes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from penstock.cluster.zookeeper_server import ZooKeeperProcess
-from penstock.cluster.zookeeper_settings import Member, ServerSettings
-from penstock.runtime.port_reservation import PortReservation
+from penstock.cluster.tree.zookeeper.server import Member, ServerSettings, ZooKeeperProcess
+from penstock.runtime.network import PortReservation
 
 _HOST: Final = "127.0.0.1"
 _LOG_FILE: Final = "zookeeper.log"

@@ -1,4 +1,4 @@
-"""The vocabulary in which a message is declared: a typed class that is at the same time its schema.
+"""The types in which a message is declared: a typed class that is also its schema.
 
     class PartitionProduceData(Message):
         index: Int32 = 0
@@ -8,11 +8,9 @@
         SCHEMA: ClassVar[Schema] = Schema("0-13", flexible="9+")
         transactional_id: Annotated[str | None, versions("3+")] = None
 
-One class holds the fields of all versions, in wire order, every one with Kafka's default. `str`, `bytes`,
-`bool` and `float` stand for themselves, `X | None` is nullable, `list[X]` is an array, another `Message` a
-nested struct. Marks inside `Annotated` narrow that: `versions` in which the field exists, `nullable`
-versions, `tagged` with its number, and `ignorable`, which lets a value be dropped in versions that cannot
-carry it.
+One class has the fields of all versions, in wire order, with Kafka's defaults. `str`, `bytes`, `bool` and `float` stand
+for themselves, `X | None` is nullable, `list[X]` an array, another `Message` a struct. `Annotated` adds `versions`,
+`nullable` versions, `tagged`, and `ignorable`: the value may be dropped in versions that cannot carry it.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, TypeAl
 
 import msgspec
 
-from penstock.wire.versions import VersionRange
+from penstock.wire.protocol import VersionRange
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # For isinstance, which takes several times as long with a union.

@@ -25,7 +25,7 @@ from penstock.activity.live.state import (
     Suspect,
     Topic,
 )
-from penstock.activity.live.supervising_plan import Plan
+from penstock.activity.live.supervisor import Plan
 
 PIPELINES = ("feed", "relevance", "security", "operations", "search", "reporting")
 NOW_MS = 1_794_766_500_000
@@ -81,7 +81,7 @@ class HandMade:
             changes.setdefault("number", self._snapshot.number + 1)
             self._snapshot = msgspec.structs.replace(self._snapshot, **changes)
 
-    def cluster_is_there(self) -> None:
+    def cluster_ready(self) -> None:
         self.lines.append("cluster")
 
     def told(self, text: str) -> None:

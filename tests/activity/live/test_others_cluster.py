@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from tests.activity.live.test_run_command import refused
 from tests.activity.pipelines.tls_broker import TlsBroker, tls_broker
-from tests.client.core.tls import PEM
+from tests.client.tls import PEM
 from tests.timeouts import PATIENCE_S
 
 from penstock import Producer
-from penstock.activity.clusters import Cluster
+from penstock.activity.cluster import Cluster
 from penstock.activity.events import KINDS, TRUTH_TOPIC
-from penstock.activity.live import supervising_checks as checks
-from penstock.activity.live.report_reading import told
-from penstock.activity.live.state_board import Board
-from penstock.activity.live.state_watching import Watch
-from penstock.activity.live.supervising_folder import CannotRun, RunFolder
-from penstock.activity.live.supervising_plan import Plan
+from penstock.activity.live import preflight as checks
+from penstock.activity.live.preflight import CannotRun, RunFolder
+from penstock.activity.live.state import Board
+from penstock.activity.live.supervisor import Plan
+from penstock.activity.live.watch import Watch
+from penstock.activity.report.measurements import published_records
 from penstock.client.admin.results import TopicSpec
 
 
@@ -63,11 +63,11 @@ def test_a_watch_and_a_report_read_by_tls(broker: TlsBroker, cluster: Cluster, t
             producer.send("views", b"{}")
             producer.send("feed", b'{"member": 7, "entries": []}', key=b"7")
             producer.send(TRUTH_TOPIC, b'{"kind": "crawler"}', key=b"k")
-        assert [one.value for one in told(cluster, admin, TRUTH_TOPIC)] == [{"kind": "crawler"}]
+        assert [one.value for one in published_records(cluster, admin, TRUTH_TOPIC)] == [{"kind": "crawler"}]
     watch = Watch(Board(0), cluster, str(tmp_path), (), ["feed"])
     watch.start()
     try:
-        watch.cluster_is_there()
+        watch.cluster_ready()
         deadline_s = time.monotonic() + PATIENCE_S
         while not (watch.snapshot.events and watch.snapshot.members == [7]):
             assert time.monotonic() < deadline_s, watch.snapshot

@@ -14,8 +14,7 @@ from tests.activity.live.runs import UNTIL_THE_PIPE_CLOSES, script
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 
-from penstock.activity.live.processes import Child, Restarts
-from penstock.activity.live.processes_usage import Usages
+from penstock.activity.live.processes import Child, RestartPolicy, UsageSampler
 
 
 def until_it_said(log: Path, text: str) -> None:
@@ -39,24 +38,24 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_child_ends_when_it_is_asked_to(log: Path) -> None:
     child = Child("child", script(UNTIL_THE_PIPE_CLOSES), log)
-    assert child.how_it_ended() == "was not started"
+    assert child.exit_text() == "was not started"
     child.start()
     until_it_said(log, "\nup\n")
     assert child.is_alive
-    child.ask_to_end()
-    child.ask_to_end()
+    child.request_stop()
+    child.request_stop()
     assert child.wait(PATIENCE_S)
-    assert (child.exit_code, child.pid, child.how_it_ended()) == (0, None, "ended with code 0")
+    assert (child.exit_code, child.pid, child.exit_text()) == (0, None, "ended with code 0")
 
 
 def test_a_child_that_does_not_listen_is_killed_and_its_last_lines_are_there(log: Path) -> None:
     child = Child("child", script("import time\nfor n in range(9): print(n, flush=True)\ntime.sleep(600)"), log)
     child.start()
     until_it_said(log, "\n8\n")
-    child.ask_to_end()
+    child.request_stop()
     assert not child.wait(0.2)
     child.kill()
-    assert child.how_it_ended() == "was killed by SIGKILL"
+    assert child.exit_text() == "was killed by SIGKILL"
     assert child.last_lines(3) == ["6", "7", "8"]
 
 
@@ -95,7 +94,7 @@ def test_children_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None
 def test_a_command_as_a_child_heeds_its_parent_and_not_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     command = [
-        sys.executable, "-m", "penstock.cli.activity_child", "server", "start", "--data-dir", str(tmp_path / "data"),
+        sys.executable, "-m", "penstock.cli.activity.child", "server", "start", "--data-dir", str(tmp_path / "data"),
         "--listen", f"127.0.0.1:{free_port()}", "--http-port", "0",
     ]  # fmt: skip
     child = Child("broker", command, log)
@@ -106,7 +105,7 @@ def test_a_command_as_a_child_heeds_its_parent_and_not_the_terminal(tmp_path: Pa
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(child.pid, number)
         assert not child.wait(0.5)
-        child.ask_to_end()
+        child.request_stop()
         assert child.wait(PATIENCE_S)
         assert child.exit_code == 0, log.read_text()
         assert "broker 0 stopped" in log.read_text()
@@ -115,7 +114,7 @@ def test_a_command_as_a_child_heeds_its_parent_and_not_the_terminal(tmp_path: Pa
 
 
 def test_restarts_wait_longer_each_time_and_are_not_endless() -> None:
-    restarts = Restarts(3, 60.0, first_wait_s=1.0)
+    restarts = RestartPolicy(3, 60.0, first_wait_s=1.0)
     assert [restarts.wait_s(now_s) for now_s in (0.0, 1.0, 2.0, 3.0)] == [1.0, 2.0, 4.0, None]
     assert restarts.wait_s(200.0) == 1.0
 
@@ -131,7 +130,7 @@ def test_usage_counts_descendants_and_what_is_not_there_is_left_out(log: Path) -
     child.start()
     try:
         until_it_said(log, "\nup\n")
-        usages = Usages()
+        usages = UsageSampler()
         first = usages.look({"child": child.pid, "none": None, "gone": 2**22 + 1}, 0.0)
         assert list(first) == ["child"]
         assert first["child"].processes == 2
@@ -144,4 +143,4 @@ def test_usage_counts_descendants_and_what_is_not_there_is_left_out(log: Path) -
 
 
 def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
-    assert Usages(tmp_path / "nothing").look({"me": os.getpid()}, 0.0) == {}
+    assert UsageSampler(tmp_path / "nothing").look({"me": os.getpid()}, 0.0) == {}

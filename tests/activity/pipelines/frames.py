@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.activity.events import TIME, Kind
-from penstock.activity.pipelines.pipeline import Rows
+from penstock.activity.pipelines.definition import Rows
 from penstock.activity.site import Site, rows_between
 
 Events = Mapping[str, Sequence[Mapping[str, Any]]]

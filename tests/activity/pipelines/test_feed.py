@@ -13,7 +13,7 @@ from tests.activity.pipelines.frames import batch, cut, minute_ms, numbered, ord
 from tests.activity.plain import feeds as plain
 
 from penstock.activity.events import FOLLOWS, POSTS, VOTES, Kind
-from penstock.activity.pipelines import feed, feeds
+from penstock.activity.pipelines import feed
 
 ROWS = feed.PIPELINE.rows[0]
 ANN, BOB, CLEO, DAN = 1, 2, 3, 4
@@ -39,7 +39,7 @@ def world(
 
 
 def seen(rows: pa.Table) -> set[plain.Seen]:
-    entries = feeds.seen(rows)
+    entries = feed.visible_entries(rows)
     chosen = rows.take(pa.array(entries.row)).to_pylist()
     return {
         plain.Seen(round(row["time"].timestamp() * 1000), *(row[name] for name in plain.Seen._fields[1:]))

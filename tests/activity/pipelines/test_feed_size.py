@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.activity.pipelines import feed, outputs, results
-from penstock.activity.pipelines.changes import Span
+from penstock.activity.pipelines import feed
+from penstock.activity.pipelines.engine import micro_batch, results
+from penstock.activity.pipelines.engine.results import TimeSpan
 
 ENTRIES, MEMBERS = 100_000, 20_000
 NOW_US = 1_790_000_000_000_000
@@ -44,13 +45,13 @@ def entries(count: int) -> pa.Table:
 def test_a_batch_of_a_hundred_thousand_entries_tells_only_who_has_news(tmp_path: Path) -> None:
     rows = entries(ENTRIES + 2_000)
     shape = results.plain_schema(feed.feed(rows.slice(0, 0)).schema)
-    kept = results.opened(str(tmp_path), "feed", ("member",), "newest", shape)
+    kept = results.open_result_table(str(tmp_path), "feed", ("member",), "newest", shape)
     told: list[bytes] = []
-    kept.replace(feed.feed(rows.slice(0, ENTRIES)).cast(shape), Span())
+    kept.replace(feed.feed(rows.slice(0, ENTRIES)).cast(shape), TimeSpan())
     before = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
 
     made = feed.feed(rows.slice(2_000)).cast(shape)
-    change = kept.replace(made, Span(), told=lambda change: told.extend(outputs.values_of(change.changed)))
+    change = kept.replace(made, TimeSpan(), told=lambda change: told.extend(micro_batch.values_of(change.changed)))
 
     after = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
     assert after == {row["member"]: row["entries"] for row in made.to_pylist()}

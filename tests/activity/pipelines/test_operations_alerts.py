@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.activity.pipelines.anomalies import HORIZON, SCHEMA, TRAILING, WINDOW, alerts
+from penstock.activity.pipelines.operations import ALERTS_SCHEMA, HORIZON, TRAILING, WINDOW, alerts
 
 START = datetime(2026, 11, 15, 2, tzinfo=UTC)
 COLUMNS = pa.schema(
@@ -142,4 +142,4 @@ def test_servers_that_come_and_go_and_windows_without_figures_are_no_matter() ->
 
 
 def test_no_rows_give_no_alerts_with_all_columns() -> None:
-    assert alerts(COLUMNS.empty_table()).schema == SCHEMA
+    assert alerts(COLUMNS.empty_table()).schema == ALERTS_SCHEMA

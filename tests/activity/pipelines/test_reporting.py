@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.activity.pipelines.engine_worlds import KEPT, send
+from tests.activity.pipelines.engine_stories import KEPT, send
 from tests.activity.pipelines.frames import Events, arrow, numbered, two_minutes
 from tests.activity.plain import reports as plain
 
-from penstock.activity.clusters import Cluster
+from penstock.activity.cluster import Cluster
 from penstock.activity.events import BY_TOPIC, IMPRESSIONS, KINDS, POSTS, VIEWS, VOTES
-from penstock.activity.pipelines import results
-from penstock.activity.pipelines.backfill import backfill
-from penstock.activity.pipelines.loads import LoadsAndReports
-from penstock.activity.pipelines.pipeline import Report
+from penstock.activity.pipelines.definition import Report
+from penstock.activity.pipelines.engine import results
+from penstock.activity.pipelines.engine.backfill import backfill
+from penstock.activity.pipelines.engine.loads import LoadsAndReports
 from penstock.activity.pipelines.reporting import FOLLOWED, NEW_AFTER, PIPELINE
 from penstock.client.admin import Admin
 from penstock.spark.tables import Loader, Warehouse
-from penstock.spark.tables.running import LocalRunner
+from penstock.spark.tables.runner import LocalRunner
 from penstock.testing import Broker
 
 SESSIONS, VISITS, FUNNEL, RETENTION = PIPELINE.reports
@@ -142,7 +142,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def tables(warehouse: str) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: sorted(zip(*results.read(warehouse, name).to_pydict().values(), strict=True)) for name in REPORTS}
+    return {
+        name: sorted(zip(*results.read_result_table(warehouse, name).to_pydict().values(), strict=True))
+        for name in REPORTS
+    }
 
 
 def of_few(events: Events) -> Events:
@@ -221,7 +224,7 @@ def test_reports_rest_while_events_wait_and_are_computed_with_the_last_of_them(
     anything: Any = None
     slow = Slow(anything, pipeline, Cluster("localhost:1"), str(tmp_path), anything, lambda line: None)
     clock = SimpleNamespace(monotonic=slow.monotonic, time_ns=time.time_ns)
-    monkeypatch.setattr("penstock.activity.pipelines.loads.time", clock)
+    monkeypatch.setattr("penstock.activity.pipelines.engine.loads.time", clock)
 
     def round_of(waiting: int, wait_s: float) -> int:
         slow.now_s += wait_s

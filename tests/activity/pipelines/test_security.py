@@ -13,7 +13,7 @@ from tests.activity.pipelines.frames import INSTANT, batch, cut, minute_ms, orde
 from tests.activity.plain.minutes import behaviour
 
 from penstock.activity.events import API_CALLS_PER_MINUTE
-from penstock.activity.pipelines import security, verdicts
+from penstock.activity.pipelines import security
 
 ROWS = security.PIPELINE.rows[0]
 EXACT = ("views", "led", "seconds", "posts", "linked", "calls", "refused", "failed")
@@ -142,6 +142,6 @@ def test_nothing_names_nobody() -> None:
 
 def test_spans_and_pauses_are_read_off_the_bits() -> None:
     seconds = np.array([1 << 3 | 1 << 4 | 1 << 9, 1 << 59 | 1, 1 << 7, EVERY_SECOND, 1 << 3 | 1 << 4])
-    pauses = verdicts.pauses_of(seconds, np.array([True, True, True, True, False]))
+    pauses = security.pauses_of(seconds, np.array([True, True, True, True, False]))
     assert pauses.span_s.tolist() == [7, 60, 1, 60, 60]
     assert pauses.longest_s.tolist() == [5, 59, 60, 1, 60]

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.activity.pipelines.engine_worlds import KEPT
-from tests.client.core.tls import PEM, server_context
+from tests.activity.pipelines.engine_stories import KEPT
+from tests.client.tls import PEM, server_context
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import fastavro
-from tests.activity.pipelines.engine_worlds import kept_windows, records, windows_of
+from tests.activity.pipelines.engine_stories import kept_windows, records, windows_of
 from tests.activity.plain import feeds, minutes, reports
 
 from penstock.activity.events import KINDS, Kind
-from penstock.activity.pipelines import registry, results
+from penstock.activity.pipelines import definition
+from penstock.activity.pipelines.engine import results
 from penstock.spark.tables import Warehouse
 
 Events = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -59,14 +60,14 @@ def _is_whole(kind: Kind, event: Any) -> bool:
     )
 
 
-def assert_same(warehouse: str, events: Events, pipelines: Iterable[str] = registry.names()) -> None:
+def assert_same(warehouse: str, events: Events, pipelines: Iterable[str] = definition.pipeline_names()) -> None:
     """Every table of these pipelines that is counted from events, row by row."""
     for name in pipelines:
         _CHECKS[name](warehouse, events)
 
 
 def _rows(warehouse: str, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = results.read(warehouse, name).to_pylist()
+    found: list[dict[str, Any]] = results.read_result_table(warehouse, name).to_pylist()
     return found
 
 
@@ -97,7 +98,9 @@ def _security(warehouse: str, events: Events) -> None:
 
 
 def _operations(warehouse: str, events: Events) -> None:
-    assert kept_windows(results.read(warehouse, "server_windows")) == windows_of(events["requests"], events["servers"])
+    assert kept_windows(results.read_result_table(warehouse, "server_windows")) == windows_of(
+        events["requests"], events["servers"]
+    )
 
 
 def _feed(warehouse: str, events: Events) -> None:

@@ -9,14 +9,12 @@ import pytest
 
 from penstock.activity.events import BY_TOPIC, KINDS, Kind
 from penstock.activity.site import Site
-from penstock.activity.site.batching import Batches
-from penstock.activity.site.columns import joined
-from penstock.activity.site.encoding import Encoded
-from penstock.activity.site.malformed import Spoiler
+from penstock.activity.site.behaviour import joined_columns
+from penstock.activity.site.encoding import Batches, Encoded, ValueCorruptor
 from penstock.client.errors import DeserializationError
 from penstock.client.serializers import Avro
-from penstock.spark.decode_formats import Undecodable, record_format
-from penstock.spark.decode_spec import parse_spec
+from penstock.spark.formats.decoder import Undecodable, record_format
+from penstock.spark.formats.spec import parse_spec
 
 SITE = Site(seed=5, rate=3000, origin_ms=1_790_000_000_000)
 TICKS = range(SITE.first_tick + 40, SITE.first_tick + 60)
@@ -24,7 +22,7 @@ TICKS = range(SITE.first_tick + 40, SITE.first_tick + 60)
 
 def rows_of(kind: Kind) -> list[dict[str, Any]]:
     parts = [made[kind.topic] for tick in TICKS if kind.topic in (made := SITE.tick(tick))]
-    return list(joined(parts).rows())
+    return list(joined_columns(parts).rows())
 
 
 def batches(value_format: str = "json", malformed: float = 0.0, ticks: range = TICKS) -> dict[str, Encoded]:
@@ -105,4 +103,4 @@ def test_a_limit_cuts_the_last_tick() -> None:
 
 def test_a_share_beyond_one_is_refused() -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
-        Spoiler(1.5, "json", 1)
+        ValueCorruptor(1.5, "json", 1)

@@ -11,10 +11,10 @@ import pytest
 
 from penstock.activity.events import API_CALLS_PER_MINUTE, BY_TOPIC, FOLLOWS, KINDS
 from penstock.activity.site import Rhythm, Site, Sizes, rows_between
-from penstock.activity.site.batching import Batches
-from penstock.activity.site.chance import Purpose, draws
-from penstock.activity.site.columns import TICK_MS
-from penstock.activity.site.words import KEYWORDS
+from penstock.activity.site.behaviour import TICK_MS
+from penstock.activity.site.encoding import Batches
+from penstock.activity.site.randomness import Purpose, random_generator
+from penstock.activity.site.vocabulary import KEYWORDS
 
 ORIGIN_MS = 1_790_000_000_000
 Rows = dict[str, list[dict[str, Any]]]
@@ -59,7 +59,7 @@ def test_a_tick_made_alone_is_the_tick_made_in_a_row(after: int) -> None:
 
 
 def test_neighbouring_moments_share_no_draws() -> None:
-    tick, next_tick = (draws(1, Purpose.READING, number).integers(0, 2**62, 4000) for number in (10, 11))
+    tick, next_tick = (random_generator(1, Purpose.READING, number).integers(0, 2**62, 4000) for number in (10, 11))
     assert not set(tick.tolist()) & set(next_tick.tolist())
 
 

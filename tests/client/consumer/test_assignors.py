@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -17,10 +18,9 @@ from penstock.client.consumer.assignors import (
     RoundRobinAssignor,
     Shares,
     StickyAssignor,
+    Subscription,
     assignors_from,
 )
-from penstock.client.consumer.protocol import Subscription
-from penstock.client.consumer.types import TopicPartition
 
 EVERY = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
 TOPICS = ["a", "b", "c", "d"]

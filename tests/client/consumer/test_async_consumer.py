@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.broker.wire_client import BEGIN_MS, make_topic
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers
-from tests.client.core.scripted import run
+from tests.client.scripted import run
 from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until_async
 
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer import async_consumer
 from penstock.client.consumer.async_consumer import AsyncConsumer
-from penstock.client.consumer.reading import RebalanceListener
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.consumer.reader import RebalanceListener
 from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
 from penstock.client.serializers import Text
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -170,7 +170,7 @@ def test_functions_for_partitions_that_go_are_awaited_before_they_go(broker: Emb
 
 def test_reading_leaves_the_loop_room_for_others(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     # All of it is read in less time than the loop is kept for: here a turn is due after every batch.
-    monkeypatch.setattr(async_consumer, "_BREATH_S", 0.0)
+    monkeypatch.setattr(async_consumer, "_YIELD_AFTER_S", 0.0)
     topic = filled_topic(broker, 6_000, a_batch=500)
 
     async def story() -> None:

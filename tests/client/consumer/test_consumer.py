@@ -12,12 +12,19 @@ from tests.broker.wire_client import BEGIN_MS, WireClient, delete_topic, make_to
 from tests.client.consumer.consumer_stories import fill, filled_topic, new_group, numbers, read, read_in_turns, reader
 from tests.timeouts import NEVER_MS, PATIENCE_MS, PATIENCE_S, until
 
+from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
 from penstock.client.consumer.consumer import Consumer
-from penstock.client.consumer.errors import NoOffset, PositionOutOfRange
-from penstock.client.consumer.handover import Duty
-from penstock.client.consumer.reading import Callbacks, RebalanceListener, milliseconds
-from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
-from penstock.client.errors import BootstrapError, ClosedError, ConfigError, DeserializationError, TimedOut
+from penstock.client.consumer.fetcher import RebalanceCallback
+from penstock.client.consumer.reader import RebalanceCallbacks, RebalanceListener, milliseconds
+from penstock.client.errors import (
+    BootstrapError,
+    ClosedError,
+    ConfigError,
+    DeserializationError,
+    NoOffset,
+    PositionOutOfRange,
+    TimedOut,
+)
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.producer import Producer
 from penstock.client.serializers import Text
@@ -153,7 +160,7 @@ def test_who_seeks_before_reading_needs_no_policy(broker: EmbeddedBroker) -> Non
     topic = filled_topic(broker, 10, partitions=2)
     with reader(broker.address, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        until(lambda: consumer._handover.attention, "it is known that nobody said where to begin")
+        until(lambda: consumer._queue.attention, "it is known that nobody said where to begin")
         consumer.seek((topic, 0), 2)
         consumer.seek_to_beginning((topic, 1))
         assert sorted(read(consumer, 8)) == [1, 3, 4, 5, 6, 7, 8, 9]
@@ -313,7 +320,7 @@ def test_offsets_can_be_kept_in_a_store_of_ones_own(broker: EmbeddedBroker) -> N
 def test_a_pattern_picks_up_topics_that_are_made_later(broker: EmbeddedBroker) -> None:
     mark = new_group()
     client = WireClient(broker.port)
-    from penstock.cluster.topics import NewTopic
+    from penstock.cluster.controller.topics import NewTopic
 
     def make(name: str) -> None:
         on_loop(broker.broker, broker.broker.cluster.create_topics([NewTopic(name, 1, 1, configs={})]))
@@ -339,7 +346,7 @@ def until_assigned(consumer: Consumer[bytes, bytes], count: int) -> None:
 
 
 def test_partitions_added_to_a_topic_are_read_too(broker: EmbeddedBroker) -> None:
-    from penstock.cluster.service import NewPartitions
+    from penstock.cluster.membership.standalone import NewPartitions
 
     topic = filled_topic(broker, 1)
     for group_id in (None, new_group()):
@@ -352,7 +359,7 @@ def test_partitions_added_to_a_topic_are_read_too(broker: EmbeddedBroker) -> Non
 
 
 def test_a_topic_that_does_not_exist_yet_is_read_once_it_does(broker: EmbeddedBroker) -> None:
-    from penstock.cluster.topics import NewTopic
+    from penstock.cluster.controller.topics import NewTopic
 
     name = new_group()
     with reader(broker.address, name, group_id=new_group(), allow_auto_create_topics=False) as consumer:
@@ -481,10 +488,10 @@ def test_a_listener_hears_of_partitions_that_come_and_go_until_the_next_subscrip
         consumer.subscribe(other)
         read(consumer, 1)
     assert len(listener.heard) == 1
-    assert Callbacks().of(Duty("lose", frozenset(), [], lambda: None)) == []
-    callbacks = Callbacks()
+    assert RebalanceCallbacks().of(RebalanceCallback("lose", frozenset(), [], lambda: None)) == []
+    callbacks = RebalanceCallbacks()
     callbacks.listener = listener
-    (lost,) = callbacks.of(Duty("lose", frozenset(), [], lambda: None))
+    (lost,) = callbacks.of(RebalanceCallback("lose", frozenset(), [], lambda: None))
     lost([TopicPartition(topic, 0)])
     assert listener.heard[-1] == ("revoked", [TopicPartition(topic, 0)])
 
@@ -585,7 +592,7 @@ def test_memory_for_what_is_fetched_ahead_is_bounded(broker: EmbeddedBroker) -> 
     with reader(
         broker.address, topic, buffer_memory=300_000, max_partition_fetch_bytes=100_000, fetch_max_bytes=200_000
     ) as consumer:
-        budget = consumer._engine.handover.budget
+        budget = consumer._core.queue.budget
         count = 0
         for _ in consumer:
             assert budget.buffered <= 300_000 + 200_000
@@ -656,7 +663,7 @@ def test_waiting_for_an_assignment_that_does_not_come_ends_in_time_and_says_why(
         try:
             with reader(broker.address, topic, **member) as second:
                 until(
-                    lambda: second.poll(20) is not None and second._engine.commits.committer.member_id, "it is a member"
+                    lambda: second.poll(20) is not None and second._core.commits.committer.member_id, "it is a member"
                 )
                 with pytest.raises(TimedOut, match=r"within 50 ms.*more members than there are partitions"):
                     second.wait_for_assignment(50)

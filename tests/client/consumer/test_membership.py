@@ -7,20 +7,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.membership import (
     Assign,
-    Beat,
     Fail,
+    Heartbeat,
+    Idle,
     Join,
     Leave,
     Membership,
-    Rest,
+    MemberState,
     Revoke,
-    State,
     Sync,
 )
-from penstock.client.consumer.types import TopicPartition
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 A, B, C = (frozenset({TopicPartition("t", n)}) for n in range(3))
 NONE: frozenset[TopicPartition] = frozenset()
@@ -54,10 +54,10 @@ def test_a_member_joins_syncs_is_assigned_and_beats() -> None:
     assert m.owned == NONE
     settle(m)
     assert m.owned == A | B
-    assert m.next_step(0) == Rest(100)
-    assert m.next_step(100) == Beat()
-    m.beaten(0, 100)
-    assert m.next_step(100) == Rest(200)
+    assert m.next_step(0) == Idle(100)
+    assert m.next_step(100) == Heartbeat()
+    m.heartbeat_answered(0, 100)
+    assert m.next_step(100) == Idle(200)
 
 
 def test_a_coordinator_that_wants_a_member_id_first_is_joined_again_with_it() -> None:
@@ -71,7 +71,7 @@ def test_an_eager_member_gives_back_everything_before_it_joins_again() -> None:
     m = new()
     get_in(m, A | B)
     settle(m)
-    m.beaten(ErrorCode.REBALANCE_IN_PROGRESS, 100)
+    m.heartbeat_answered(ErrorCode.REBALANCE_IN_PROGRESS, 100)
     assert m.next_step(100) == Revoke(A | B, lost=False)
     m.revoked(Revoke(A | B, lost=False), 110)
     assert m.owned == NONE
@@ -83,7 +83,7 @@ def test_a_cooperative_member_keeps_reading_and_gives_back_only_what_moves_then_
     m = new(cooperative=True)
     get_in(m, A | B)
     settle(m)
-    m.beaten(ErrorCode.REBALANCE_IN_PROGRESS, 100)
+    m.heartbeat_answered(ErrorCode.REBALANCE_IN_PROGRESS, 100)
     get_in(m, A, 100, 2)
     assert m.owned == A | B
     step = m.next_step(100)
@@ -95,7 +95,7 @@ def test_a_cooperative_member_keeps_reading_and_gives_back_only_what_moves_then_
     assert m.next_step(100) == Join()
     get_in(m, A, 100, 3)
     settle(m, 100)
-    assert m.next_step(100) == Rest(200)
+    assert m.next_step(100) == Idle(200)
 
 
 def test_a_cooperative_member_that_lets_go_of_a_topic_gives_it_back_before_it_joins() -> None:
@@ -110,7 +110,7 @@ def test_a_member_that_the_coordinator_does_not_know_has_lost_its_partitions_and
     m = new()
     get_in(m, A)
     settle(m)
-    m.beaten(ErrorCode.UNKNOWN_MEMBER_ID, 100)
+    m.heartbeat_answered(ErrorCode.UNKNOWN_MEMBER_ID, 100)
     step = m.next_step(100)
     assert step == Revoke(A, lost=True)
     assert not m.is_in_group()
@@ -123,7 +123,7 @@ def test_an_illegal_generation_loses_the_partitions_but_not_the_member_id() -> N
     m = new()
     get_in(m, A)
     settle(m)
-    m.beaten(ErrorCode.ILLEGAL_GENERATION, 100)
+    m.heartbeat_answered(ErrorCode.ILLEGAL_GENERATION, 100)
     assert m.next_step(100) == Revoke(A, lost=True)
     assert m.member_id == "me"
 
@@ -132,7 +132,7 @@ def test_a_fenced_static_member_loses_its_partitions_and_does_not_come_back() ->
     m = new()
     get_in(m, A)
     settle(m)
-    m.beaten(ErrorCode.FENCED_INSTANCE_ID, 100)
+    m.heartbeat_answered(ErrorCode.FENCED_INSTANCE_ID, 100)
     m.revoked(Revoke(A, lost=True), 100)
     assert m.next_step(100) == Fail(ErrorCode.FENCED_INSTANCE_ID)
     assert m.next_step(10_000) == Fail(ErrorCode.FENCED_INSTANCE_ID)
@@ -143,11 +143,11 @@ def test_whoever_does_not_poll_leaves_and_comes_back_with_the_next_poll_having_l
     get_in(m, A)
     settle(m)
     m.polled(500)
-    m.beaten(0, 1400)
-    assert m.next_step(1499) == Rest(1500)
+    m.heartbeat_answered(0, 1400)
+    assert m.next_step(1499) == Idle(1500)
     assert m.next_step(1501) == Leave()
     m.left(1501)
-    assert m.next_step(5000) == Rest(float("inf"))
+    assert m.next_step(5000) == Idle(float("inf"))
     m.polled(6000)
     assert m.next_step(6000) == Revoke(A, lost=True)
     m.revoked(Revoke(A, lost=True), 6000)
@@ -160,8 +160,8 @@ def test_a_coordinator_that_cannot_be_reached_is_asked_again_after_a_pause_and_n
     get_in(m, A)
     settle(m)
     m.unreachable(100)
-    assert m.next_step(100) == Rest(200)
-    assert m.next_step(200) == Beat()
+    assert m.next_step(100) == Idle(200)
+    assert m.next_step(200) == Heartbeat()
     assert m.owned == A
 
 
@@ -169,14 +169,14 @@ def test_an_answer_lost_between_join_and_sync_means_joining_again() -> None:
     m = new()
     m.joined(0, 0, member_id="me", generation=1, leader="x")
     m.unreachable(0)
-    assert m.next_step(0) == Rest(100)
+    assert m.next_step(0) == Idle(100)
     assert m.next_step(100) == Join()
 
 
 def test_a_rebalance_that_begins_before_the_user_was_told_drops_the_share() -> None:
     m = new()
     get_in(m, A)
-    m.beaten(ErrorCode.REBALANCE_IN_PROGRESS, 0)
+    m.heartbeat_answered(ErrorCode.REBALANCE_IN_PROGRESS, 0)
     assert m.next_step(0) == Join()
 
 
@@ -198,7 +198,7 @@ def test_partitions_told_to_the_user_after_they_were_lost_are_taken_back() -> No
     get_in(m, A)
     step = m.next_step(0)
     assert isinstance(step, Assign)
-    m.beaten(ErrorCode.UNKNOWN_MEMBER_ID, 50)
+    m.heartbeat_answered(ErrorCode.UNKNOWN_MEMBER_ID, 50)
     m.assigned(step, 60)
     assert m.next_step(60) == Revoke(A, lost=True)
 
@@ -208,7 +208,7 @@ def test_a_new_subscription_makes_a_member_join_again_and_the_same_one_does_not(
     get_in(m, A)
     settle(m)
     m.wants({"t"}, 10)
-    assert m.state is State.MEMBER
+    assert m.state is MemberState.MEMBER
     m.wants({"t", "u"}, 10)
     assert m.next_step(10) == Revoke(A, lost=False)
 
@@ -246,8 +246,8 @@ def test_whatever_the_coordinator_answers_partitions_come_and_go_in_pairs(
             m.joined(code, now, member_id="me", generation=generation, leader="me")
         elif isinstance(step, Sync):
             m.synced(code, now, share)
-        elif isinstance(step, Beat):
-            m.beaten(code, now)
+        elif isinstance(step, Heartbeat):
+            m.heartbeat_answered(code, now)
         elif isinstance(step, Revoke):
             assert step.partitions <= held
             held -= step.partitions

@@ -24,7 +24,7 @@ from tests.timeouts import PATIENCE_S
 
 from penstock import AsyncConsumer, Consumer, SimpleConsumer, TopicPartition, errors
 from penstock.client.consumer import NoOffset, PositionOutOfRange
-from penstock.client.consumer.simple import FetchFrom
+from penstock.client.consumer.simple_consumer import FetchFrom
 
 
 def at(milliseconds: int) -> datetime:

@@ -9,12 +9,11 @@ from typing import TypeVar
 import pytest
 from tests.ports import free_port
 
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import GroupError, PenstockError, RequestTimedOut
 from penstock.client.offset_stores import BrokerOffsetStore, Membership, OffsetAndMetadata, OffsetStore
 from penstock.testing import Broker
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,

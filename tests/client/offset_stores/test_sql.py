@@ -17,7 +17,7 @@ from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import ConfigError
 from penstock.client.offset_stores import AlreadyStored, OffsetAndMetadata, OffsetStoreError, SqlOffsetStore, StaleOwner
-from penstock.client.offset_stores.statements import STYLES, Statement
+from penstock.client.offset_stores.sql import STYLES, Statement
 
 P0, P1 = ("views", 0), ("views", 1)
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.client.errors import ConfigError
 from penstock.client.offset_stores import OffsetStoreError, ZooKeeperOffsetStore
 from penstock.client.offset_stores.zookeeper import offset_path, parse_offset
-from penstock.runtime.port_reservation import PortReservation
+from penstock.runtime.network import PortReservation
 
 
 def test_the_path_is_the_classic_one() -> None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.client.producer.accumulator import Accumulator, Blocked
-from penstock.client.producer.answers import Answer
-from penstock.client.producer.batches import ProducerBatch
+from penstock.client.producer.accumulator import Accumulator, Blocked, OutgoingRequest
 from penstock.client.producer.delivery import Delivery
-from penstock.client.producer.plans import OutgoingRequest
-from penstock.client.producer.sequences import Numbers, ProducerId
+from penstock.client.producer.producer_batch import Numbers, ProducerBatch, ProducerId
+from penstock.client.producer.sender import Acknowledged, PartitionResponse, Settlement
 from penstock.client.producer.settings import ProducerSettings, checked_settings
-from penstock.client.producer.settling import Acknowledged, Settlement
 from penstock.records import decode_batch, scan
 from penstock.records.kernel import Moment
 from penstock.runtime.randomness import SeededRandom
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 TOPIC = "views"
 PRODUCER = ProducerId(7, 0)
@@ -98,13 +95,13 @@ class Bench:
                 encoded(batch)  # what is sent is built, and closed by that
         return requests
 
-    def answer(self, request: OutgoingRequest, answer: Answer | BaseException) -> None:
+    def answer(self, request: OutgoingRequest, answer: PartitionResponse | BaseException) -> None:
         """All batches of a request are answered alike."""
         self.routes.slots += 1
         for batch in request.batches:
             self.settle(batch, answer)
 
-    def settle(self, batch: ProducerBatch, answer: Answer | BaseException) -> None:
+    def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException) -> None:
         end = self.settlement.settle(batch, answer, self.now_ms).end
         if end is None:
             if batch.is_divided:
@@ -149,27 +146,27 @@ class ModelBroker:
     def forget_producers(self) -> None:
         self._epoch, self._next, self._recent = -1, 0, []
 
-    def produce(self, data: bytes) -> Answer:
+    def produce(self, data: bytes) -> PartitionResponse:
         header = scan(data).headers[0]
         if len(data) > self.max_batch_bytes:
-            return Answer(ErrorCode.MESSAGE_TOO_LARGE)
+            return PartitionResponse(ErrorCode.MESSAGE_TOO_LARGE)
         epoch, sequence, count = header.producer_epoch, header.base_sequence, header.record_count
         if header.producer_id >= 0:
             if epoch < self._epoch:
-                return Answer(ErrorCode.INVALID_PRODUCER_EPOCH)
+                return PartitionResponse(ErrorCode.INVALID_PRODUCER_EPOCH)
             if epoch == self._epoch:
                 for first, many, offset in self._recent:
                     if (first, many) == (sequence, count):
-                        return Answer(ErrorCode.NONE, offset)
+                        return PartitionResponse(ErrorCode.NONE, offset)
             if sequence != (self._next if epoch == self._epoch else 0):
-                return Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+                return PartitionResponse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             if epoch > self._epoch:
                 self._epoch, self._recent = epoch, []
             self._next = sequence + count
             self._recent = [*self._recent, (sequence, count, len(self.values))][-5:]
         offset = len(self.values)
         self.values += [record.value for record in decode_batch(data)]
-        return Answer(ErrorCode.NONE, offset)
+        return PartitionResponse(ErrorCode.NONE, offset)
 
 
 def values_of(numbers: Iterable[int]) -> list[bytes]:

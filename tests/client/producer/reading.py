@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.wire_client import WireClient, fetch_request, records_in
 
 from penstock.records import Record
-from penstock.wire.api_keys import ApiKey
+from penstock.wire.protocol import ApiKey
 
 
 def stored(port: int, topic: str, partition: int = 0) -> list[Record]:

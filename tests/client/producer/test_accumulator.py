@@ -8,15 +8,14 @@ import pytest
 from tests.client.producer.producer_stories import PRODUCER, TOPIC, Bench, ModelBroker, encoded, values_of
 
 from penstock.client.errors import NotConnected, RecordTooLarge
-from penstock.client.producer.accumulator import Blocked
-from penstock.client.producer.answers import Answer
+from penstock.client.producer.accumulator import Blocked, MemoryBudget
 from penstock.client.producer.delivery import Delivery
-from penstock.client.producer.memory import MemoryBudget
-from penstock.wire.error_codes import ErrorCode
+from penstock.client.producer.sender import PartitionResponse
+from penstock.wire.protocol import ErrorCode
 
-STORED = Answer(ErrorCode.NONE, 0)
+STORED = PartitionResponse(ErrorCode.NONE, 0)
 LOST = NotConnected("b:1", "cut")
-EARLY = Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+EARLY = PartitionResponse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
 def test_a_batch_lingers_until_its_time_has_come() -> None:
@@ -120,7 +119,7 @@ def test_one_batch_is_on_its_way_until_the_broker_knows_the_producer() -> None:
         bench.put_batch(value)
     (first,) = bench.plan()
     assert bench.plan() == []
-    bench.answer(first, Answer(ErrorCode.NOT_ENOUGH_REPLICAS))
+    bench.answer(first, PartitionResponse(ErrorCode.NOT_ENOUGH_REPLICAS))
     (again,) = bench.plan()
     assert again.batches == first.batches, "any other would be taken for the first"
     bench.answer(again, STORED)
@@ -152,7 +151,7 @@ def test_a_batch_refused_for_good_makes_the_next_ones_start_anew() -> None:
     broker = ModelBroker()
     deliveries = [bench.put_batch(value)[0] for value in values_of(range(3))]
     first, second, third = bench.plan()
-    bench.answer(first, Answer(ErrorCode.INVALID_RECORD))
+    bench.answer(first, PartitionResponse(ErrorCode.INVALID_RECORD))
     assert bench.plan() == [], "others are on their way"
     bench.answer(second, broker.produce(encoded(second.batches[0])))
     bench.answer(third, broker.produce(encoded(third.batches[0])))
@@ -303,5 +302,5 @@ def test_records_find_their_place_by_index(count: int) -> None:
     bench = Bench()
     deliveries = bench.put_batch(*values_of(range(count)))
     (request,) = bench.plan()
-    bench.answer(request, Answer(ErrorCode.NONE, 40))
+    bench.answer(request, PartitionResponse(ErrorCode.NONE, 40))
     assert [delivery.result(0).offset for delivery in deliveries] == list(range(40, 40 + count))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.broker.wire_client import make_topic
-from tests.client.core.scripted import run
 from tests.client.producer.reading import stored_values
+from tests.client.scripted import run
 from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import BootstrapError, BufferFull, ClosedError, InvalidTopic

@@ -11,8 +11,8 @@ import pytest
 from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError
-from penstock.client.producer.completion import Completion, RecordMetadata
 from penstock.client.producer.delivery import BulkDelivery, Delivery, Span, Stored
+from penstock.client.producer.producer_batch import Completion, RecordMetadata
 
 
 def pending(count: int = 3) -> tuple[Completion, list[Delivery]]:

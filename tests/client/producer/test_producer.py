@@ -226,7 +226,7 @@ def test_a_topic_that_grows_gets_records_in_its_new_partitions(broker: EmbeddedB
 def _grow(broker: EmbeddedBroker, topic: str, count: int) -> None:
     from tests.broker.wire_client import WireClient
 
-    from penstock.wire.api_keys import ApiKey
+    from penstock.wire.protocol import ApiKey
     from penstock.wire.schemas.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 
     with WireClient(broker.port) as client:

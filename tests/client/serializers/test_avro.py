@@ -17,7 +17,7 @@ import pytest
 
 from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, SerializationError
 from penstock.client.serializers import Avro
-from penstock.client.serializers.avro_schemas import schema_of
+from penstock.client.serializers.avro import schema_of
 
 fastavro: Any = pytest.importorskip("fastavro")
 

@@ -10,8 +10,7 @@ from tests.activity.live.runs import HandMade, full_snapshot
 from tests.peers.activity.browser import Browser
 from tests.peers.provision import Found
 
-from penstock.activity.live.page.app import page
-from penstock.activity.live.page.server import PageServer, bound
+from penstock.activity.live.page.server import PageServer, bound, page_app
 from penstock.activity.live.state import Snapshot
 
 pytestmark = pytest.mark.peer("chromium")
@@ -22,7 +21,7 @@ class Site:
 
     def __init__(self) -> None:
         self.seen = HandMade()
-        self.server = PageServer(bound(0), page(self.seen))
+        self.server = PageServer(bound(0), page_app(self.seen))
         self.server.start()
 
     def shows(self, snapshot: Snapshot, **changes: Any) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from tests.activity.plain import tables
-from tests.client.core.tls import PEM
+from tests.client.tls import PEM
 from tests.peers.client.kafka_server import HOST, JavaServer, kafka_4_3
 from tests.peers.provision import Found
 from tests.ports import free_ports
 from tests.spark.cluster.standalone import SETTINGS, Daemon, Standalone
 
-from penstock.activity.pipelines import registry, results, status
+from penstock.activity.pipelines import definition
+from penstock.activity.pipelines.engine import results, status
 from penstock.spark.session import submit_variable
 
 # Seven Javas and some thirty Pythons start on as many cores as there are: beside other work that takes minutes.
@@ -87,7 +88,11 @@ def until_read(warehouse: str, pipelines: Daemon) -> None:
         if loads is not None and loads.lag == 0:
             rounds = loads.batch_id if rounds is None else rounds
             is_reported = loads.batch_id > rounds
-            if is_reported and len(found) == len(registry.names()) and not any(one.lag for one in queries.values()):
+            if (
+                is_reported
+                and len(found) == len(definition.pipeline_names())
+                and not any(one.lag for one in queries.values())
+            ):
                 return
         time.sleep(0.1)
 
@@ -123,5 +128,5 @@ def test_pipelines_on_a_spark_cluster_with_kafka_have_the_tables_that_plain_pyth
     events = tables.logged(kafka.plain)
     assert sum(map(len, events.values())) > EVENTS * 0.98
     tables.assert_same(warehouse, events)
-    named = {row["verdict"] for row in results.read(warehouse, "suspects").to_pylist()}
+    named = {row["verdict"] for row in results.read_result_table(warehouse, "suspects").to_pylist()}
     assert named == {"crawler", "spammer", "abuser"}

@@ -20,9 +20,9 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin
 from penstock.client.admin.results import TopicDescription
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import PenstockError, TimedOut
-from penstock.wire.api_keys import ApiKey
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

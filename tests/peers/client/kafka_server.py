@@ -19,7 +19,7 @@ from tests.peers.java_process import FLAGS
 from tests.peers.provision import Found
 from tests.ports import free_ports
 
-from penstock.runtime.held_process import hold
+from penstock.runtime.process import suspend
 
 HOST = "127.0.0.1"
 _START_S = 90.0
@@ -102,7 +102,7 @@ class JavaServer:
     def freeze(self) -> None:
         """Its connections stay, but it does nothing until `thaw`."""
         if self._process is not None:
-            hold(self._process)
+            suspend(self._process)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)

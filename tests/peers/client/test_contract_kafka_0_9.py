@@ -26,7 +26,7 @@ from tests.peers.provision import Found
 from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin
-from penstock.client import opening
+from penstock.client import connection_pool
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-0.9")]
 
@@ -54,7 +54,7 @@ def bootstrap(servers: tuple[JavaServer, JavaServer]) -> str:
 @pytest.fixture(autouse=True)
 def quick_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client waits for versions that never come; it is enough that the commands do so in full."""
-    monkeypatch.setattr(opening, "_SILENCE_MS", 20)
+    monkeypatch.setattr(connection_pool, "_SILENCE_MS", 20)
 
 
 @pytest.fixture(scope="module")

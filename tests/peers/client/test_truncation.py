@@ -11,8 +11,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock import Admin, Consumer, Producer, TopicSpec
 from penstock.client.admin.results import PartitionDescription
-from penstock.client.consumer.errors import LogTruncated
-from penstock.client.errors import TimedOut, UnknownTopic
+from penstock.client.errors import LogTruncated, TimedOut, UnknownTopic
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from tests.peers.spark.kafka_cluster import KafkaCluster, Transactions, shared
-from tests.spark.source.source_stories import batch, numbers, run_available, stream
-from tests.spark.tables import test_gaps
-from tests.spark.tables.worlds import Cluster, World, once, places, rows, view, world_of
+from tests.spark.source_stories import batch, numbers, run_available, stream
+from tests.spark.tables import test_loader_compacted_topics
+from tests.spark.tables.table_stories import Cluster, World, once, places, rows, view, world_of
 from tests.timeouts import until
 
 from penstock import Admin
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
 COMMITTED: dict[str, object] = {"kafka__isolation__level": "read_committed"}
 
-globals().update(shared(test_gaps))
+globals().update(shared(test_loader_compacted_topics))
 
 
 @pytest.fixture(scope="session")

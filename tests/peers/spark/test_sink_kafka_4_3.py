@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.peers.spark.kafka_cluster import shared
-from tests.spark.sink import test_batch_sink, test_stream_sink
+from tests.spark import test_sink_batch, test_sink_stream
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
-globals().update(shared(test_batch_sink, without=("test_a_broker_that_is_not_there_fails_in_one_line",)))
-globals().update(shared(test_stream_sink))
+globals().update(shared(test_sink_batch, without=("test_a_broker_that_is_not_there_fails_in_one_line",)))
+globals().update(shared(test_sink_stream))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.peers.spark.kafka_cluster import shared
-from tests.spark.source import test_batch, test_stream
-from tests.spark.source.test_stream import folder
+from tests.spark import test_source_batch, test_source_stream
+from tests.spark.test_source_stream import folder
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
@@ -24,5 +24,5 @@ _STREAMS_INSIDE_OURS = (
     "test_a_wrong_option_is_one_line",
 )
 
-globals().update(shared(test_batch, without=_INSIDE_OURS))
-globals().update(shared(test_stream, without=_STREAMS_INSIDE_OURS))
+globals().update(shared(test_source_batch, without=_INSIDE_OURS))
+globals().update(shared(test_source_stream, without=_STREAMS_INSIDE_OURS))

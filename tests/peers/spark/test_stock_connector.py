@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.peers.spark.kafka_cluster import KafkaCluster
-from tests.spark.source.source_stories import QUERY_TIMEOUT_S
-from tests.spark.tables.worlds import Cluster
+from tests.spark.source_stories import QUERY_TIMEOUT_S
+from tests.spark.tables.table_stories import Cluster
 
 from penstock import Producer
 from penstock.testing import Broker

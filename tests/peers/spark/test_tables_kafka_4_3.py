@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.peers.spark.kafka_cluster import KafkaCluster, shared
-from tests.spark.tables import test_backfill, test_dead_letters, test_loading, test_spark_loads, test_upsert
-from tests.spark.tables.worlds import World, world_of
+from tests.spark.tables import (
+    test_loader,
+    test_loader_backfill,
+    test_loader_dead_letters,
+    test_runner_spark,
+    test_tasks_upsert,
+)
+from tests.spark.tables.table_stories import World, world_of
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
@@ -16,7 +22,14 @@ pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 _INSIDE_OURS = ("test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_later",)
 
 globals().update(
-    shared(test_loading, test_backfill, test_upsert, test_dead_letters, test_spark_loads, without=_INSIDE_OURS)
+    shared(
+        test_loader,
+        test_loader_backfill,
+        test_tasks_upsert,
+        test_loader_dead_letters,
+        test_runner_spark,
+        without=_INSIDE_OURS,
+    )
 )
 
 

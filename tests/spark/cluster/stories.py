@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.client.errors import PenstockError
 from penstock.spark.lag import publish
 from penstock.spark.tables import Limits, Loader, Warehouse
-from penstock.spark.tables.running import SparkRunner
-from penstock.spark.tables.tasks import Work, run_pickled
+from penstock.spark.tables.runner import SparkRunner
+from penstock.spark.tables.tasks import Work, run_load_pickled
 
 Found = list[tuple[int, int, bytes]]
 QUERY_TIMEOUT_S = 90
@@ -204,7 +204,7 @@ class Deadly(SparkRunner):
 
         def worked(payload: bytes) -> bytes:
             answer = work(payload)
-            if work is run_pickled:
+            if work is run_load_pickled:
                 kill(mark)
             return answer
 

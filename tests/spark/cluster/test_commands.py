@@ -14,7 +14,7 @@ import pytest
 from tests.spark.cluster.bare import bare_python
 from tests.spark.cluster.standalone import SETTINGS, Daemon, Standalone
 from tests.spark.cluster.test_standalone import log_of
-from tests.spark.tables.worlds import VIEWS, once, places, rows, world_of
+from tests.spark.tables.table_stories import VIEWS, once, places, rows, world_of
 from tests.timeouts import PATIENCE_S
 
 from penstock.spark.session import arguments, submit_variable

@@ -16,8 +16,8 @@ from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver, StoryFailed, remote
 from tests.spark.cluster.standalone import QUICK_START, SETTINGS, Daemon
 from tests.spark.cluster.test_standalone import log_of
-from tests.spark.source.source_stories import fill
-from tests.spark.tables.worlds import VIEWS, dead, once, places, rows, world_of
+from tests.spark.source_stories import fill
+from tests.spark.tables.table_stories import VIEWS, dead, once, places, rows, world_of
 from tests.timeouts import PATIENCE_S
 
 from penstock import Admin, TopicPartition

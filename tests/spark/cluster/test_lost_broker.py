@@ -13,15 +13,14 @@ from tests.ports import free_port
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver, StoryFailed
 from tests.spark.cluster.test_standalone import log_of
-from tests.spark.sink.sink_stories import our_line
-from tests.spark.source.source_stories import fill
-from tests.spark.tables.worlds import VIEWS, World, once, places, rows, world_of
+from tests.spark.sink_stories import our_line
+from tests.spark.source_stories import fill
+from tests.spark.tables.table_stories import VIEWS, World, once, places, rows, world_of
 from tests.timeouts import PATIENCE_S
 
 from penstock.client.errors import PenstockError
 from penstock.spark.errors import ReadStalled
-from penstock.spark.tables.following import follow
-from penstock.spark.tables.reports import LoadReport
+from penstock.spark.tables.loader import LoadReport, follow
 from penstock.testing import Broker
 
 TOPIC = "views"

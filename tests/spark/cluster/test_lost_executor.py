@@ -9,8 +9,8 @@ from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver
 from tests.spark.cluster.standalone import Standalone
 from tests.spark.cluster.test_standalone import log_of
-from tests.spark.source.source_stories import fill
-from tests.spark.tables.worlds import VIEWS, once, places, rows, world_of
+from tests.spark.source_stories import fill
+from tests.spark.tables.table_stories import VIEWS, once, places, rows, world_of
 
 from penstock.testing import Broker
 

@@ -8,8 +8,8 @@ import pytest
 from tests.spark.cluster import stories
 from tests.spark.cluster.drivers import Driver
 from tests.spark.cluster.standalone import Standalone
-from tests.spark.sink.sink_stories import stored
-from tests.spark.source.source_stories import fill
+from tests.spark.sink_stories import stored
+from tests.spark.source_stories import fill
 
 from penstock.testing import Broker
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.spark.tables.worlds import World, world_of
+from tests.spark.tables.table_stories import World, world_of
 
 from penstock.testing import Broker
 

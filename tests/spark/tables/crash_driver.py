@@ -14,13 +14,12 @@ from typing import Any
 
 from penstock.client.admin import Admin
 from penstock.spark.tables import Limits, Loader, Warehouse
-from penstock.spark.tables.delta import Store
-from penstock.spark.tables.evolving import redeclare
+from penstock.spark.tables.delta import PartWriter, Storage, Store
+from penstock.spark.tables.load_plan import Span
+from penstock.spark.tables.loader import replay_dead
 from penstock.spark.tables.maintenance import compact
-from penstock.spark.tables.ranges import Span
-from penstock.spark.tables.replaying import replay_dead
-from penstock.spark.tables.running import LocalRunner
-from penstock.spark.tables.storage import PartWriter, Storage
+from penstock.spark.tables.runner import LocalRunner
+from penstock.spark.tables.warehouse import redeclare
 
 
 class Steps:

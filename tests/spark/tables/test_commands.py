@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from tests.cli.commands import Shell
-from tests.spark.tables.worlds import FIRST_MS, World, dead, once, places, rows, view
+from tests.spark.tables.table_stories import FIRST_MS, World, dead, once, places, rows, view
 from tests.timeouts import PATIENCE_S
 
 DECLARED = """
@@ -92,7 +92,7 @@ def test_what_is_asked_for_or_large_is_done_by_spark(
     tables: Tables, args: tuple[str, ...], most: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in most.items():
-        monkeypatch.setattr(f"penstock.spark.tables.running.{name}", value)
+        monkeypatch.setattr(f"penstock.spark.tables.runner.{name}", value)
     tables.world.views(10)
     tables.create()
     with pytest.raises(AssertionError, match="Spark was started"):

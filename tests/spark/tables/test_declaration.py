@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.spark.errors import DeclarationError
 from penstock.spark.tables.declaration import Table, from_json, from_mapping, from_toml, to_json
-from penstock.spark.tables.errors import DeclarationError
 
 LEAST = {"name": "views", "topic": "views"}
 

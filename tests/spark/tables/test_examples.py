@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.spark.tables.worlds import VIEWS, World
+from tests.spark.tables.table_stories import VIEWS, World
 from tests.timeouts import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

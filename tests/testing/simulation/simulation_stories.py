@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.testing.simulation.cluster import SimulatedHost
 from penstock.testing.simulation.network import SimulatedNetwork
-from penstock.testing.simulation.nodes import SimulatedHost
 from penstock.testing.simulation.scheduler import Scheduler
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.log.compaction.filtering import BatchCleaner
+from penstock.log.compaction.record_filter import BatchCleaner
 from penstock.log.retention import SizeRetention, StartOffsetRetention
 from penstock.replication.partition import Partition
-from penstock.replication.replicas import Replicas
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.testing.simulation import cleanup
 from penstock.testing.simulation.cleanup import COMPACTIONS, DELETIONS, RETENTIONS, is_drawn
 from penstock.testing.simulation.run import Plan, simulate
@@ -86,5 +86,5 @@ def test_records_deleted_by_request_that_a_replica_keeps_are_found(monkeypatch: 
     monkeypatch.setattr(cleanup, "_WINDOW_MS", -1)
     followed = Partition.followed
     monkeypatch.setattr(Partition, "followed", lambda partition, high, start: followed(partition, high, 0))
-    monkeypatch.setattr(Replicas, "when_begun", lambda replicas, partition, offset, timeout_ms, done: done(None))
+    monkeypatch.setattr(ReplicaManager, "when_begun", lambda replicas, partition, offset, timeout_ms, done: done(None))
     assert "what was deleted is gone everywhere" in simulate(SEEDS[0], QUIET).problem

@@ -50,13 +50,13 @@ def test_every_kind_of_fault_is_drawn_and_most_schedules_have_some_of_them_only(
 
 
 def test_where_one_broker_may_forget_the_others_end_in_good_order() -> None:
-    forgetful = Counter[str]()
+    uncleanly_stopped = Counter[str]()
     for seed in range(300):
         faults = drawn(seed, may_forget=False)
         hosts = {fault.host for fault in faults if fault.kind in kinds._ENDS_BADLY and fault.host not in CLIENTS}
         assert len(hosts) <= 1, seed
-        forgetful.update(hosts)
-    assert set(forgetful) == set(BROKERS)
+        uncleanly_stopped.update(hosts)
+    assert set(uncleanly_stopped) == set(BROKERS)
 
 
 def test_clients_are_killed_paused_and_cut_off_too() -> None:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from tests.testing.simulation.simulation_stories import Stage
 
-from penstock.client.consumer.group import GroupWorker
-from penstock.client.consumer.membership import Rest
+from penstock.client.consumer.coordinator import ConsumerCoordinator
+from penstock.client.consumer.membership import Idle
 
 
 class Sleepy:
@@ -24,9 +24,9 @@ class Sleepy:
     def wants(self, topics: Any, now_ms: float) -> None:
         """Of no interest."""
 
-    def next_step(self, now_ms: float) -> Rest:
+    def next_step(self, now_ms: float) -> Idle:
         self.asked += 1
-        return Rest(self.until_ms if now_ms < self.until_ms else now_ms + 10_000)
+        return Idle(self.until_ms if now_ms < self.until_ms else now_ms + 10_000)
 
 
 def test_a_rest_that_is_shorter_than_a_timer_can_tell_does_not_go_round_in_a_circle() -> None:
@@ -38,7 +38,7 @@ def test_a_rest_that_is_shorter_than_a_timer_can_tell_does_not_go_round_in_a_cir
 
     async def work() -> None:
         cluster = SimpleNamespace(on_change=lambda listener: lambda: None)
-        await GroupWorker(
+        await ConsumerCoordinator(
             "g",
             cast(Any, cluster),
             cast(Any, sleepy),
@@ -46,7 +46,7 @@ def test_a_rest_that_is_shorter_than_a_timer_can_tell_does_not_go_round_in_a_cir
             clock,
             topics=lambda: (),
             visits=lambda: None,
-            do_duty=cast(Any, None),
+            run_callback=cast(Any, None),
             on_failure=lambda error: None,
             on_loss=lambda: None,
         ).run()

@@ -24,7 +24,7 @@ from penstock.testing.simulation.campaign import (
     try_seed,
     with_table,
 )
-from penstock.testing.simulation.healing import Unhealed
+from penstock.testing.simulation.cluster_checks import Unhealed
 from penstock.testing.simulation.mutations import (
     MUTATIONS,
     DriftedMutation,
@@ -34,7 +34,7 @@ from penstock.testing.simulation.mutations import (
     mutated,
     require_same_shape,
 )
-from penstock.testing.simulation.observing import InvariantBroken
+from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Violation
 
 RESULTS = Path(__file__).with_name("mutations.json")

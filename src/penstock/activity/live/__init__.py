@@ -1,1 +1,1 @@
-"""All of it at once: processes, the terminal's view, the page, the report."""
+"""A run of everything: processes, what is known of them, the terminal and the page."""

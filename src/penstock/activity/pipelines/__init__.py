@@ -1,1 +1,1 @@
-"""The pipelines: a module each, one way to run them."""
+"""The pipelines: one module each. `engine` runs them."""

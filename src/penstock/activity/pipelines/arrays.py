@@ -1,8 +1,6 @@
-"""Rows of an Arrow table as numpy sees them: instants, codes, groups, and what statistics says of small samples.
+"""Columns of Arrow tables as numpy arrays: instants, groups, trailing sums, and statistics of small samples.
 
-Nouns: `Groups`, rows that agree in some columns; `Trailing`, sums over the time before each row.
-
-Rule: no loop over rows. What is computed here is computed for some hundred thousand rows at every micro-batch.
+There is no loop over rows: this runs over some hundred thousand rows in every micro-batch.
 """
 
 from __future__ import annotations

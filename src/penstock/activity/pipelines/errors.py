@@ -1,9 +1,8 @@
-"""What can go wrong with a pipeline: one line about what happened, one about what to do.
+"""Errors of pipelines, and how the text of a failed Spark query becomes one of them.
 
-Rule: everything is a `PenstockError`. What Spark says of a query that ended is a text with a Java and a Python
-traceback in it; the error of ours that caused it is found there again, with its word on whether it may pass. A batch
-may always be done once more, so whatever took too long may pass, also where a client could not know that; and what
-happens to Spark's processes, and not to what they compute, is worth some more tries (`SparkTrouble`).
+Everything is a `PenstockError` of one line. Spark reports a Java and a Python traceback; the penstock error inside is
+found again, with whether it is retriable. A batch can always be repeated, so timeouts are retriable. Failures of
+Spark's own processes, and not of what they compute, are retried a few times (`SparkTrouble`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from importlib import import_module
 from typing import Final
 
 from penstock.client.errors import BootstrapError, BrokerError, ConfigError, PenstockError, TimedOut
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 _OURS: Final = re.compile(r"(penstock(?:\.\w+)+)\.(\w+): (.+)")
 _CODE: Final = re.compile(r"\(([A-Z_]+)\)")
@@ -76,7 +75,7 @@ def cause_of(text: str, name: str) -> PenstockError:
     for match in reversed(found):
         kind = _kind(match[1], match[2])
         if kind is not None:
-            return _noted(PipelineError(f"{name}: {_short(match[3])}", retriable=_passes(kind, match[3])), text)
+            return _noted(PipelineError(f"{name}: {_short(match[3])}", retriable=_is_retriable(kind, match[3])), text)
     if any(each in text for each in _OVERLOADED):
         late = f"{name}: Spark's Python did not start in time on a busy machine"
         return _noted(PipelineError(late, retriable=True), text)
@@ -112,7 +111,7 @@ def in_one_line(error: BaseException, name: str) -> PenstockError:
     return _noted(short, "".join(traceback.format_exception(error)))
 
 
-def whole(error: BaseException) -> list[str]:
+def full_details(error: BaseException) -> list[str]:
     """All that is known of an error, for who has set PENSTOCK_TRACEBACK; nothing if one line is all."""
     return list(getattr(error, "__notes__", ()))
 
@@ -126,7 +125,7 @@ def _is_sparks(error: BaseException) -> bool:
     return type(error).__module__.startswith(_SPARKS)
 
 
-def _passes(kind: type[PenstockError], said: str) -> bool:
+def _is_retriable(kind: type[PenstockError], said: str) -> bool:
     """Which error code a broker gave, or which of its addresses failed for good, is not in the class: the first is in
     the text, and of the second the first start has shown that one works."""
     if issubclass(kind, BrokerError):

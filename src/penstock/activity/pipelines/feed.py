@@ -1,43 +1,141 @@
-"""News feed: what those whom a member follows write and vote for, newest and most relevant first.
+"""News feed: posts and up-votes of the members that a member follows, newest and most relevant first.
 
-`feed_entries`, a row for each post or up-vote and each follow or unfollow of its author that came before it:
+`feed_entries` has a row for each post or up-vote and each earlier follow or unfollow of its author:
 
     time timestamp, member bigint (who may see it), author bigint, kind string (post | vote), id bigint (of the event),
     item bigint, text string, follow_id bigint, follow_time timestamp, action string (follow | unfollow)
 
-Whether a member follows an author at the time of a post is what the last of these rows says: `action` of the greatest
-(follow_time, follow_id). The join gives all of them and `feed` decides, because a join knows no "last"; an unfollow
-that comes late then needs nothing taken back, and the table is the same rows in whichever order events come.
+The row with the greatest (follow_time, follow_id) decides whether the member sees the entry. The join gives all of
+them, since a join has no "last"; so a late unfollow retracts nothing, and the rows do not depend on the order of
+events.
 
-Watermark: 30 s on all three topics. State: posts and votes stay until a follow from before them can no longer come, so
-about half a minute of them; follows stay for `FOLLOW_LASTS`, a year, since that is how long one counts: the state is as
-large as the follows of a year, like the site's own table of them, and does not grow with posts or votes. A match is
-given as soon as both sides are there; nothing waits for the watermark.
+Watermark: 30 s on all three topics. State: about half a minute of posts and votes, and the follows of a year
+(`FOLLOW_LASTS`). A match is given as soon as both sides are there.
 
-`feed`, a row for each member with the best twenty entries of the last ten minutes; each computation is the whole table:
+`feed` has a row per member with the best twenty entries of the last ten minutes:
 
     member bigint, newest timestamp, entries list of (time_ms, author, kind, id, item, text, relevance)
 
-- `relevance` is what the entry is (a post counts twice a vote), times how many of those one follows acted on the same
-  item (`circle`), times how much the author's taste is that of one's circle (`affinity`), times how much the item is in
-  all feeds (`popularity`, by its logarithm).
-- The order is by relevance halved for each five minutes of age. That is log2(relevance) + time / half-life, which does
-  not change while time goes by: a member's row changes only when there is something new in it, or something too old.
+Relevance is the kind (a post counts as two votes), times how many followed members acted on the item (`circle`), times
+how often the author does what the circle does (`affinity`), times the logarithm of how often the item is in all feeds
+(`popularity`). It halves every five minutes, as log2(relevance) + time / half-life, which is constant over time: a row
+changes only when an entry comes or expires.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penstock.activity.events import FOLLOWS, POSTS, VOTES
-from penstock.activity.pipelines.minutes import LATENESS
-from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
+from penstock.activity.pipelines import arrays
+from penstock.activity.pipelines.arrays import Floats, Integers
+from penstock.activity.pipelines.definition import LATENESS, Derived, Pipeline, Rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+_ENTRY: Final = pa.struct(
+    list(
+        arrays.schema_of(
+            "time_ms bigint, author bigint, kind string, id bigint, item bigint, text string, relevance double"
+        )
+    )
+)
+FEED_SCHEMA: Final = pa.schema([("member", pa.int64()), ("newest", arrays.INSTANT), ("entries", pa.list_(_ENTRY))])
+_POST_WEIGHT: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries of all members, one a row."""
+
+    row: Integers
+    """Where it was."""
+    member: Integers
+    author: Integers
+    item: Integers
+    event: Integers
+    """A number for each post or vote."""
+    is_post: arrays.Flags
+    time_us: Integers
+
+
+def ranked_feeds(rows: pa.Table, *, horizon: timedelta, half_life: timedelta, most: int) -> pa.Table:
+    """A row for each member that has an entry within the horizon of the newest."""
+    rows = arrays.within(rows, "time", horizon)
+    entries = visible_entries(rows)
+    relevance = relevances(entries)
+    # Ages before the newest, not since the epoch: a double then keeps apart what is a microsecond apart.
+    newest_us = int(entries.time_us.max(initial=0))
+    score = np.log2(relevance) - (newest_us - entries.time_us) / arrays.microseconds(half_life)
+    order = np.lexsort((entries.event, -score, entries.member))
+    member = entries.member[order]
+    starts = np.flatnonzero(np.diff(member, prepend=-1) != 0) if len(member) else np.zeros(0, np.int64)
+    place = np.arange(len(member)) - np.repeat(starts, np.diff(starts, append=len(member)))
+    best = order[place < most]
+    sizes = np.minimum(np.diff(starts, append=len(member)), most)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    newest = np.maximum.reduceat(entries.time_us[best], offsets[:-1]) if len(best) else np.zeros(0, np.int64)
+    column = pa.ListArray.from_arrays(pa.array(offsets), _structs(rows, entries, best, relevance))
+    return pa.Table.from_arrays([pa.array(member[starts]), arrays.instant_column(newest), column], schema=FEED_SCHEMA)
+
+
+def visible_entries(rows: pa.Table) -> Entries:
+    """What members follow at the time: of the rows of an entry, the last one decides."""
+    is_post = np.asarray(pc.equal(rows.column("kind"), "post").to_numpy(), dtype=bool)
+    event = arrays.integers(rows.column("id")) * 2 + is_post
+    member = arrays.integers(rows.column("member"))
+    is_follow = np.asarray(pc.equal(rows.column("action"), "follow").to_numpy(), dtype=bool)
+    groups = arrays.grouped(member, event)
+    decides = np.array(groups.first)
+    several = np.flatnonzero(groups.sizes()[groups.of] > 1)
+    follow_id = arrays.integers(rows.column("follow_id"))[several]
+    followed_us = arrays.instants(rows, "follow_time")[several]
+    in_order = several[np.lexsort((follow_id, followed_us))]
+    decides[groups.of[in_order]] = in_order  # of those assigned to one place, the last stays
+    chosen = decides[is_follow[decides]]
+    return Entries(
+        row=chosen,
+        member=member[chosen],
+        author=arrays.integers(rows.column("author"))[chosen],
+        item=arrays.integers(rows.column("item"))[chosen],
+        event=event[chosen],
+        is_post=is_post[chosen],
+        time_us=arrays.instants(rows, "time")[chosen],
+    )
+
+
+def relevances(entries: Entries) -> Floats:
+    """At least 1 each."""
+    topics = arrays.grouped(entries.member, entries.item)
+    authors = arrays.grouped(topics.of, entries.author)
+    circle = np.bincount(topics.of[authors.first], minlength=topics.count)[topics.of].astype(np.float64)
+    pairs = arrays.grouped(entries.member, entries.author)
+    affinity = (pairs.sums(circle > 1) / np.maximum(pairs.sizes(), 1))[pairs.of]
+    items = arrays.grouped(entries.item)
+    events = arrays.grouped(entries.event)
+    popularity = np.bincount(items.of[events.first], minlength=items.count)[items.of]
+    kind = np.where(entries.is_post, _POST_WEIGHT, 1.0)
+    return np.asarray(kind * circle * (1 + affinity) * (1 + np.log2(np.maximum(popularity, 1))))
+
+
+def _structs(rows: pa.Table, entries: Entries, best: Integers, relevance: Floats) -> pa.StructArray:
+    taken = pa.array(entries.row[best])
+    columns = {
+        "time_ms": pa.array(entries.time_us[best] // 1000),
+        "relevance": pa.array(np.round(relevance[best], 3)),
+        **{name: rows.column(name).take(taken).combine_chunks() for name in ("author", "kind", "id", "item", "text")},
+    }
+    return pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in _ENTRY], fields=list(_ENTRY))
+
 
 FOLLOW_LASTS: Final = timedelta(days=365)
 HORIZON: Final = timedelta(minutes=10)
@@ -67,9 +165,8 @@ def define(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 def feed(rows: pa.Table) -> pa.Table:
     """The best entries of each member."""
-    from penstock.activity.pipelines import feeds
 
-    return feeds.feed(rows, horizon=HORIZON, half_life=HALF_LIFE, most=ENTRIES)
+    return ranked_feeds(rows, horizon=HORIZON, half_life=HALF_LIFE, most=ENTRIES)
 
 
 PIPELINE: Final = Pipeline(

@@ -30,8 +30,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.events import IMPRESSIONS, VIEWS, VOTES
-from penstock.activity.pipelines.minutes import LATENESS, LENGTH, MINUTE, count_by_minute, times
-from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
+from penstock.activity.pipelines.definition import (
+    LATENESS,
+    MINUTE,
+    MINUTE_LENGTH,
+    Derived,
+    Pipeline,
+    Rows,
+    count_by_minute,
+    count_where,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,11 +74,11 @@ def define(frames: Mapping[str, DataFrame]) -> DataFrame:
     return count_by_minute(
         views.unionAll(lists).unionAll(votes),
         ("item",),
-        impressions=times(action == "impression"),
-        clicks=times(action == "click"),
-        views=times(action == "view"),
-        votes_up=times(action == "up"),
-        votes_down=times(action == "down"),
+        impressions=count_where(action == "impression"),
+        clicks=count_where(action == "click"),
+        views=count_where(action == "view"),
+        votes_up=count_where(action == "up"),
+        votes_down=count_where(action == "down"),
     )
 
 
@@ -146,7 +154,7 @@ PIPELINE: Final = Pipeline(
             mode="update",
             define=define,
             before=timedelta(0),
-            after=LENGTH,
+            after=MINUTE_LENGTH,
         ),
     ),
     derived=(

@@ -18,7 +18,7 @@ that are not what their topic says are in `<table>__dead`. From those tables fol
   `new_members` of a `cohort`, `members` came again `after` hours or days, in the one that begins at `start`; `after` 0
   are they themselves. New ones are followed for 24 hours and for 6 days.
 
-Rule: a row follows from the events of its own day and a bounded time before it, so reports of some days can be computed
+A row follows from the events of its own day and a bounded time before it, so reports of some days can be computed
 again from the tables, or from the log by `penstock load TABLE --since`, and are the same.
 """
 
@@ -29,7 +29,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.events import IMPRESSIONS, KINDS, POSTS, VIEWS, VOTES
-from penstock.activity.pipelines.pipeline import Pipeline, Report
+from penstock.activity.pipelines.definition import Pipeline, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,8 +25,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from penstock.activity.events import SEARCHES
-from penstock.activity.pipelines.minutes import LATENESS, LENGTH, MINUTE, count_by_minute
-from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
+from penstock.activity.pipelines.definition import (
+    LATENESS,
+    MINUTE,
+    MINUTE_LENGTH,
+    Derived,
+    Pipeline,
+    Rows,
+    count_by_minute,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +130,7 @@ PIPELINE: Final = Pipeline(
             mode="update",
             define=define,
             before=timedelta(0),
-            after=LENGTH,
+            after=MINUTE_LENGTH,
         ),
     ),
     derived=(

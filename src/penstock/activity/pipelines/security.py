@@ -1,43 +1,186 @@
-"""Security: how members and programs behave in each minute, and who is a crawler, a spammer or an abuser.
+"""Security: the behaviour of members and programs by minute, and who is a crawler, a spammer or an abuser.
 
-`behaviour`, a row for each minute and actor that does enough in it to be judged:
+`behaviour` has a row for each minute and actor that does enough to be judged:
 
     minute timestamp, kind string (member | client), actor string,
     views bigint, led bigint, items bigint, seconds bigint, posts bigint, linked bigint, texts bigint,
     calls bigint, refused bigint, failed bigint
 
-- `led`: views that a list or a search led to; whoever reads the site clicks, whoever walks it does not.
-- `items`, `texts`: how many different ones, by sketches (9 % off). Of a text its first words count, without numbers.
-- `seconds`: the seconds of the minute with a view, as bits. Gaps between views, their longest and how even they are can
-  be read off it, and 60 bits need no order of events.
-- `refused`: calls answered 429; `failed`: other 4xx.
+- `led`: views that a list or a search led to. `items`, `texts`: distinct ones, by sketches (9 % off); a text counts by
+  its first words, without numbers. `refused`: calls answered 429; `failed`: other 4xx.
+- `seconds`: the seconds of the minute with a view, as bits: pace and pauses can be computed from them in any order.
 
-Watermark: 30 s. State: nine counts and two sketches of 104 bytes for each actor of the minutes that are still open, at
-most two. Rows of the many who do little never leave Spark, so the table has hundreds of rows a minute, not all members.
+Watermark: 30 s. State: nine counts and two sketches of 104 bytes per actor of the open minutes, at most two.
 
-`suspects`, as of now: who, in the last half hour, was judged a crawler, spammer or abuser in at least a third of the
-minutes in which there was something to judge; each computation is the whole table:
+`suspects` is the current list: actors with at least a third of their judged minutes of the last half hour against
+them. A minute is scored from 0 to 1 by several signs, none of which suffices alone, and speaks against its actor from
+`GUILTY` on.
 
     kind, actor, verdict, score double (0..1), evidence string, first_seen timestamp, last_seen timestamp
 
-`over_limit`: which client was over the site's limit in which minute, and by how much:
-
-    minute, client string, calls, allowed bigint, excess bigint, refused bigint
+`over_limit`: minute, client string, calls, allowed bigint, excess bigint, refused bigint
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
+
 from penstock.activity.events import API_CALLS, API_CALLS_PER_MINUTE, POSTS, VIEWS
-from penstock.activity.pipelines.minutes import LATENESS, LENGTH, MINUTE, count_by_minute, seconds_mask, times
-from penstock.activity.pipelines.pipeline import Derived, Pipeline, Rows
+from penstock.activity.pipelines import arrays
+from penstock.activity.pipelines.arrays import Flags, Floats, Groups, Integers
+from penstock.activity.pipelines.definition import (
+    LATENESS,
+    MINUTE,
+    MINUTE_LENGTH,
+    Derived,
+    Pipeline,
+    Rows,
+    count_by_minute,
+    count_where,
+    seconds_mask,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+
+
+GUILTY: Final = 0.75
+_SHARE_OF_MINUTES: Final = 1 / 3
+_SECONDS: Final = 60
+
+SUSPECTS_SCHEMA: Final = arrays.schema_of(
+    "kind string, actor string, verdict string, score double, evidence string, "
+    "first_seen timestamp, last_seen timestamp"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one verdict says of each row."""
+
+    verdict: str
+    judged: Flags
+    score: Floats
+    evidence: str
+    """Filled with sums of the rows that speak against the actor."""
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """What the seconds with a view tell, for each row."""
+
+    span_s: Floats
+    """From the first to the last, both included."""
+    longest_s: Floats
+    """Between two of them; the whole minute if there are no two."""
+
+
+def judge_suspects(rows: pa.Table, horizon: timedelta) -> pa.Table:
+    """One row for each actor that at least one case names: that of the strongest."""
+    rows = arrays.within(rows, MINUTE, horizon)
+    actors = arrays.grouped(arrays.codes(rows, "kind"), arrays.codes(rows, "actor"))
+    minute_us = arrays.instants(rows, MINUTE)
+    named: dict[int, dict[str, object]] = {}
+    for case in (_crawlers(rows), _spammers(rows), _abusers(rows)):
+        for actor, found in _named(case, rows, actors, minute_us).items():
+            if actor not in named or float(str(found["score"])) > float(str(named[actor]["score"])):
+                named[actor] = found
+    found_rows = sorted(named.values(), key=lambda row: (str(row["kind"]), str(row["actor"])))
+    return pa.Table.from_pylist(found_rows, schema=SUSPECTS_SCHEMA)
+
+
+def _named(case: Case, rows: pa.Table, actors: Groups, minute_us: Integers) -> dict[int, dict[str, object]]:
+    """By actor, what the case says of it; few, so a dictionary each."""
+    guilty = case.judged & (case.score >= GUILTY)
+    judged_minutes, guilty_minutes = actors.sums(case.judged), actors.sums(guilty)
+    sums = {name: actors.sums(arrays.floats(rows, name) * guilty) for name in _EVIDENCE}
+    score = actors.sums(case.score * guilty) / np.maximum(guilty_minutes, 1)
+    first = actors.least(np.where(guilty, minute_us, np.iinfo(np.int64).max))
+    last = actors.greatest(np.where(guilty, minute_us, np.iinfo(np.int64).min))
+    chosen = np.flatnonzero((guilty_minutes > 0) & (guilty_minutes >= _SHARE_OF_MINUTES * judged_minutes))
+    who = rows.select(["kind", "actor"]).take(pa.array(actors.first[chosen]))
+    return {
+        int(actor): {
+            "kind": kind,
+            "actor": name,
+            "verdict": case.verdict,
+            "score": round(float(score[actor]), 3),
+            "evidence": case.evidence.format(
+                minutes=int(guilty_minutes[actor]), **{sign: int(total[actor]) for sign, total in sums.items()}
+            ),
+            "first_seen": int(first[actor]),
+            "last_seen": int(last[actor]),
+        }
+        for actor, kind, name in zip(
+            chosen, who.column("kind").to_pylist(), who.column("actor").to_pylist(), strict=True
+        )
+    }
+
+
+_EVIDENCE: Final = ("views", "items", "led", "posts", "texts", "linked", "calls", "refused")
+
+
+def _crawlers(rows: pa.Table) -> Case:
+    """Fast, without a pause, never the same item twice, and not by following the site's lists: who follows them is a
+    reader, however fast, so the other three signs together are not enough.
+    """
+    views = arrays.floats(rows, "views")
+    many = np.maximum(views, 1)
+    judged = views >= 15
+    breadth = 0.2 * _sign(arrays.floats(rows, "items") / many, 0.6, 0.85)
+    aimless = 0.35 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
+    # Bits are looked at only where pace and pauses, at their worst, can still make the difference.
+    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.45))
+    pace = views * _SECONDS / np.maximum(pauses.span_s, 20)
+    score = 0.25 * _sign(pace, 20, 40) + 0.2 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
+    return Case("crawler", judged, score, "{views} views of {items} items in {minutes} min, {led} by a click, no pause")
+
+
+def _spammers(rows: pa.Table) -> Case:
+    """The same text again and again, with links."""
+    posts = arrays.floats(rows, "posts")
+    repeated = (posts - arrays.floats(rows, "texts")) / np.maximum(posts - 1, 1)
+    linked = arrays.floats(rows, "linked") / np.maximum(posts, 1)
+    score = 0.5 * _sign(repeated, 0.2, 0.6) + 0.5 * _sign(linked, 0.2, 0.6)
+    return Case("spammer", posts >= 3, score, "{posts} posts of {texts} texts in {minutes} min, {linked} with links")
+
+
+def _abusers(rows: pa.Table) -> Case:
+    """Well over the limit, and not impressed by refusals."""
+    calls = arrays.floats(rows, "calls")
+    refused = arrays.floats(rows, "refused") / np.maximum(calls, 1)
+    score = 0.5 * _sign(calls / API_CALLS_PER_MINUTE, 1.0, 1.2) + 0.5 * _sign(refused, 0.0, 0.15)
+    enough = calls >= API_CALLS_PER_MINUTE / 2
+    allowed = f"{API_CALLS_PER_MINUTE} a minute allowed"
+    return Case("abuser", enough, score, "{calls} calls in {minutes} min, {refused} refused, " + allowed)
+
+
+def _sign(values: Floats, nothing: float, everything: float) -> Floats:
+    return np.clip((values - nothing) / (everything - nothing), 0.0, 1.0)
+
+
+def pauses_of(seconds: Integers, wanted: Flags) -> Pauses:
+    """Spans and longest pauses, of the wanted rows; the others have a minute of each.
+
+    Bits 3, 4 and 9: a span of 7 seconds, a longest pause of 5.
+    """
+    span_s, longest_s = (np.full(len(seconds), float(_SECONDS)) for _ in range(2))
+    chosen = np.flatnonzero(wanted & (seconds != 0))
+    bits = ((seconds[chosen] >> np.arange(_SECONDS)[:, None]) & 1).astype(bool)
+    place = np.where(bits, np.arange(_SECONDS, dtype=np.int8)[:, None], np.int8(-1))
+    latest = np.maximum.accumulate(place, axis=0)
+    gaps = np.where(bits[1:] & (latest[:-1] >= 0), place[1:] - latest[:-1], np.int8(0))
+    longest = gaps.max(axis=0, initial=0)
+    span_s[chosen] = latest[-1] - bits.argmax(axis=0) + 1
+    longest_s[chosen] = np.where(longest > 0, longest, _SECONDS)
+    return Pauses(span_s, longest_s)
+
 
 HORIZON: Final = timedelta(minutes=30)
 MIN_VIEWS: Final = 10
@@ -56,16 +199,16 @@ def define(frames: Mapping[str, DataFrame]) -> DataFrame:
     counted = count_by_minute(
         acts,
         ("kind", "actor"),
-        views=times(act == "view"),
-        led=times((act == "view") & (number == 1)),
+        views=count_where(act == "view"),
+        led=count_where((act == "view") & (number == 1)),
         items=fn.least(fn.approx_count_distinct("item", _SKETCH_DEVIATION), fn.count("item")),
         seconds=seconds_mask(act == "view"),
-        posts=times(act == "post"),
-        linked=times((act == "post") & (number > 0)),
+        posts=count_where(act == "post"),
+        linked=count_where((act == "post") & (number > 0)),
         texts=fn.least(fn.approx_count_distinct("text", _SKETCH_DEVIATION), fn.count("text")),
-        calls=times(act == "call"),
-        refused=times((act == "call") & (number == 429)),
-        failed=times((act == "call") & number.between(400, 499) & (number != 429)),
+        calls=count_where(act == "call"),
+        refused=count_where((act == "call") & (number == 429)),
+        failed=count_where((act == "call") & number.between(400, 499) & (number != 429)),
     )
     enough = (fn.col("views") >= MIN_VIEWS) | (fn.col("posts") >= MIN_POSTS) | (fn.col("calls") >= MIN_CALLS)
     return counted.where(enough)
@@ -113,9 +256,8 @@ def _acts(
 
 def suspects(rows: pa.Table) -> pa.Table:
     """Who is named by his behaviour, and why."""
-    from penstock.activity.pipelines import verdicts
 
-    return verdicts.suspects(rows, HORIZON)
+    return judge_suspects(rows, HORIZON)
 
 
 def over_limit(rows: pa.Table) -> pa.Table:
@@ -153,7 +295,7 @@ PIPELINE: Final = Pipeline(
             mode="update",
             define=define,
             before=timedelta(0),
-            after=LENGTH,
+            after=MINUTE_LENGTH,
         ),
     ),
     derived=(

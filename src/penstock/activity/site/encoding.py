@@ -1,15 +1,17 @@
-"""Events as bytes: JSON or Avro values, keys and times as Arrow columns, ready to be sent.
+"""Events as records: JSON or Avro values, keys, timestamps, and a share of malformed values.
 
-Nouns: an encoder of values; `Encoded`, the records of a topic.
+JSON is built column by column, without an object per row. The key is the text of the key column and the record
+timestamp is the event time. How ticks are grouped has no influence on the bytes of a record.
 
-Rule: JSON is put together column by column, with no object a row. A key is the key column's text. A record's timestamp
-is its event's time.
+Which values are malformed, and how, follows from seed, topic and tick. No reader that checks the schema accepts one:
+random bytes have their highest bit set, with which no JSON value begins and no Avro number ends.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.activity.events import TIME, Kind
-from penstock.activity.site.columns import Column, Columns
+from penstock.activity.events import KINDS, TIME, Kind
+from penstock.activity.site.behaviour import Column, Columns, joined_columns
+from penstock.activity.site.randomness import Purpose, random_generator
+from penstock.activity.site.site import Site
 
 FORMATS: Final = ("json", "avro")
 Encode = Callable[[Columns], Any]
@@ -121,3 +125,88 @@ def with_replaced(values: Any, replaced: Mapping[int, bytes]) -> Any:
     return pc.replace_with_mask(
         values, pa.array(mask), pa.array([replaced[at] for at in sorted(replaced)], pa.binary())
     )
+
+
+_LONGEST_NOISE: Final = 60
+_NUMBERS: Final = {kind.topic: number for number, kind in enumerate(KINDS)}
+_TIME: Final = re.compile(rb'"time":\d+')
+
+
+class ValueCorruptor:
+    """Spoils a share of all values."""
+
+    def __init__(self, share: float, value_format: str, seed: int) -> None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share of {share:g} malformed values: it is from 0 to 1")
+        self._share = share
+        self._ways = _JSON_WAYS if value_format == "json" else _AVRO_WAYS
+        self._seed = seed
+
+    def spoil(self, topic: str, values: Any, ticks: Iterable[tuple[int, int]]) -> tuple[Any, frozenset[int]]:
+        """The values with some spoilt, and the places of those; `ticks` has each tick and how many values it has."""
+        if not self._share:
+            return values, frozenset()
+        replaced: dict[int, bytes] = {}
+        before = 0
+        for tick, count in ticks:
+            rng = random_generator(self._seed, Purpose.MALFORMED, tick, _NUMBERS[topic])
+            for place in np.flatnonzero(rng.random(count) < self._share).tolist():
+                way = self._ways[int(rng.integers(0, len(self._ways)))]
+                replaced[before + place] = way(values[before + place].as_py(), rng)
+            before += count
+        return with_replaced(values, replaced), frozenset(replaced)
+
+
+def _truncated(value: bytes, rng: np.random.Generator) -> bytes:
+    return value[: int(rng.integers(1, len(value) - 1))]
+
+
+def _wrong_type(value: bytes, _: np.random.Generator) -> bytes:
+    return _TIME.sub(b'"time":["yesterday"]', value, count=1)
+
+
+def _missing_column(value: bytes, rng: np.random.Generator) -> bytes:
+    row = json.loads(value)
+    del row[list(row)[int(rng.integers(0, len(row)))]]
+    return json.dumps(row, separators=(",", ":")).encode()
+
+
+def _random_bytes(_: bytes, rng: np.random.Generator) -> bytes:
+    return bytes(byte | 0x80 for byte in rng.bytes(int(rng.integers(1, _LONGEST_NOISE))))
+
+
+def _too_long(value: bytes, _: np.random.Generator) -> bytes:
+    return value + b"\x00"
+
+
+Way = Callable[[bytes, np.random.Generator], bytes]
+_JSON_WAYS: Final[tuple[Way, ...]] = (_truncated, _wrong_type, _missing_column, _random_bytes)
+_AVRO_WAYS: Final[tuple[Way, ...]] = (_truncated, _too_long, _random_bytes)
+
+
+class Batches:
+    """The records of a site's ticks, in a format, with a share of malformed values."""
+
+    def __init__(self, site: Site, value_format: str = "json", malformed: float = 0.0) -> None:
+        self._site = site
+        self._encode = encoder(value_format)
+        self._spoiler = ValueCorruptor(malformed, value_format, site.population.seed)
+
+    def of(self, ticks: Iterable[int], most: int | None = None) -> list[Encoded]:
+        """The records of the ticks, by topic; with `most` the last tick is cut so that there are no more of them."""
+        parts: dict[str, list[tuple[int, Columns]]] = {}
+        room = most
+        for tick in ticks:
+            for topic, columns in self._site.tick(tick).items():
+                taken = columns if room is None or len(columns) <= room else columns.first(room)
+                if len(taken):
+                    parts.setdefault(topic, []).append((tick, taken))
+                if room is not None:
+                    room -= len(taken)
+        return [self._records(kind.topic, parts[kind.topic]) for kind in KINDS if kind.topic in parts]
+
+    def _records(self, topic: str, parts: list[tuple[int, Columns]]) -> Encoded:
+        columns = joined_columns([part for _, part in parts])
+        values = self._encode(columns)
+        values, malformed = self._spoiler.spoil(topic, values, [(tick, len(part)) for tick, part in parts])
+        return records_of(columns, values, malformed)

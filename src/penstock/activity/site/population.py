@@ -1,24 +1,56 @@
-"""Who and what there is on the site: members, items, servers, programs, who follows whom, and who is planted.
+"""Who is on the site, and when: members, items, servers, programs, follows, sessions, planted actors.
 
-Nouns: `Sizes`, how many of each; `Population`, all of them.
-
-Rule: a function of a seed and sizes. Members are known by rank (how active they are) in here and by id outside; the two
-are joined by arithmetic, so that millions of members cost nothing. The last ranks are the planted ones: nobody else is
-drawn from there, and their ids lie among the others'.
+Everything is a function of a seed and sizes. Members are ranked by activity and have ids that follow from the rank by
+arithmetic, so that millions of members cost nothing. The last ranks are the planted actors; their ids lie among the
+others. Time is cut into slots, of another length and phase for each cohort; a member's stay in a slot is a session.
+The rate follows the time of day and the weekday (`Rhythm`), with a mean of 1 over a week, in UTC.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from math import gcd
+from enum import Enum
+from functools import cached_property, lru_cache
+from math import cos, gcd, tau
 from typing import Any, Final
 
 import numpy as np
 
 from penstock.activity.events import API_CALLS_PER_MINUTE
-from penstock.activity.site.chance import MOST_SEED, Floats, Ints, Purpose, Tickets, draws, heavy_tail, shares
-from penstock.activity.site.words import ENDPOINTS, GROUP_SHARES, KEYWORDS, PATHS
+from penstock.activity.site.randomness import (
+    MOST_SEED,
+    Floats,
+    Ints,
+    Purpose,
+    WeightedChoice,
+    heavy_tail,
+    random_generator,
+    shares,
+)
+from penstock.activity.site.vocabulary import ENDPOINTS, GROUP_SHARES, KEYWORDS, PATHS
+
+_DAY_MS: Final = 86_400_000
+_THURSDAY: Final = 3  # 1 January 1970
+_PEAK_HOUR: Final = 18.5
+_DAILY: Final = 0.35
+_SECOND: Final = 0.08
+_BY_WEEKDAY: Final = (1.02, 1.04, 1.04, 1.03, 0.99, 0.92, 0.96)
+
+
+class Rhythm(Enum):
+    """Whether there is one."""
+
+    DAILY = "daily"
+    FLAT = "flat"
+
+    def factor(self, time_ms: int) -> float:
+        """1.0 is the mean; about 0.7 in the early morning, 1.4 in the evening."""
+        if self is Rhythm.FLAT:
+            return 1.0
+        day, within_ms = divmod(time_ms, _DAY_MS)
+        turn = tau * (within_ms / _DAY_MS - _PEAK_HOUR / 24)
+        return _BY_WEEKDAY[(day + _THURSDAY) % 7] * (1 + _DAILY * cos(turn) + _SECOND * cos(2 * turn))
+
 
 CRAWLERS: Final = 12
 SLOW_CRAWLERS: Final = 3
@@ -88,19 +120,19 @@ class Population:
         self.seed = seed
         self.sizes = sizes
         self.ordinary_members = sizes.members - PLANTED_MEMBERS
-        rng = draws(seed, Purpose.POPULATION, 0)
+        rng = random_generator(seed, Purpose.POPULATION, 0)
         self._step = _coprime(int(rng.integers(sizes.members // 3, sizes.members)), sizes.members)
         self._shift = int(rng.integers(0, sizes.members))
         self.quality: Floats = rng.beta(2, 3, sizes.items)
         # Good items are looked at more often, but chance has the larger part in it.
         popularity = rng.permutation(heavy_tail(sizes.items, 0.9, 4.0)) * (0.4 + self.quality)
-        self.items = Tickets(popularity)
-        self.keywords = Tickets(heavy_tail(len(KEYWORDS), 0.95, 2.0))
+        self.items = WeightedChoice(popularity)
+        self.keywords = WeightedChoice(heavy_tail(len(KEYWORDS), 0.95, 2.0))
         self.keyword_order: Ints = rng.permutation(len(KEYWORDS))
-        self.endpoints = Tickets(heavy_tail(len(ENDPOINTS), 1.1, 1.0))
-        self.paths = Tickets(heavy_tail(len(PATHS), 1.0, 1.5))
+        self.endpoints = WeightedChoice(heavy_tail(len(ENDPOINTS), 1.1, 1.0))
+        self.paths = WeightedChoice(heavy_tail(len(PATHS), 1.0, 1.5))
         self.path_ms: Floats = np.round(rng.lognormal(3.0, 0.5, len(PATHS)), 1)
-        self.clients = Tickets(_client_weights(sizes.clients))
+        self.clients = WeightedChoice(_client_weights(sizes.clients))
         self.server_names = tuple(f"server-{number}" for number in range(1, sizes.servers + 1))
         total_clients = sizes.clients + ABUSERS + BUSY_CLIENTS
         self.client_names = tuple(f"client-{number:04}" for number in 1 + rng.permutation(total_clients))
@@ -120,7 +152,7 @@ class Population:
     @cached_property
     def planted(self) -> Planted:
         first = self.ordinary_members
-        rng = draws(self.seed, Purpose.POPULATION, 1)
+        rng = random_generator(self.seed, Purpose.POPULATION, 1)
         ids: Ints = self.member_id(np.arange(first, self.sizes.members, dtype=np.int64))
         crawlers, readers, spammers, posters = np.split(
             ids, np.cumsum([CRAWLERS, HEAVY_READERS, SPAMMERS])
@@ -156,14 +188,14 @@ class Population:
         return ids
 
     @cached_property
-    def followed(self) -> Tickets:
+    def followed(self) -> WeightedChoice:
         """Of whom there is how much to follow, by place in `social_ids`."""
-        return Tickets(heavy_tail(len(self.social_ids), 0.7, 5.0))
+        return WeightedChoice(heavy_tail(len(self.social_ids), 0.7, 5.0))
 
     @cached_property
     def follow_graph(self) -> tuple[Ints, Ints]:
         """Who follows whom when the site opens: followers and followed, each pair once."""
-        rng = draws(self.seed, Purpose.POPULATION, 2)
+        rng = random_generator(self.seed, Purpose.POPULATION, 2)
         size = len(self.social_ids)
         count = size * _FOLLOWED_EACH
         followers, followed = rng.integers(0, size, count), self.followed.draw(rng, count)
@@ -207,3 +239,71 @@ def _client_weights(count: int) -> Floats:
     for _ in range(20):
         weights = np.minimum(weights, 2.5 * weights.mean())
     return weights
+
+
+SECONDS_A_VIEW: Final = 12.0
+"""How often a member that is there looks at a page."""
+_SLOTS_S: Final = (60, 60, 90, 90, 120, 120, 120, 180, 180, 180, 240, 240, 300, 300, 420, 600)
+_COHORTS: Final = len(_SLOTS_S)
+_PLANTED_SLOT_MS: Final = 600_000
+_ACTIVE_TAIL: Final = 1.6
+_MOST_THERE: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Visitors:
+    """Members and their sessions, side by side."""
+
+    members: Ints
+    sessions: Ints
+
+    def drawn(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
+        """Some of them, with what they are in."""
+        chosen = rng.integers(0, len(self.members), count)
+        return self.members[chosen], self.sessions[chosen]
+
+
+class Sessions:
+    """Who is there when, for a mean number of views a second."""
+
+    def __init__(self, population: Population, views_a_second: float, rhythm: Rhythm) -> None:
+        self._population = population
+        self._rhythm = rhythm
+        there = min(views_a_second * SECONDS_A_VIEW, population.ordinary_members * _MOST_THERE)
+        self._in_a_cohort = max(there / _COHORTS, 2.0)
+        phases = shares(population.seed, 12, np.arange(_COHORTS))
+        self._lengths_ms = [seconds * 1000 for seconds in _SLOTS_S]
+        self._phases_ms = [int(phase * length) for phase, length in zip(phases, self._lengths_ms, strict=True)]
+        self._there = lru_cache(maxsize=4)(self._gathered)
+        self._cohort = lru_cache(maxsize=4 * _COHORTS)(self._drawn)
+
+    def at(self, time_ms: int) -> Visitors:
+        """Who is there."""
+        slots = [
+            (time_ms + phase) // length for phase, length in zip(self._phases_ms, self._lengths_ms, strict=True)
+        ]  # fmt: skip
+        return self._there(tuple(slots))
+
+    def of_planted(self, members: Ints, time_ms: int) -> Ints:
+        """The sessions of members that are always there."""
+        return self._session(members, time_ms // _PLANTED_SLOT_MS)
+
+    def _gathered(self, slots: tuple[int, ...]) -> Visitors:
+        cohorts = [self._cohort(cohort, slot) for cohort, slot in enumerate(slots)]
+        return Visitors(
+            np.concatenate([each.members for each in cohorts]), np.concatenate([each.sessions for each in cohorts])
+        )
+
+    def _drawn(self, cohort: int, slot: int) -> Visitors:
+        population = self._population
+        rng = random_generator(population.seed, Purpose.SESSIONS, slot, cohort)
+        begin_ms = slot * self._lengths_ms[cohort] - self._phases_ms[cohort]
+        count = max(1, round(self._in_a_cohort * self._rhythm.factor(begin_ms)))
+        ranks_in_cohort = population.ordinary_members // _COHORTS
+        within = np.unique((ranks_in_cohort * rng.random(count) ** _ACTIVE_TAIL).astype(np.int64))
+        members = population.member_id(within * _COHORTS + cohort)
+        return Visitors(members, self._session(members, slot))
+
+    def _session(self, members: Ints, slot: int) -> Ints:
+        sessions: Ints = slot * (self._population.sizes.members + 1) + members
+        return sessions

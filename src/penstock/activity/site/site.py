@@ -1,28 +1,80 @@
-"""The site: what happens on it, tick by tick.
+"""The site: a population on a time line, tick by tick, and the truth about what is planted.
 
-Noun: `Site`, a population on a time line.
-
-Rule: a tick is a tenth of a second of event time, numbered from 1970 on. Its events are a function of the site and the
-tick's number: any tick can be made again, alone and in any order, and is the same.
+A tick is a tenth of a second of event time, numbered from 1970. Its events are a function of the site and its number,
+so any tick can be generated again, alone and in any order. Truth records are keyed for a compacted topic; an actor
+that is planted for as long as the site runs has no end (null).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.activity.events import KINDS, TIME, Kind
-from penstock.activity.site import words
-from penstock.activity.site.columns import IDS_IN_A_TICK, TICK_MS, Columns, Piece, assembled
-from penstock.activity.site.incidents import TURN_MS, Happenings
-from penstock.activity.site.machines import Machines
-from penstock.activity.site.planted import PlantedActivity
-from penstock.activity.site.population import Population, Sizes
-from penstock.activity.site.reading import VIEWS_SHARE, Reading
-from penstock.activity.site.rhythm import Rhythm
-from penstock.activity.site.sessions import Sessions
-from penstock.activity.site.truth import Truth, actors, happenings
+from penstock.activity.site import vocabulary
+from penstock.activity.site.behaviour import (
+    IDS_IN_A_TICK,
+    TICK_MS,
+    TURN_MS,
+    VIEWS_SHARE,
+    Columns,
+    IncidentSchedule,
+    MachineActivity,
+    Piece,
+    PlantedActivity,
+    Reading,
+    assembled,
+)
+from penstock.activity.site.population import Population, Rhythm, Sessions, Sizes
+from penstock.activity.site.vocabulary import KEYWORDS
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One of what is planted."""
+
+    kind: str
+    """crawler, spammer, abuser, trending or incident."""
+    subject: dict[str, Any]
+    """Whom it is about: id, item (and keyword) or server."""
+    start_ms: int
+    end_ms: int | None
+
+    @property
+    def key(self) -> str:
+        name = next(iter(self.subject.values()))
+        return f"{self.kind}:{name}" if self.end_ms is None else f"{self.kind}:{name}:{self.start_ms}"
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.subject, "start_ms": self.start_ms, "end_ms": self.end_ms}
+
+
+def planted_actors(population: Population, origin_ms: int) -> Iterator[Truth]:
+    """Those that are there as long as the site."""
+    planted = population.planted
+    for kind, ids in (("crawler", planted.crawlers.tolist()), ("spammer", planted.spammers.tolist())):
+        for member in ids:
+            yield Truth(kind, {"id": member}, origin_ms, None)
+    for client in planted.abusers.tolist():
+        yield Truth("abuser", {"id": population.client_names[client]}, origin_ms, None)
+
+
+def planted_incidents(
+    population: Population, all_of_them: IncidentSchedule, origin_ms: int, until_ms: int
+) -> Iterator[Truth]:
+    """Those of the time line that begin before a time."""
+    for turn in range(max(0, (until_ms - origin_ms) // TURN_MS + 1)):
+        trend, incident = all_of_them.trend(turn), all_of_them.incident(turn)
+        if trend.start_ms < until_ms:
+            subject = {"item": trend.item + 1, "keyword": KEYWORDS[trend.keyword]}
+            yield Truth("trending", subject, trend.start_ms, trend.end_ms)
+        if incident.start_ms < until_ms:
+            subject = {"server": population.server_names[incident.server]}
+            yield Truth("incident", subject, incident.start_ms, incident.end_ms)
+
 
 INCIDENT_AFTER_MS: Final = 60_000
 
@@ -49,11 +101,11 @@ class Site:
         self.origin_ms = self.first_tick * TICK_MS
         """The origin, on the next tick."""
         views_a_second = rate * VIEWS_SHARE
-        self.happenings = Happenings(self.population, self.origin_ms, incident_after_ms, views_a_second)
+        self.happenings = IncidentSchedule(self.population, self.origin_ms, incident_after_ms, views_a_second)
         sessions = Sessions(self.population, views_a_second, rhythm)
         self._sources = (
             Reading(self.population, sessions, rate, rhythm, self.first_tick),
-            Machines(self.population, self.happenings, rate, rhythm),
+            MachineActivity(self.population, self.happenings, rate, rhythm),
             PlantedActivity(self.population, sessions, self.happenings, self.origin_ms),
         )
         self._words = _words(self.population)
@@ -79,8 +131,8 @@ class Site:
     def truth(self, until_ms: int) -> list[Truth]:
         """What is planted, as far as it begins before a time."""
         return [
-            *actors(self.population, self.origin_ms),
-            *happenings(self.population, self.happenings, self.origin_ms, until_ms),
+            *planted_actors(self.population, self.origin_ms),
+            *planted_incidents(self.population, self.happenings, self.origin_ms, until_ms),
         ]
 
 
@@ -95,13 +147,13 @@ def rows_between(site: Site, since_ms: int, until_ms: int) -> Iterator[tuple[Kin
 def _words(population: Population) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """The texts of columns that hold one of few, by topic."""
     return {
-        "views": {"referrer": words.REFERRERS},
-        "impressions": {"action": words.SHOWN},
-        "searches": {"keyword": words.KEYWORDS, "user_group": words.GROUPS},
-        "follows": {"action": words.FOLLOWING},
-        "api_calls": {"client": population.client_names, "endpoint": words.ENDPOINTS},
+        "views": {"referrer": vocabulary.REFERRERS},
+        "impressions": {"action": vocabulary.SHOWN},
+        "searches": {"keyword": vocabulary.KEYWORDS, "user_group": vocabulary.GROUPS},
+        "follows": {"action": vocabulary.FOLLOWING},
+        "api_calls": {"client": population.client_names, "endpoint": vocabulary.ENDPOINTS},
         "servers": {"server": population.server_names},
         "requests": {
-            "server": population.server_names, "path": words.PATHS, "level": words.LEVELS, "message": words.MESSAGES
+            "server": population.server_names, "path": vocabulary.PATHS, "level": vocabulary.LEVELS, "message": vocabulary.MESSAGES
         },
     }  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.config_changes import Asked, Explained, Resource, change_configs
-from penstock.broker.refusals import repeated
+from penstock.broker.dynamic_config import ConfigErrors, ConfigRequest, Resource, change_configs
+from penstock.broker.errors import duplicates
 from penstock.broker.request import Answer, Request
-from penstock.cluster.configs import ResourceKind
+from penstock.cluster.controller.configs import ResourceKind
 from penstock.cluster.errors import InvalidRequest
-from penstock.cluster.service import ConfigChange
+from penstock.cluster.membership.standalone import ConfigChange
 from penstock.wire.schemas.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: AlterConfigsRequest = request.message
 
-    def done(explained: Explained) -> None:
+    def done(explained: ConfigErrors) -> None:
         answer(
             AlterConfigsResponse(
                 responses=[
@@ -42,12 +42,12 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     change_configs(broker, [_asked(item) for item in message.resources], done, validate_only=message.validate_only)
 
 
-def _asked(item: AlterConfigsResource) -> Asked:
+def _asked(item: AlterConfigsResource) -> ConfigRequest:
     def change(kind: ResourceKind) -> ConfigChange:
-        if repeated(config.name for config in item.configs):
+        if duplicates(config.name for config in item.configs):
             raise InvalidRequest("a setting is changed twice in one request")
         return ConfigChange(
             kind, item.resource_name, replacement={config.name: config.value for config in item.configs}
         )
 
-    return Asked(Resource(item.resource_type, item.resource_name), change)
+    return ConfigRequest(Resource(item.resource_type, item.resource_name), change)

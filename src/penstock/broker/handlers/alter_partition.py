@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.refusals import explain
+from penstock.broker.errors import api_error_of
 from penstock.broker.request import Answer, Request
+from penstock.cluster.controller.election import ANY_EPOCH, AlterPartitionError, IsrRequest
 from penstock.cluster.image import ClusterImage, PartitionImage
-from penstock.cluster.isr_changes import ANY_EPOCH, IsrRefusal, IsrRequest
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 VERSION: Final = 3
 
 CODES: Final = {
-    IsrRefusal.UNKNOWN_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    IsrRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    IsrRefusal.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
-    IsrRefusal.NEW_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
-    IsrRefusal.INVALID_UPDATE_VERSION: ErrorCode.INVALID_UPDATE_VERSION,
-    IsrRefusal.INELIGIBLE_REPLICA: ErrorCode.INELIGIBLE_REPLICA,
-    IsrRefusal.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
-    IsrRefusal.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
+    AlterPartitionError.UNKNOWN_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    AlterPartitionError.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    AlterPartitionError.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
+    AlterPartitionError.NEW_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    AlterPartitionError.INVALID_UPDATE_VERSION: ErrorCode.INVALID_UPDATE_VERSION,
+    AlterPartitionError.INELIGIBLE_REPLICA: ErrorCode.INELIGIBLE_REPLICA,
+    AlterPartitionError.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+    AlterPartitionError.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
 }
 REFUSALS: Final = {int(code): refusal for refusal, code in CODES.items()}
 
@@ -50,7 +50,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         outcomes = dict(zip(wanted, await controller.alter_isrs(list(wanted.values())), strict=True))
         answer(AlterPartitionResponse(topics=[_result(topic, outcomes) for topic in message.topics]))
 
-    broker.spawn(alter(), lambda error: answer(AlterPartitionResponse(error_code=explain(error).code)))
+    broker.spawn(alter(), lambda error: answer(AlterPartitionResponse(error_code=api_error_of(error).code)))
 
 
 def _wanted(message: AlterPartitionRequest, image: ClusterImage) -> dict[tuple[bytes, int], IsrRequest]:
@@ -71,7 +71,9 @@ def _wanted(message: AlterPartitionRequest, image: ClusterImage) -> dict[tuple[b
     }
 
 
-def _result(topic: TopicData, outcomes: dict[tuple[bytes, int], IsrRefusal | PartitionImage]) -> TopicDataResult:
+def _result(
+    topic: TopicData, outcomes: dict[tuple[bytes, int], AlterPartitionError | PartitionImage]
+) -> TopicDataResult:
     return TopicDataResult(
         topic_id=topic.topic_id,
         partitions=[
@@ -81,8 +83,8 @@ def _result(topic: TopicData, outcomes: dict[tuple[bytes, int], IsrRefusal | Par
     )
 
 
-def _partition(index: int, outcome: IsrRefusal | PartitionImage) -> PartitionDataResult:
-    if isinstance(outcome, IsrRefusal):
+def _partition(index: int, outcome: AlterPartitionError | PartitionImage) -> PartitionDataResult:
+    if isinstance(outcome, AlterPartitionError):
         return PartitionDataResult(partition_index=index, error_code=CODES[outcome])
     return PartitionDataResult(
         partition_index=index,
@@ -120,7 +122,7 @@ def message_of(
 
 def outcomes_of(
     requests: list[IsrRequest], answer: AlterPartitionResponse, image: ClusterImage
-) -> list[IsrRefusal | PartitionImage]:
+) -> list[AlterPartitionError | PartitionImage]:
     """What the controller answered to each; a partition that it does not name, or refuses oddly, is not known."""
     found = {
         (image.names_by_id.get(topic.topic_id, ""), item.partition_index): item
@@ -130,12 +132,14 @@ def outcomes_of(
     return [_outcome(request, found.get((request.topic, request.partition)), image) for request in requests]
 
 
-def _outcome(request: IsrRequest, item: PartitionDataResult | None, image: ClusterImage) -> IsrRefusal | PartitionImage:
+def _outcome(
+    request: IsrRequest, item: PartitionDataResult | None, image: ClusterImage
+) -> AlterPartitionError | PartitionImage:
     known = image.partition(request.topic, request.partition)
     if item is None or known is None:
-        return IsrRefusal.UNKNOWN_PARTITION
+        return AlterPartitionError.UNKNOWN_PARTITION
     if item.error_code:
-        return REFUSALS.get(item.error_code, IsrRefusal.UNKNOWN_PARTITION)
+        return REFUSALS.get(item.error_code, AlterPartitionError.UNKNOWN_PARTITION)
     return replace(
         known,
         leader=item.leader_id,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.refusals import Explanation, explain
+from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request
-from penstock.cluster.decision import TopicPartition
-from penstock.wire.error_codes import ErrorCode
+from penstock.cluster.controller.transaction import TopicPartition
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: AlterPartitionReassignmentsRequest = request.message
 
-    def refuse(reason: Explanation) -> None:
+    def refuse(reason: ApiError) -> None:
         answer(AlterPartitionReassignmentsResponse(error_code=reason.code, error_message=reason.text))
 
     controller = broker.cluster.controller
     if controller is None:
-        refuse(Explanation(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        refuse(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return
     wanted = {
         (topic.name, item.partition_index): None if item.replicas is None else tuple(item.replicas)
@@ -40,14 +40,14 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     changed = [] if message.allow_replication_factor_change else _resized(broker, wanted)
     if changed:
         reason = "the number of replicas would change, and the request says that it must not"
-        answer(_response(message, dict.fromkeys(changed, Explanation(ErrorCode.INVALID_REPLICATION_FACTOR, reason))))
+        answer(_response(message, dict.fromkeys(changed, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, reason))))
         return
 
     async def move() -> None:
         outcomes = await controller.reassign(wanted)
-        answer(_response(message, {key: explain(refusal) for key, refusal in outcomes.items()}))
+        answer(_response(message, {key: api_error_of(refusal) for key, refusal in outcomes.items()}))
 
-    broker.spawn(move(), lambda error: refuse(explain(error)))
+    broker.spawn(move(), lambda error: refuse(api_error_of(error)))
 
 
 def _resized(broker: Broker, wanted: dict[TopicPartition, tuple[int, ...] | None]) -> list[TopicPartition]:
@@ -62,9 +62,9 @@ def _resized(broker: Broker, wanted: dict[TopicPartition, tuple[int, ...] | None
 
 
 def _response(
-    message: AlterPartitionReassignmentsRequest, reasons: dict[TopicPartition, Explanation]
+    message: AlterPartitionReassignmentsRequest, reasons: dict[TopicPartition, ApiError]
 ) -> AlterPartitionReassignmentsResponse:
-    fine = Explanation(ErrorCode.NONE)
+    fine = ApiError(ErrorCode.NONE)
     return AlterPartitionReassignmentsResponse(
         error_message=None,
         responses=[

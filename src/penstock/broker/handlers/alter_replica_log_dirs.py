@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.request import Answer, Request
-from penstock.log.errors import LogError
-from penstock.log.folders.errors import UnknownDirectory, UnknownPartition
-from penstock.wire.error_codes import ErrorCode
+from penstock.log.errors import LogError, UnknownDirectory, UnknownPartition
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.refusals import explain
+from penstock.broker.errors import api_error_of
 from penstock.broker.request import Answer, Request
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.controlled_shutdown import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -29,4 +29,4 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         left = [RemainingPartition(topic_name=topic, partition_index=index) for topic, index in remaining]
         answer(ControlledShutdownResponse(remaining_partitions=left))
 
-    broker.spawn(hand_over(), lambda error: answer(ControlledShutdownResponse(error_code=explain(error).code)))
+    broker.spawn(hand_over(), lambda error: answer(ControlledShutdownResponse(error_code=api_error_of(error).code)))

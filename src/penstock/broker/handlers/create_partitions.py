@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.refusals import Explanation, explain
+from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request
-from penstock.cluster.service import NewPartitions
+from penstock.cluster.membership.standalone import NewPartitions
 from penstock.wire.schemas.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: CreatePartitionsRequest = request.message
 
-    def respond(reasons: dict[str, Explanation]) -> None:
+    def respond(reasons: dict[str, ApiError]) -> None:
         answer(
             CreatePartitionsResponse(
                 results=[
@@ -35,10 +35,10 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         wanted = [_new_partitions(topic) for topic in message.topics]
         outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
         # A name that comes twice is refused each time, and answered once.
-        respond({outcome.name: explain(outcome.refusal) for outcome in outcomes})
+        respond({outcome.name: api_error_of(outcome.refusal) for outcome in outcomes})
 
     broker.spawn(
-        create(), lambda error: respond(dict.fromkeys((topic.name for topic in message.topics), explain(error)))
+        create(), lambda error: respond(dict.fromkeys((topic.name for topic in message.topics), api_error_of(error)))
     )
 
 

@@ -11,14 +11,14 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.refusals import NAMED_TWICE, Explanation, explain, repeated
+from penstock.broker.errors import DUPLICATE_IN_REQUEST, ApiError, api_error_of, duplicates
 from penstock.broker.request import Answer, Request
 from penstock.broker.settings import BrokerSettings, check_topic_settings, describe_topic
-from penstock.cluster.configs import MIN_INSYNC
-from penstock.cluster.errors import InvalidConfig, InvalidReplicaAssignment, InvalidRequest, Refusal
+from penstock.cluster.controller.configs import MIN_INSYNC
+from penstock.cluster.controller.topics import BY_DEFAULT, NewTopic
+from penstock.cluster.errors import ApiException, InvalidConfig, InvalidReplicaAssignment, InvalidRequest
 from penstock.cluster.image import TopicImage
 from penstock.cluster.topic_names import check_topic_name
-from penstock.cluster.topics import BY_DEFAULT, NewTopic
 from penstock.wire.schemas.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -53,7 +53,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         for number, outcome in enumerate(outcomes):
             result = results[outcome.name]
             if outcome.topic is None:
-                _refuse(result, explain(outcome.refusal))
+                _refuse(result, api_error_of(outcome.refusal))
                 continue
             if not message.validate_only:
                 result.topic_id = outcome.topic.topic_id
@@ -65,7 +65,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         answer(response)
 
     def fail(error: BaseException) -> None:
-        reason = explain(error)
+        reason = api_error_of(error)
         for result in response.topics:
             # Whatever was found out before, nothing more is known of it now.
             result.topic_id = NO_UUID
@@ -88,27 +88,27 @@ async def _judge(
     broker: Broker, topics: list[CreatableTopic], results: dict[str, CreatableTopicResult]
 ) -> dict[str, NewTopic]:
     """The topics that make sense by themselves; the results of the others say why not."""
-    twice = repeated(topic.name for topic in topics)
+    twice = duplicates(topic.name for topic in topics)
     new: dict[str, NewTopic] = {}
     sound: set[Own] = set()
     for number, topic in enumerate(topics):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
         if topic.name in twice:
-            _refuse(results[topic.name], NAMED_TWICE)
+            _refuse(results[topic.name], DUPLICATE_IN_REQUEST)
             continue
         try:
             new[topic.name] = _new_topic(broker, topic, sound)
-        except Refusal as refusal:
-            _refuse(results[topic.name], explain(refusal))
+        except ApiException as refusal:
+            _refuse(results[topic.name], api_error_of(refusal))
     return new
 
 
 def _new_topic(broker: Broker, wanted: CreatableTopic, sound: set[Own]) -> NewTopic:
     """Refusal. `sound` are the settings of other topics of the request, which need not be judged again."""
-    if repeated(config.name for config in wanted.configs):
+    if duplicates(config.name for config in wanted.configs):
         raise InvalidRequest("a setting is given twice")
-    if repeated(assignment.partition_index for assignment in wanted.assignments):
+    if duplicates(assignment.partition_index for assignment in wanted.assignments):
         raise InvalidReplicaAssignment("a partition is given replicas twice")
     topic = NewTopic(
         wanted.name,
@@ -145,7 +145,7 @@ def _warn_of_insync(broker: Broker, topic: TopicImage, wanted: NewTopic) -> None
         )
 
 
-def _refuse(result: CreatableTopicResult, reason: Explanation) -> None:
+def _refuse(result: CreatableTopicResult, reason: ApiError) -> None:
     result.error_code, result.error_message = reason
     result.num_partitions = result.replication_factor = -1
     result.configs = []

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.errors import EXPECTED, error_code_of, missing_partition_error
 from penstock.broker.request import Answer, Request
-from penstock.broker.whereabouts import why_missing
 from penstock.log.errors import LogError
 from penstock.replication.partition import Partition
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -56,7 +55,7 @@ def _delete(broker: Broker, request: Request, answer: Answer) -> None:
             results.partitions.append(result)
             partition = broker.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                result.error_code = why_missing(broker, topic.name, wanted.partition_index)
+                result.error_code = missing_partition_error(broker, topic.name, wanted.partition_index)
                 continue
             try:
                 offset, result.error_code = _begin(broker, partition, wanted.offset)
@@ -66,7 +65,7 @@ def _delete(broker: Broker, request: Request, answer: Answer) -> None:
             if not result.error_code:
                 begun.append((partition, offset, result))
     if begun:
-        broker.sessions.disturb()
+        broker.sessions.invalidate()
     _await_others(broker, begun, message.timeout_ms, lambda: answer(response))
 
 

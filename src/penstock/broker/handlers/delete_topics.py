@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.refusals import Explanation, explain
+from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request
-from penstock.cluster.service import TopicOutcome
-from penstock.wire.error_codes import ErrorCode
+from penstock.cluster.membership.standalone import TopicOutcome
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _BY_ID: Final = 6
 _KNOWS_DISABLED: Final = 3
-_NEITHER: Final = Explanation(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of them and not both")
+_NEITHER: Final = ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of them and not both")
 
 
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
@@ -42,19 +42,19 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     def respond(result: Callable[[str | bytes], DeletableTopicResult]) -> None:
         answer(DeleteTopicsResponse(responses=[*unclear, *map(result, wanted)]))
 
-    def refuse_all(reason: Explanation) -> None:
+    def refuse_all(reason: ApiError) -> None:
         respond(lambda key: _refused(*_name_and_id(key), reason))
 
     if not broker.settings.delete_topic_enable:
         code = ErrorCode.INVALID_REQUEST if request.version < _KNOWS_DISABLED else ErrorCode.TOPIC_DELETION_DISABLED
-        refuse_all(Explanation(code, "this broker does not delete topics: delete.topic.enable is false"))
+        refuse_all(ApiError(code, "this broker does not delete topics: delete.topic.enable is false"))
         return
 
     async def delete() -> None:
         outcomes = dict(zip(wanted, await broker.cluster.delete_topics(list(wanted)), strict=True))
         respond(lambda key: _result(key, outcomes[key]))
 
-    broker.spawn(delete(), lambda error: refuse_all(explain(error)))
+    broker.spawn(delete(), lambda error: refuse_all(api_error_of(error)))
 
 
 def _is_clear(topic: DeleteTopicState) -> bool:
@@ -69,11 +69,11 @@ def _name_and_id(key: str | bytes) -> tuple[str | None, bytes]:
     return (key, NO_UUID) if isinstance(key, str) else (None, key)
 
 
-def _refused(name: str | None, topic_id: bytes, reason: Explanation) -> DeletableTopicResult:
+def _refused(name: str | None, topic_id: bytes, reason: ApiError) -> DeletableTopicResult:
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=reason.code, error_message=reason.text)
 
 
 def _result(key: str | bytes, outcome: TopicOutcome) -> DeletableTopicResult:
     if outcome.topic is None:
-        return _refused(*_name_and_id(key), explain(outcome.refusal))
+        return _refused(*_name_and_id(key), api_error_of(outcome.refusal))
     return DeletableTopicResult(name=outcome.topic.name, topic_id=outcome.topic.topic_id)

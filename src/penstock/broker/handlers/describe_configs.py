@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.config_changes import Resource, kind_of
-from penstock.broker.refusals import explain
+from penstock.broker.dynamic_config import Resource, resource_kind
+from penstock.broker.errors import api_error_of
 from penstock.broker.request import Answer, Request
 from penstock.broker.settings import Row, describe_all_brokers, describe_broker, describe_topic, sound_overrides
-from penstock.cluster.configs import ResourceKind
-from penstock.cluster.errors import InvalidTopicName, Refusal, UnknownTopic
+from penstock.cluster.controller.configs import ResourceKind
+from penstock.cluster.errors import ApiException, InvalidTopicName, UnknownTopic
 from penstock.cluster.topic_names import check_topic_name
 from penstock.wire.schemas.describe_configs import (
     DescribeConfigsRequest,
@@ -70,7 +70,7 @@ def _describe(
 ) -> DescribeConfigsResult:
     try:
         rows = _rows(broker, resource, names)
-    except Refusal as refusal:
+    except ApiException as refusal:
         return _refused(resource, refusal)
     return DescribeConfigsResult(
         error_message=None,
@@ -81,7 +81,7 @@ def _describe(
 
 
 def _rows(broker: Broker, resource: Resource, names: Names) -> list[Row]:
-    if kind_of(broker, resource) is ResourceKind.BROKER:
+    if resource_kind(broker, resource) is ResourceKind.BROKER:
         describe = describe_broker if resource.name else describe_all_brokers
         return describe(broker.settings, names)
     reason = check_topic_name(resource.name)
@@ -109,7 +109,7 @@ def _config(row: Row, message: DescribeConfigsRequest) -> DescribeConfigsResourc
 
 
 def _refused(resource: Resource, error: BaseException) -> DescribeConfigsResult:
-    code, text = explain(error)
+    code, text = api_error_of(error)
     return DescribeConfigsResult(
         error_code=code, error_message=text, resource_type=resource.type, resource_name=resource.name
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_routing import ask_each
+from penstock.broker.handlers.groups import ask_each
 from penstock.broker.request import Answer, Request
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.schemas.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.request import Answer, Request
-from penstock.log.folders.manager import DirectoryDescription
-from penstock.wire.error_codes import ErrorCode
+from penstock.log.log_dirs.log_manager import DirectoryDescription
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -30,8 +30,8 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         for _ in slices:
             pass
     else:
-        work = partial(broker.long_work.through, slices, request.channel)
-        broker.long_work.start(request.channel, request.size, work)
+        work = partial(broker.long_requests.through, slices, request.channel)
+        broker.long_requests.start(request.channel, request.size, work)
 
 
 def _response(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.handlers.metadata import INTERNAL_TOPICS
 from penstock.broker.request import Answer, Request
 from penstock.cluster.image import ClusterImage, PartitionImage
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.refusals import Explanation, explain
+from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request
-from penstock.cluster.decision import TopicPartition
-from penstock.cluster.errors import Refusal
-from penstock.cluster.preferred import ElectionKind
-from penstock.wire.error_codes import ErrorCode
+from penstock.cluster.controller.election import ElectionKind
+from penstock.cluster.controller.transaction import TopicPartition
+from penstock.cluster.errors import ApiException
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -30,36 +30,36 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     named = message.topic_partitions
     wanted = None if named is None else [(topic.topic, index) for topic in named for index in topic.partitions]
 
-    def refuse(reason: Explanation) -> None:
+    def refuse(reason: ApiError) -> None:
         results = _results(dict.fromkeys(wanted or (), reason))
         code = reason.code if request.version >= _NAMES_ERRORS else ErrorCode.NONE
         answer(ElectLeadersResponse(error_code=code, replica_election_results=results))
 
     if message.election_type not in tuple(ElectionKind):
-        refuse(Explanation(ErrorCode.INVALID_REQUEST, f"{message.election_type} is no kind of election"))
+        refuse(ApiError(ErrorCode.INVALID_REQUEST, f"{message.election_type} is no kind of election"))
         return
     membership = broker.membership_or_none
     if membership is None:
-        reasons = {key: Explanation(ErrorCode.ELECTION_NOT_NEEDED, _ALONE) for key in wanted or ()}
+        reasons = {key: ApiError(ErrorCode.ELECTION_NOT_NEEDED, _ALONE) for key in wanted or ()}
         answer(ElectLeadersResponse(replica_election_results=_results(reasons)))
         return
     controller = membership.controller
     if controller is None:
-        refuse(Explanation(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        refuse(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return
 
     async def elect() -> None:
         outcomes = await controller.elect_leaders(ElectionKind(message.election_type), wanted)
         answer(ElectLeadersResponse(replica_election_results=_results(_explained(outcomes))))
 
-    broker.spawn(elect(), lambda error: refuse(explain(error)))
+    broker.spawn(elect(), lambda error: refuse(api_error_of(error)))
 
 
-def _explained(outcomes: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPartition, Explanation]:
-    return {key: explain(refusal) for key, refusal in outcomes.items()}
+def _explained(outcomes: Mapping[TopicPartition, ApiException | None]) -> dict[TopicPartition, ApiError]:
+    return {key: api_error_of(refusal) for key, refusal in outcomes.items()}
 
 
-def _results(reasons: Mapping[TopicPartition, Explanation]) -> list[ReplicaElectionResult]:
+def _results(reasons: Mapping[TopicPartition, ApiError]) -> list[ReplicaElectionResult]:
     topics: dict[str, ReplicaElectionResult] = {}
     for (topic, index), (code, text) in reasons.items():
         result = topics.setdefault(topic, ReplicaElectionResult(topic=topic, partition_result=[]))

@@ -1,43 +1,344 @@
 """Fetch: reading record batches, at once or when there are enough.
 
-Records leave as regions of files. A reader that asked for more bytes than there are waits, up to its limit, and is
-woken: a consumer when the high watermark moves, a follower by appends; the wait costs nothing but a timer. The first
-partition with data gives at least one whole batch, however small the limits, so every reader makes progress. Readers of
-committed records see nothing at or above the last stable offset and are told which transactions were aborted. Clients
-from before magic 2 get converted copies.
+Records leave as regions of files. A reader that asks for more bytes than there are waits for a timer or a wake-up: a
+consumer for the high watermark, a follower for appends. The first partition with data returns at least one whole
+batch, however small the limits. Consumers see records below the high watermark, or below the last stable offset with
+read_committed; from a follower only if they name their rack (KIP-392). A follower sees everything, from the leader;
+its fetch offset says what it has, unless the logs diverged, which is reported first. Clients before magic 2 get
+converted copies. Idle partitions of a session cost nothing.
 
-A partition of a session that has nothing new is put to rest, and costs nothing until it moves: a consumer of thousands
-of partitions pays for those that are written to.
-
-A follower that waits for records is told of a new high watermark soon, but not at once: most often records come first.
-One that is held back by a throttle waits until it may have more: that there is more is no news for it.
+A waiting follower hears of a new high watermark within `WATERMARK_MS` (50 ms), because records usually come first. A
+throttled follower that is not in sync waits until leader.replication.throttled.rate allows more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.fetch_conversion import FIRST_VERSION_WITH_BATCHES
-from penstock.broker.fetch_reading import Read, Reader, ends_of, read_narrow, read_wide, reader_of
-from penstock.broker.fetch_session_cache import Asked
-from penstock.broker.fetch_sessions import SLICE, FetchContext
+from penstock.broker.down_conversion import (
+    CONVERTED_BYTES,
+    FIRST_VERSION_WITH_BATCHES,
+    FIRST_VERSION_WITH_ZSTD,
+    SCANNED_BYTES,
+    without_zstd,
+)
+from penstock.broker.errors import (
+    EXPECTED,
+    NOT_LEADER_ERRORS,
+    current_leader,
+    error_code_of,
+    missing_partition_error,
+    nodes_with_ids,
+)
+from penstock.broker.fetch_session import SLICE, FetchContext, RequestedPartition, is_unknown
 from penstock.broker.request import Answer, Request
-from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes
+from penstock.log.errors import TooManyOpenFiles
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import Region
+from penstock.replication.fetch_state import Position
+from penstock.replication.isr import THE_LEADER, nearest_replica
 from penstock.replication.partition import Partition
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.headers import chunk_size
-from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from penstock.wire.framing import chunk_size
+from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.schemas.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+
+READ_COMMITTED: Final = 1
+_REPLICA_STATE_VERSION = 15
+
+
+class ReadResult:
+    """What one pass found; `partitions` are those that are here and not at rest."""
+
+    __slots__ = ("ends", "held_back", "is_urgent", "left", "partitions", "rows", "size")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
+        self.ends = 0  # of a wide pass: the sum of what `ends_of` was when each partition was read
+        self.held_back = 0  # rows without records, as the throttle would have it
+        self.rows: list[tuple[str, PartitionData]] = []
+        self.partitions: list[Partition] = []
+        self.size = 0
+        self.is_urgent = False  # there is something to tell that is no records: no need to wait for any
+
+
+class Reader(ABC):
+    """Who fetches."""
+
+    is_follower = False
+
+    def __init__(self, broker: Broker, request: Request) -> None:
+        self.broker = broker
+        self.message: FetchRequest = request.message
+        self.version = request.version
+
+    @abstractmethod
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether there is no record for the reader, no error, and no offset that it does not know."""
+
+    def delay_ms(self, partition: Partition) -> float:
+        """How long the reader has to wait for records of this partition, as it is throttled; 0 if it has not."""
+        return 0.0
+
+    @abstractmethod
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        """Fill in a partition's part of the answer; how many bytes of records it has."""
+
+
+def reader_of(broker: Broker, request: Request) -> Reader:
+    message: FetchRequest = request.message
+    if request.version >= _REPLICA_STATE_VERSION:
+        state = message.replica_state
+        replica_id, replica_epoch = state.replica_id, state.replica_epoch
+    else:
+        replica_id, replica_epoch = message.replica_id, -1
+    return _Consumer(broker, request) if replica_id < 0 else _Follower(broker, request, replica_id, replica_epoch)
+
+
+def read_narrow(
+    broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> ReadResult:
+    """One pass over what is pending, all at once."""
+    most = min(reader.message.max_bytes, broker.settings.fetch_max_bytes)
+    read = ReadResult(most if reader.version >= FIRST_VERSION_WITH_ZSTD else _max_bytes(reader, most))
+    _read_into(read, broker, context, reader, pending)
+    return read
+
+
+def read_wide(
+    broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> Generator[None, None, ReadResult]:
+    """One pass over what is pending, with a yield after every `SLICE` partitions."""
+    read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, broker.settings.fetch_max_bytes)))
+    for begin in range(0, len(pending), SLICE):
+        if context.is_overtaken:
+            break  # what is found from here on would be of another request
+        seen = len(read.partitions)
+        _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+        read.ends += ends_of(read.partitions[seen:])
+        yield
+    return read
+
+
+def ends_of(partitions: Iterable[Partition]) -> int:
+    """A number that is another one when a partition has grown, or its high watermark has moved."""
+    return sum(partition.log.log_end_offset + partition.log.high_watermark for partition in partitions)
+
+
+def _max_bytes(reader: Reader, most: int) -> int:
+    if reader.version >= FIRST_VERSION_WITH_ZSTD:
+        return most
+    return min(most, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
+
+
+def _read_into(
+    read: ReadResult, broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> None:
+    ids = context.topic_ids
+    left = read.left
+    for topic, wanted in pending:
+        partition = broker.replicas.get(topic, wanted.partition)
+        if partition is not None:
+            if ids is not None and ids.of(topic) != partition.topic_id:
+                partition = None
+            elif reader.has_no_news(context, partition, wanted):
+                context.rest(partition)
+                continue
+            else:
+                read.partitions.append(partition)
+        data = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
+        read.rows.append((topic, data))
+        if partition is None:
+            has_no_id = ids is not None and (is_unknown(topic) or ids.of(topic) != _id_of(broker, topic))
+            data.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_ID if has_no_id else missing_partition_error(broker, topic, wanted.partition)
+            )
+            read.is_urgent = True
+            continue
+        try:
+            size = reader.fill(partition, wanted, data, left, at_least_one=read.size == 0)
+        except EXPECTED as error:
+            data.error_code = error_code_of(error)
+            read.is_urgent = True
+            continue
+        read.size += size
+        if not size and reader.is_follower and reader.delay_ms(partition) > 0:
+            read.held_back += 1
+        if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
+            read.is_urgent = True
+        left = max(0, left - size)
+    read.left = left
+
+
+def _id_of(broker: Broker, topic: str) -> bytes | None:
+    found = broker.cluster.image.topics.get(topic)
+    return None if found is None else found.topic_id
+
+
+class _Consumer(Reader):
+    """A client, who reads what is committed."""
+
+    def __init__(self, broker: Broker, request: Request) -> None:
+        super().__init__(broker, request)
+        self._committed_only = self.message.isolation_level == READ_COMMITTED
+
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        log = partition.log
+        high_watermark, start = log.high_watermark, log.log_start_offset
+        return (
+            context.unchanged(partition.topic, partition.index, high_watermark, start)
+            and max(high_watermark, start) <= wanted.fetch_offset <= log.log_end_offset
+            and log.failure is None
+            and self._refusal(partition, wanted) == ErrorCode.NONE
+            and self._nearest(partition, wanted) == THE_LEADER
+        )
+
+    def _refusal(self, partition: Partition, wanted: FetchPartition) -> ErrorCode:
+        if partition.leadership is None and (not self.message.rack_id or partition.leader < 0):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return partition.check_epoch(wanted.current_leader_epoch)
+
+    def _nearest(self, partition: Partition, wanted: FetchPartition) -> int:
+        rack, leadership = self.message.rack_id, partition.leadership
+        if not rack or leadership is None or partition.is_alone:
+            return THE_LEADER
+        brokers = self.broker.cluster.image.brokers
+        return nearest_replica(leadership, rack, wanted.fetch_offset, partition.log.log_start_offset, brokers)
+
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        data.error_code = self._refusal(partition, wanted)
+        if data.error_code:
+            return 0
+        log = partition.log
+        upper = log.last_stable_offset if self._committed_only else log.high_watermark
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.log_start_offset
+        data.aborted_transactions = [] if self._committed_only else None
+        if self.message.rack_id:
+            data.preferred_read_replica = self._nearest(partition, wanted)
+            if data.preferred_read_replica != THE_LEADER:
+                return 0
+        limit = min(left, wanted.partition_max_bytes)
+        region = _read(log, wanted.fetch_offset, limit, upper) if limit > 0 or at_least_one else None
+        if region is None or (region.size > limit and not at_least_one):
+            return 0
+        if self._committed_only:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in log.aborted_between(wanted.fetch_offset, upper)
+            ]
+        # Readers from before batches get them converted, when all are read.
+        if FIRST_VERSION_WITH_BATCHES <= self.version < FIRST_VERSION_WITH_ZSTD:
+            region = without_zstd(region)
+        data.records = region
+        return region.size
+
+
+def _read(log: PartitionLog, offset: int, limit: int, upper: int | None) -> Region | None:
+    """None also where the process cannot open another file: those of the answer are closed when it is sent, and who
+    asks again finds others open.
+    """
+    try:
+        return log.read(offset, limit, upper_offset=upper)
+    except TooManyOpenFiles:
+        return None
+
+
+class _Follower(Reader):
+    """Another broker, who copies."""
+
+    is_follower = True
+
+    def __init__(self, broker: Broker, request: Request, replica_id: int, replica_epoch: int) -> None:
+        super().__init__(broker, request)
+        self._id = replica_id
+        self._epoch = replica_epoch
+        self._now_ms = broker.clock.monotonic_ms()
+        self._verdict = (ErrorCode.NONE, EpochEndOffset())
+
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        code, parted = self._verdict = self._ask(partition, wanted)
+        log = partition.log
+        return (
+            code == ErrorCode.NONE
+            and parted.epoch < 0
+            and wanted.fetch_offset == log.log_end_offset
+            and log.failure is None
+            and context.unchanged(partition.topic, partition.index, log.high_watermark, log.log_start_offset)
+        )
+
+    def _ask(self, partition: Partition, wanted: FetchPartition) -> tuple[ErrorCode, EpochEndOffset]:
+        if partition.leadership is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, _NO_DIVERGENCE
+        code = partition.check_epoch(wanted.current_leader_epoch)
+        if code:
+            return code, _NO_DIVERGENCE
+        position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
+        brokers = self.broker.replicas.brokers
+        start = wanted.log_start_offset
+        code, end = partition.asked_by(self._id, self._epoch, position, brokers, self._now_ms, start)
+        return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        log = partition.log
+        data.error_code, data.diverging_epoch = self._verdict
+        if data.error_code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            # One who is out of range is told where the log is: so he need not ask for that.
+            data.high_watermark = log.high_watermark
+            data.last_stable_offset = log.last_stable_offset
+            data.log_start_offset = log.log_start_offset
+            data.aborted_transactions = None
+        if data.error_code or data.diverging_epoch.epoch >= 0 or self.delay_ms(partition) > 0:
+            return 0
+        limit = min(left, wanted.partition_max_bytes)
+        region = _read(log, wanted.fetch_offset, limit, None) if limit > 0 or at_least_one else None
+        if region is None or (region.size > limit and not at_least_one):
+            return 0
+        throttle = self.broker.replicas.throttle
+        if throttle is not None and throttle.applies_to(partition.topic, partition.index):
+            throttle.came(region.size, self.broker.clock.monotonic_ms())
+        data.records = region
+        return region.size
+
+    def delay_ms(self, partition: Partition) -> float:
+        throttle, leadership = self.broker.replicas.throttle, partition.leadership
+        if throttle is None or leadership is None or self._id in leadership.isr:
+            return 0.0
+        if not throttle.applies_to(partition.topic, partition.index):
+            return 0.0
+        return throttle.delay_ms(self.broker.clock.monotonic_ms())
+
+
+_NO_DIVERGENCE: Final = EpochEndOffset()
+
 
 WATERMARK_MS: Final = 50
 """How long a follower that waits may be told of a new high watermark late."""
 
 # Below, an answer has room for the leader but none for its address: who knows no such broker would be lost.
-_TELLS_LEADERS = 16
+_FIRST_VERSION_WITH_LEADERS = 16
 _IDS_VERSION = 13
 
 
@@ -66,16 +367,16 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         _Waiter(broker, context, request, reader, answer, read).wait()
 
 
-def _is_enough(read: Read, message: FetchRequest, context: FetchContext) -> bool:
+def _is_enough(read: ReadResult, message: FetchRequest, context: FetchContext) -> bool:
     return read.size >= message.min_bytes or read.is_urgent or message.max_wait_ms <= 0 or context.is_empty
 
 
 def _finish(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> None:
     if request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = partial(_convert_and_tell, broker, context, request, reader, read, answer)
-        broker.long_work.start(request.channel, read.size, work)
+        work = partial(_convert_and_answer, broker, context, request, reader, read, answer)
+        broker.long_requests.start(request.channel, read.size, work)
         return
     if not reader.is_follower:
         _count(broker, read.rows)
@@ -91,9 +392,9 @@ def _finish(
 
 def _in_slices(broker: Broker, request: Request, work: Generator[None, None, None]) -> None:
     async def slices() -> None:
-        await broker.long_work.through(work, request.channel)
+        await broker.long_requests.through(work, request.channel)
 
-    broker.long_work.start(request.channel, request.size, slices)
+    broker.long_requests.start(request.channel, request.size, slices)
 
 
 def _wide_pass(
@@ -101,7 +402,7 @@ def _wide_pass(
     context: FetchContext,
     request: Request,
     reader: Reader,
-    pending: Sequence[Asked],
+    pending: Sequence[RequestedPartition],
     answer: Answer,
     *,
     may_wait: bool,
@@ -114,23 +415,25 @@ def _wide_pass(
         if ends_of(read.partitions) != read.ends or len(context.pending()) > len(read.rows):
             waiter.finish_soon()
     elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = partial(_convert_and_tell, broker, context, request, reader, read, answer)
-        broker.long_work.start(request.channel, read.size, work)
+        work = partial(_convert_and_answer, broker, context, request, reader, read, answer)
+        broker.long_requests.start(request.channel, read.size, work)
     else:
-        yield from _tell(broker, context, request, reader, read, answer)
+        yield from _answer_in_slices(broker, context, request, reader, read, answer)
 
 
-async def _convert_and_tell(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
+async def _convert_and_answer(
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> None:
     offsets = {(topic, wanted.partition): wanted.fetch_offset for topic, wanted in context.partitions}
     rows = [(data, offsets[topic, data.partition_index]) for topic, data in read.rows]
     await broker.conversions.convert(rows, request.version)
-    await broker.long_work.through(_tell(broker, context, request, reader, read, answer), request.channel)
+    await broker.long_requests.through(
+        _answer_in_slices(broker, context, request, reader, read, answer), request.channel
+    )
 
 
-def _tell(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: Read, answer: Answer
+def _answer_in_slices(
+    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> Generator[None, None, None]:
     for begin in range(0, len(read.rows), SLICE):
         if not reader.is_follower:
@@ -142,7 +445,7 @@ def _tell(
 
 
 def _complete(
-    broker: Broker, context: FetchContext, request: Request, read: Read, response: FetchResponse
+    broker: Broker, context: FetchContext, request: Request, read: ReadResult, response: FetchResponse
 ) -> Generator[None, None, None]:
     if response.error_code:
         broker.count_error(ApiKey.FETCH, response.error_code)
@@ -150,8 +453,8 @@ def _complete(
     if ids is not None:
         for topic in response.responses:
             topic.topic_id = ids.of(topic.topic)
-    if read.is_urgent and request.version >= _TELLS_LEADERS:
-        yield from _tell_leaders(broker, response)
+    if read.is_urgent and request.version >= _FIRST_VERSION_WITH_LEADERS:
+        yield from _add_current_leaders(broker, response)
 
 
 def _count(broker: Broker, rows: Sequence[tuple[str, PartitionData]]) -> None:
@@ -159,36 +462,36 @@ def _count(broker: Broker, rows: Sequence[tuple[str, PartitionData]]) -> None:
     for topic, data in rows:
         records = data.records
         if records:
-            broker.topic_figures(topic).fetched(chunk_size(records))
+            broker.topic_metrics(topic).fetched(chunk_size(records))
         elif data.error_code:
             broker.count_error(ApiKey.FETCH, data.error_code)
             failed.add(topic)
     for topic in {topic for topic, _ in rows}:
-        figures = broker.figures_of(topic)
+        figures = broker.topic_metrics_or_none(topic)
         if figures is not None:
             figures.fetch_requested()
             if topic in failed:
                 figures.fetch_failed()
 
 
-def _tell_leaders(broker: Broker, response: FetchResponse) -> Generator[None, None, None]:
+def _add_current_leaders(broker: Broker, response: FetchResponse) -> Generator[None, None, None]:
     leaders: set[int] = set()
     seen = 0
     for topic in response.responses:
         for data in topic.partitions:
-            if data.error_code not in SENT_AWAY:
+            if data.error_code not in NOT_LEADER_ERRORS:
                 continue
             seen += 1
             if not seen % SLICE:
                 yield
-            leader = leader_of(broker, topic.topic, data.partition_index)
+            leader = current_leader(broker, topic.topic, data.partition_index)
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     if leaders:
         response.node_endpoints = [
             NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes(broker, leaders)
+            for node in nodes_with_ids(broker, leaders)
         ]
 
 
@@ -201,7 +504,7 @@ class _Waiter:
     )  # fmt: skip
 
     def __init__(
-        self, broker: Broker, context: FetchContext, request: Request, reader: Reader, answer: Answer, read: Read
+        self, broker: Broker, context: FetchContext, request: Request, reader: Reader, answer: Answer, read: ReadResult
     ) -> None:
         self._broker = broker
         self._context = context
@@ -226,8 +529,8 @@ class _Waiter:
             delays_ms = (self._reader.delay_ms(partition) for partition in self._partitions)
             wait_ms = min(wait_ms, max(1.0, min((each for each in delays_ms if each > 0), default=1.0)))
         self._timer = self._broker.call_later(wait_ms / 1000, self._finish)
-        if self._request.departure is not None:
-            self._request.departure.watch(self._give_up)
+        if self._request.disconnection is not None:
+            self._request.disconnection.watch(self._give_up)
 
     def _watch(self, partition: Partition) -> None:
         if self._reader.is_follower:
@@ -280,8 +583,8 @@ class _Waiter:
         if self._is_over:
             return
         self._give_up()
-        if self._request.departure is not None:
-            self._request.departure.unwatch(self._give_up)
+        if self._request.disconnection is not None:
+            self._request.disconnection.unwatch(self._give_up)
         broker, context, request = self._broker, self._context, self._request
         reader = reader_of(broker, request)  # of this moment: that a follower asks counts from now
         pending = context.pending()

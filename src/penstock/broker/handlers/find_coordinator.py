@@ -10,11 +10,10 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.request import Answer, Request
+from penstock.cluster.broker_links import LinkLost
 from penstock.cluster.errors import ClusterError
-from penstock.coordination.placement import partition_for_group
-from penstock.coordination.service import OFFSETS_TOPIC
-from penstock.replication.links import LinkLost
-from penstock.wire.error_codes import ErrorCode
+from penstock.coordination.group_coordinator import OFFSETS_TOPIC, partition_for_group
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.config_changes import Asked, Explained, Resource, change_configs
+from penstock.broker.dynamic_config import ConfigErrors, ConfigRequest, Resource, change_configs
 from penstock.broker.request import Answer, Request
-from penstock.cluster.configs import ConfigEdit, EditKind, ResourceKind
+from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind
 from penstock.cluster.errors import InvalidRequest
-from penstock.cluster.service import ConfigChange
+from penstock.cluster.membership.standalone import ConfigChange
 from penstock.wire.schemas.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: IncrementalAlterConfigsRequest = request.message
 
-    def done(explained: Explained) -> None:
+    def done(explained: ConfigErrors) -> None:
         answer(
             IncrementalAlterConfigsResponse(
                 responses=[
@@ -42,11 +42,11 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     change_configs(broker, [_asked(item) for item in message.resources], done, validate_only=message.validate_only)
 
 
-def _asked(item: AlterConfigsResource) -> Asked:
+def _asked(item: AlterConfigsResource) -> ConfigRequest:
     def change(kind: ResourceKind) -> ConfigChange:
         return ConfigChange(kind, item.resource_name, [_edit(config) for config in item.configs])
 
-    return Asked(Resource(item.resource_type, item.resource_name), change)
+    return ConfigRequest(Resource(item.resource_type, item.resource_name), change)
 
 
 def _edit(config: AlterableConfig) -> ConfigEdit:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.error_mapping import EXPECTED, error_code_of
+from penstock.broker.errors import EXPECTED, error_code_of, missing_partition_error
 from penstock.broker.request import Answer, Request
-from penstock.broker.whereabouts import why_missing
-from penstock.log.lookup import latest_timestamp, offset_for_time
-from penstock.log.partition_log import PartitionLog
+from penstock.log.partition_log import PartitionLog, latest_timestamp, offset_for_time
 from penstock.replication.partition import Partition
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -54,7 +52,7 @@ def _answer(broker: Broker, request: Request, answer: Answer) -> None:
             outcomes.partitions.append(outcome)
             partition = broker.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                outcome.error_code = why_missing(broker, topic.name, wanted.partition_index)
+                outcome.error_code = missing_partition_error(broker, topic.name, wanted.partition_index)
                 continue
             try:
                 _look_up(partition, wanted, outcome, request)

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.request import Answer, Encoded, Request
 from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.topic_names import check_topic_name
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.registry import response_codec
+from penstock.wire.protocol import ApiKey, ErrorCode, response_codec
 from penstock.wire.schemas.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -81,7 +79,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     message: MetadataRequest = request.message
     topics = message.topics
     if topics is None or (not topics and request.version == 0):
-        _tell_all(broker, request, answer)
+        _answer_all_topics(broker, request, answer)
         return
     wanted = topics
     image = broker.cluster.image
@@ -115,7 +113,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     broker.spawn(create(), lambda error: answer(_response(broker, look_up())))
 
 
-def _tell_all(broker: Broker, request: Request, answer: Answer) -> None:
+def _answer_all_topics(broker: Broker, request: Request, answer: Answer) -> None:
     kept = broker.metadata_answers.get(broker.cluster.image, (request.version, None))
     if kept is not None:
         answer(kept)
@@ -123,7 +121,7 @@ def _tell_all(broker: Broker, request: Request, answer: Answer) -> None:
         for _ in _all(broker, request, answer):
             pass
     else:
-        broker.long_work.start(request.channel, request.size, partial(_make_all, broker, request, answer))
+        broker.long_requests.start(request.channel, request.size, partial(_make_all, broker, request, answer))
 
 
 def _is_small(image: ClusterImage) -> bool:
@@ -147,7 +145,7 @@ async def _make_all(broker: Broker, request: Request, answer: Answer) -> None:
     made: asyncio.Future[None] = broker.loop.create_future()
     answers.making[version] = made
     try:
-        await broker.long_work.through(_all(broker, request, answer), request.channel)
+        await broker.long_requests.through(_all(broker, request, answer), request.channel)
     finally:
         del answers.making[version]
         made.set_result(None)

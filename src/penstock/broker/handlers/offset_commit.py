@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.broker.handlers.group_routing import ask
+from penstock.broker.handlers.groups import ask
 from penstock.broker.request import Answer, Request
 from penstock.cluster.image import ClusterImage
 from penstock.coordination.shard import GroupCoordinatorShard
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.handlers.group_routing import by_group
+from penstock.broker.handlers.groups import by_group
 from penstock.coordination.shard import GroupCoordinatorShard
 
 handle = by_group(GroupCoordinatorShard.handle_offset_delete)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.broker.handlers.group_routing import ask, ask_each
-from penstock.broker.long_requests import LONG_BYTES, PART_ELEMENTS, serve_parts, split
-from penstock.broker.request import Answer, Request
+from penstock.broker.handlers.groups import ask, ask_each
+from penstock.broker.request import LONG_BYTES, PART_ELEMENTS, Answer, Request, serve_parts, split
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.schemas.offset_fetch import (
     OffsetFetchRequest,
@@ -34,7 +33,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         parts = split(request.api_key, request.version, named, LONG_BYTES)
         if parts is not None:
             work = partial(serve_parts, broker, request, parts, handle, answer)
-            broker.long_work.start(request.channel, request.size, work)
+            broker.long_requests.start(request.channel, request.size, work)
             return
     if request.version < 8:
         ask(broker, message.group_id, request, message, GroupCoordinatorShard.handle_offset_fetch, answer)

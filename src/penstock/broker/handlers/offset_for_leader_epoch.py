@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.errors import missing_partition_error
 from penstock.broker.request import Answer, Request
-from penstock.broker.whereabouts import why_missing
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -29,7 +29,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
             results.partitions.append(result)
             partition = broker.replicas.get(topic.topic, wanted.partition)
             if partition is None:
-                result.error_code = why_missing(broker, topic.topic, wanted.partition)
+                result.error_code = missing_partition_error(broker, topic.topic, wanted.partition)
                 continue
             if not partition.is_leader:
                 result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -16,18 +16,24 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.error_mapping import EXPECTED, error_code_of
-from penstock.broker.request import Answer, EndConnection, Request
-from penstock.broker.whereabouts import SENT_AWAY, leader_of, nodes, why_missing
+from penstock.broker.errors import (
+    EXPECTED,
+    NOT_LEADER_ERRORS,
+    current_leader,
+    error_code_of,
+    missing_partition_error,
+    nodes_with_ids,
+)
+from penstock.broker.request import Answer, CloseConnection, Request
 from penstock.log.errors import InvalidBatch, LogError
 from penstock.log.settings import LogSettings
 from penstock.log.validation import Budget, LongValidation, Validated, validate
 from penstock.records import Buffer, Codec, TooLarge, UnsupportedCodec
-from penstock.records.conversion import upconvert
+from penstock.records.legacy import upconvert
 from penstock.replication.errors import NotLeaderError
 from penstock.replication.partition import Partition
-from penstock.runtime.workers import Outcome, WorkersError
-from penstock.wire.error_codes import ErrorCode
+from penstock.runtime.threads import Outcome, WorkersError
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
 ALL: Final = -1
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
-_TELLS_LEADERS = 10
+_FIRST_VERSION_WITH_LEADERS = 10
 _TRANSACTIONAL_BIT = 16
 # Messages of old clients are converted one by one: 3 us each, of 26 bytes at least.
 _LOOP_CONVERTED_BYTES = 16 * 1024
@@ -85,7 +91,7 @@ class _Produce:
         for topic, data, outcome in self._parts:
             partition = broker.replicas.get(topic, data.index)
             if partition is None:
-                self.refuse(outcome, why_missing(broker, topic, data.index), None)
+                self.refuse(outcome, missing_partition_error(broker, topic, data.index), None)
                 continue
             try:
                 if partition.leadership is None:
@@ -108,7 +114,7 @@ class _Produce:
         appended = partition.append(prepared, self._request.now_ms, is_waited_for=acks == ALL)
         if not appended.is_duplicate:
             records = appended.last_offset - appended.base_offset + 1
-            broker.topic_figures(topic).produced(prepared.found.end, records)
+            broker.topic_metrics(topic).produced(prepared.found.end, records)
         outcome.base_offset = appended.base_offset
         outcome.log_append_time_ms = appended.append_time_ms
         outcome.log_start_offset = partition.log.log_start_offset
@@ -167,7 +173,7 @@ class _Produce:
             for outcome in topic.partition_responses:
                 if outcome.error_code != ErrorCode.NONE:
                     where, why = f"{topic.name}-{outcome.index}", outcome.error_message or "unknown"
-                    error = EndConnection(f"records for {where} with acks=0 rejected: {why}")
+                    error = CloseConnection(f"records for {where} with acks=0 rejected: {why}")
                     if not self._is_deferred:
                         raise error
                     if self._request.channel is not None:
@@ -202,8 +208,8 @@ class _Produce:
     def release(self) -> None:
         self._left -= 1
         if self._left == 0:
-            if self._has_refusals and self._request.version >= _TELLS_LEADERS:
-                _tell_leaders(self._broker, self._response)
+            if self._has_refusals and self._request.version >= _FIRST_VERSION_WITH_LEADERS:
+                _add_current_leaders(self._broker, self._response)
             self._answer(self._response)
 
 
@@ -276,13 +282,17 @@ def _is_transactional(prepared: Validated) -> bool:
     return any(header.is_transactional for header in headers)
 
 
-def _tell_leaders(broker: Broker, response: ProduceResponse) -> None:
+def _add_current_leaders(broker: Broker, response: ProduceResponse) -> None:
     leaders: set[int] = set()
     for topic in response.responses:
         for outcome in topic.partition_responses:
-            if outcome.error_code in SENT_AWAY and (leader := leader_of(broker, topic.name, outcome.index)) is not None:
+            if (
+                outcome.error_code in NOT_LEADER_ERRORS
+                and (leader := current_leader(broker, topic.name, outcome.index)) is not None
+            ):
                 outcome.current_leader = LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     response.node_endpoints = [
-        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes(broker, leaders)
+        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+        for node in nodes_with_ids(broker, leaders)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.request import Answer, Request
-from penstock.cluster.image_updates import AckError, ImageAck, response_of, update_of
+from penstock.cluster.image_propagation import AckError, ImageAck, response_of, update_of
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

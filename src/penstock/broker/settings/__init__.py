@@ -9,15 +9,27 @@ The tables (`network_table`, `log_table`, `cluster_table`, `topic_table`) say wh
 `broker_settings` and `topic_settings` are what the rest of the broker uses.
 """
 
-from penstock.broker.settings.broker_settings import BrokerSettings, check_changeable
-from penstock.broker.settings.definitions import ConfigType
-from penstock.broker.settings.describing import Row, Synonym, describe_all_brokers, describe_broker, describe_topic
-from penstock.broker.settings.errors import InvalidSettings, Notice, Problem, SettingsError, UnreadableFile
-from penstock.broker.settings.layers import Source
+from penstock.broker.settings.broker_settings import (
+    BrokerSettings,
+    LoadedSettings,
+    Source,
+    check_changeable,
+    load_settings,
+    settings_from,
+)
+from penstock.broker.settings.config_def import (
+    ConfigType,
+    InvalidSettings,
+    Notice,
+    Problem,
+    SettingsError,
+    UnreadableFile,
+    list_with,
+    list_without,
+)
+from penstock.broker.settings.description import Row, Synonym, describe_all_brokers, describe_broker, describe_topic
 from penstock.broker.settings.listeners import Listener, unreachable_hosts, with_bound_ports
-from penstock.broker.settings.loading import LoadedSettings, load_settings, settings_from
-from penstock.broker.settings.old_names import TopicPreset
-from penstock.broker.settings.parsing import list_with, list_without
+from penstock.broker.settings.server_properties import TopicPreset
 from penstock.broker.settings.topic_settings import (
     TopicSettings,
     check_topic_setting,

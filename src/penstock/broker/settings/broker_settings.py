@@ -1,28 +1,295 @@
-"""All that a broker is told by its operator, as typed values.
+"""Broker settings as typed values, and where each comes from.
 
-Noun: an immutable set of settings. Its attributes are Kafka's names with underscores; a family of names is one
-attribute, that of the finest unit (`log_retention_ms`, whichever of hours, minutes and ms was set). Settings without
-effect have none.
+    dynamic of this broker > dynamic of all brokers > --set > file > default
 
-Rule: a change gives a new object, checked as a whole, or InvalidSettings with every reason and the old object as it
-was. The values that were given stay with it, so that each can tell where it comes from.
+A layer holds the values that someone set, already parsed. Nothing is merged away: each value knows its origin, and
+removing one uncovers the next. `BrokerSettings` is immutable; a change gives a new object, checked as a whole, or
+`InvalidSettings` with every reason. Attributes are Kafka's names with underscores; a family of units is one attribute
+in the finest unit. A check that involves a broken setting is skipped, so that one mistake gives one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.broker.settings.catalogue import BROKER_DEFINITIONS
-from penstock.broker.settings.consistency import contradictions
-from penstock.broker.settings.definitions import Value
-from penstock.broker.settings.errors import InvalidSettings, Problem, shown
-from penstock.broker.settings.layers import Given, Layers, Source, admit
-from penstock.broker.settings.listeners import Listener
-from penstock.broker.settings.old_names import TopicPreset
-from penstock.broker.settings.parsing import InvalidValue, parse_list, parse_numbers
-from penstock.broker.settings.resolved_listeners import resolve_listeners
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, ELSEWHERE, FAMILIES, QUEUED_BYTES, family_of, nearest
+from penstock.broker.settings.config_def import (
+    ConfigType,
+    InvalidSettings,
+    InvalidValue,
+    Notice,
+    Problem,
+    Value,
+    parse_list,
+    parse_numbers,
+    parse_value,
+    shown,
+)
+from penstock.broker.settings.listeners import (
+    PROTOCOLS,
+    InvalidListeners,
+    Listener,
+    advertised_from,
+    between_brokers,
+    check_bindable,
+    parse_listeners,
+    parse_protocol_map,
+)
+from penstock.broker.settings.server_properties import (
+    OLD_NAMES,
+    ParsedProperties,
+    Property,
+    TopicPreset,
+    Translation,
+    Written,
+    read_properties,
+    translate,
+)
+
+
+class Source(IntEnum):
+    """Where a value comes from; the numbers are those of DescribeConfigs."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that somebody gave to a setting, and where. `written` is the name in use there, if an older one."""
+
+    name: str
+    text: str
+    value: Value
+    source: Source
+    where: str
+    written: str = ""
+
+
+Layer = Mapping[str, Given]
+DEFAULT_WHERE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    dynamic_broker: Layer = field(default_factory=dict)
+    dynamic_default: Layer = field(default_factory=dict)
+    command: Layer = field(default_factory=dict)
+    file: Layer = field(default_factory=dict)
+
+    def strongest_first(self) -> tuple[Layer, ...]:
+        return (self.dynamic_broker, self.dynamic_default, self.command, self.file)
+
+    def given(self, name: str) -> Iterator[Given]:
+        """What was given to this very name, the strongest first."""
+        for layer in self.strongest_first():
+            if name in layer:
+                yield layer[name]
+
+    def deciding(self, name: str) -> Given | None:
+        """What decides the value of a setting, given to its name or to another of its family; None: the default."""
+        for layer in self.strongest_first():
+            for member, _ in family_of(name):
+                if member in layer:
+                    return layer[member]
+        return None
+
+    def effective(self, name: str) -> Value:
+        """The value that counts: log.retention.ms is 3600000 if log.retention.hours was set to 1, and nothing else."""
+        factors = dict(family_of(name))
+        given = self.deciding(name)
+        if given is not None:
+            return scaled(given.value, factors[given.name])
+        for member, factor in factors.items():
+            default = BROKER_DEFINITIONS[member].default
+            if default is not None:
+                return scaled(default, factor)
+        return None
+
+    def where(self, name: str) -> str:
+        given = self.deciding(name)
+        return DEFAULT_WHERE if given is None else given.where
+
+    def with_dynamic(self, changes: Mapping[str, Given | None], *, cluster_wide: bool) -> Layers:
+        """With values set, or taken back (None), in one of the layers of changes."""
+        layer = dict(self.dynamic_default if cluster_wide else self.dynamic_broker)
+        for name, given in changes.items():
+            if given is None:
+                layer.pop(name, None)
+            else:
+                layer[name] = given
+        frozen = MappingProxyType(layer)
+        return replace(self, dynamic_default=frozen) if cluster_wide else replace(self, dynamic_broker=frozen)
+
+
+def scaled(value: Value, factor: int) -> Value:
+    return value * factor if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def admit(name: str, text: str, source: Source, where: str, written: str = "") -> Given | Problem:
+    """A text given to a setting, or why it cannot be. What is given to a name that is not known is kept as it is."""
+    definition = BROKER_DEFINITIONS.get(name)
+    if definition is None:
+        return Given(name, text, text, source, where, written)
+    try:
+        return Given(name, text, parse_value(definition, text), source, where, written)
+    except InvalidValue as error:
+        stands_for = f" (an older name of {name})" if written else ""
+        return Problem(where, f"{written or name}{stands_for}", str(error))
+
+
+_NONE: Final = Listener("", "", "", 0)
+
+
+@dataclass(slots=True)
+class ResolvedListeners:
+    """Of use only where there are no problems."""
+
+    listeners: tuple[Listener, ...] = ()
+    advertised: tuple[Listener, ...] = ()
+    inter_broker: Listener = _NONE
+    problems: list[Problem] = field(default_factory=list)
+
+
+def resolve_listeners(layers: Layers, host_name: str, broken: Collection[str] = ()) -> ResolvedListeners:
+    """Each setting is looked at as far as those that it builds on are sound."""
+    result = ResolvedListeners()
+    if "listeners" in broken:
+        return result
+    name = "listener.security.protocol.map"
+    try:
+        protocols = {each: each for each in PROTOCOLS}
+        if layers.deciding(name) is not None:
+            protocols = parse_protocol_map(_text(layers, name) or "")
+        left_out = {each.upper() for each in parse_list(_text(layers, "controller.listener.names") or "")}
+        name = "listeners"
+        result.listeners = parse_listeners(_text(layers, name) or "", protocols, left_out=left_out)
+        check_bindable(result.listeners)
+        name = "advertised.listeners"
+        text = _text(layers, name)
+        written = None if text is None else parse_listeners(text, protocols, left_out=left_out)
+        result.advertised = advertised_from(result.listeners, written, lambda: host_name)
+        name = "inter.broker.listener.name"
+        result.inter_broker = between_brokers(result.advertised, _text(layers, name))
+    except InvalidListeners as error:
+        given = layers.deciding(name)
+        written_name = name if given is None or not given.written else f"{given.written} (older names for {name})"
+        result.problems.append(Problem(layers.where(name), written_name, str(error)))
+    return result
+
+
+def _text(layers: Layers, name: str) -> str | None:
+    value = layers.effective(name)
+    return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """`holds` is asked with the values of `names`, in that order; `reason` is about the first, {0}."""
+
+    names: tuple[str, ...]
+    holds: Callable[..., bool]
+    reason: str
+
+
+def _at_most(*names: str) -> _Check:
+    return _Check(
+        names, lambda small, large: bool(small <= large), f"{{0}} must not be larger than {names[1]}, which is {{1}}"
+    )
+
+
+def _unsupported(name: str, accepted: Any, reason: str) -> _Check:
+    return _Check((name,), lambda value: value == accepted, reason)
+
+
+def _no_overrides(text: str) -> bool:
+    try:
+        return not parse_numbers(text)
+    except InvalidValue:
+        return False
+
+
+def _is_usable_folder(path: str) -> bool:
+    return bool(path) and path.isprintable()
+
+
+_CHECKS: Final = (
+    _Check(
+        ("broker.id", "zookeeper.connect", "broker.id.generation.enable", "reserved.broker.max.id"),
+        lambda number, zookeeper, generates, reserved: not (zookeeper and generates and number > reserved),
+        "{0} must not be larger than reserved.broker.max.id while numbers above it are generated; choose a smaller "
+        "one, or set broker.id.generation.enable=false",
+    ),
+    _Check(
+        ("broker.id", "zookeeper.connect", "broker.id.generation.enable"),
+        lambda number, zookeeper, generates: not (zookeeper and not generates and number < 0),
+        "must be set, since broker.id.generation.enable=false",
+    ),
+    _Check(
+        ("log.dirs",),
+        lambda text: bool(text) and all(map(_is_usable_folder, parse_list(text))),
+        "must name at least one folder, and none with an empty name or with control characters",
+    ),
+    _Check(
+        ("log.dirs",),
+        lambda text: len({path.rstrip("/") for path in parse_list(text or "")}) == len(parse_list(text or "")),
+        "names a folder twice",
+    ),
+    _Check(
+        ("max.connections.per.ip", "max.connections.per.ip.overrides"),
+        lambda most, overrides: not (most == 0 and _no_overrides(overrides)),
+        "0 lets nobody in; it is of use only together with max.connections.per.ip.overrides",
+    ),
+    _Check(
+        ("queued.max.request.bytes", "socket.request.max.bytes"),
+        # The default need not be raised with the other: a request that is alone is always received.
+        lambda queued, largest: queued <= 0 or queued >= largest or queued == QUEUED_BYTES,
+        "{0} must not be smaller than socket.request.max.bytes, or the largest requests would wait for ever",
+    ),
+    _at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
+    _at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
+    _at_most("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    _at_most("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    _at_most("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    _at_most("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    _at_most("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    _at_most("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    # What would protect somewhere else and does not here is refused: whoever wrote it relies on it.
+    _unsupported("authorizer.class.name", "", "there are no authorizers here, and everybody would be let in; remove it to "
+             "run without access control"),
+    _unsupported("security.inter.broker.protocol", "PLAINTEXT", "brokers speak PLAINTEXT among themselves; anything else "
+             "is not supported"),
+    _unsupported("zookeeper.set.acl", False, "access lists in ZooKeeper are not supported; remove it to run without them"),
+    _unsupported("zookeeper.ssl.client.enable", False, "encrypted connections to ZooKeeper are not supported; remove it to "
+             "run without encryption"),
+)  # fmt: skip
+
+
+def contradictions(layers: Layers, broken: Collection[str] = ()) -> list[Problem]:
+    """What does not go together, of the settings that are not broken by themselves."""
+    problems = []
+    for check in _CHECKS:
+        if broken and not set(broken).isdisjoint(check.names):
+            continue
+        values = [layers.effective(name) for name in check.names]
+        if not check.holds(*values):
+            first = check.names[0]
+            problems.append(Problem(layers.where(first), first, check.reason.format(*values)))
+    numbers = {given.value for name in ("broker.id", "node.id") for given in layers.given(name)}
+    if len(numbers) > 1:
+        problems.append(Problem(layers.where("broker.id"), "broker.id", "differs from node.id; set one of them only"))
+    return problems
+
 
 _NO_PRESET: Final = TopicPreset()
 # A request may name any number of settings; nobody reads on after so many problems.
@@ -294,3 +561,121 @@ def _attribute(name: str, value: Value) -> Any:
         case "log.retention.ms" | "log.retention.bytes":
             return max(value, -1) if isinstance(value, int) else value
     return value
+
+
+COMMAND: Final = "--set"
+# To find the nearest name takes a millisecond; a file full of unknown names is no file of settings.
+_HINTS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    settings: BrokerSettings
+    notices: tuple[Notice, ...]
+
+
+def load_settings(
+    path: str | Path | None = None,
+    assignments: Sequence[str] = (),
+    *,
+    host_name: Callable[[], str] = socket.gethostname,
+) -> LoadedSettings:
+    """Settings of a `server.properties` file and of `name=value`s that override it.
+
+    UnreadableFile; InvalidSettings with all that is wrong.
+    """
+    parsed = ParsedProperties((), ()) if path is None else read_properties(path)
+    command = _parse_assignments(assignments)
+    return _load(parsed, command, host_name)
+
+
+def settings_from(
+    values: Mapping[str, str] | None = None, *, host_name: Callable[[], str] = socket.gethostname
+) -> BrokerSettings:
+    """Settings from names and values, as if they came by the command line, but with no name that is unknown."""
+    given = values or {}
+    unknown = [name for name in given if name not in BROKER_DEFINITIONS and name not in OLD_NAMES]
+    if unknown:
+        raise InvalidSettings(Problem("", shown(name), "no such setting of a broker") for name in unknown)
+    properties = tuple(Property(name, value, COMMAND) for name, value in given.items())
+    return _load(ParsedProperties((), ()), ParsedProperties(properties, ()), host_name).settings
+
+
+def _parse_assignments(assignments: Iterable[str]) -> ParsedProperties:
+    properties = []
+    problems = []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if equals and name.strip():
+            properties.append(Property(name.strip(), value.strip(), COMMAND))
+        else:
+            problems.append(Problem(COMMAND, "", f"{shown(name)!r} is not name=value"))
+    return ParsedProperties(tuple(properties), tuple(problems))
+
+
+def _load(file: ParsedProperties, command: ParsedProperties, host_name: Callable[[], str]) -> LoadedSettings:
+    problems = [*file.problems, *command.problems]
+    notices: list[Notice] = []
+    broken: set[str] = set()
+    layers = []
+    presets: dict[str, TopicPreset] = {}
+    for parsed in (file, command):
+        translation = translate(parsed.properties)
+        problems += translation.problems
+        notices += translation.notices
+        layers.append(_admit_all(translation, problems, notices, broken))
+        for topic, preset in translation.presets.items():
+            presets[topic] = _merged(presets.get(topic), preset)
+    settings = BrokerSettings.from_layers(
+        Layers(file=layers[0], command=layers[1]),
+        presets=MappingProxyType(presets),
+        host_name=host_name(),
+        problems=problems,
+        broken=broken,
+    )
+    return LoadedSettings(settings, tuple(notices))
+
+
+def _admit_all(
+    translation: Translation, problems: list[Problem], notices: list[Notice], broken: set[str]
+) -> Mapping[str, Given]:
+    layer: dict[str, Given] = {}
+    for name, setting in translation.settings.items():
+        if name not in BROKER_DEFINITIONS:
+            notices.append(_unknown(setting, with_hint=len(notices) < _HINTS))
+            continue
+        given = admit(name, setting.text, Source.STATIC_BROKER, setting.where, setting.written)
+        if isinstance(given, Problem):
+            problems.append(given)
+            broken |= {name, *(each for each, family in FAMILIES.items() if name in dict(family))}
+            continue
+        layer[name] = given
+        if BROKER_DEFINITIONS[name].type is ConfigType.CLASS and given.value is not None:
+            notices.append(Notice(setting.where, name, "names a Java class, which has no effect here"))
+    notices += _overruled(layer)
+    return MappingProxyType(layer)
+
+
+def _unknown(setting: Written, *, with_hint: bool) -> Notice:
+    """Names only: a value that nobody knows may be a secret."""
+    if setting.name.startswith(ELSEWHERE):
+        return Notice(setting.where, shown(setting.name), "a setting of Kafka's that has no effect here")
+    likely = nearest(setting.name, (*BROKER_DEFINITIONS, *OLD_NAMES)) if with_hint else None
+    hint = f"; did you mean {likely}?" if likely else ""
+    return Notice(setting.where, shown(setting.name) or "(no name)", f"no such setting, so it is ignored{hint}")
+
+
+def _overruled(layer: Mapping[str, Given]) -> Iterable[Notice]:
+    for name, family in FAMILIES.items():
+        present = [member for member, _ in family if member in layer]
+        for member in present[1:]:
+            # Both numbers of a broker must be equal anyway, and one old name may still decide for another setting.
+            if name != "broker.id" and not member.endswith("difference.max.ms"):
+                yield Notice(layer[member].where, member, f"is overruled by {present[0]} ({layer[present[0]].where})")
+
+
+def _merged(old: TopicPreset | None, new: TopicPreset) -> TopicPreset:
+    if old is None:
+        return new
+    partitions = old.partitions if new.partitions is None else new.partitions
+    return TopicPreset(partitions, MappingProxyType({**old.settings, **new.settings}))

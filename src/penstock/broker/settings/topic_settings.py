@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from penstock.broker.settings.broker_settings import BrokerSettings
 from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS, family_of, nearest
-from penstock.broker.settings.definitions import Value
-from penstock.broker.settings.errors import InvalidSettings, Problem, shown
-from penstock.broker.settings.parsing import InvalidValue, parse_value
+from penstock.broker.settings.config_def import InvalidSettings, InvalidValue, Problem, Value, parse_value, shown
 from penstock.log.settings import LogSettings
 from penstock.records import Codec
 

@@ -1,7 +1,6 @@
-"""Looking after a cluster: topics, partitions, settings, groups. `AsyncAdmin`, and `Admin`, its blocking face."""
+"""Administration of a cluster: topics, partitions, settings, groups. `AsyncAdmin`, and `Admin`, which blocks."""
 
-from penstock.client.admin.async_admin import AsyncAdmin
-from penstock.client.admin.blocking import Admin
+from penstock.client.admin.admin import Admin, AsyncAdmin
 from penstock.client.admin.results import (
     ClusterDescription,
     ConfigEntry,

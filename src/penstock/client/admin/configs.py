@@ -1,8 +1,7 @@
-"""Settings of topics and brokers.
+"""Admin calls about settings of topics and brokers.
 
-Rule: a change names only what changes; the rest stays. Brokers before 2.3 can only replace all settings of a resource
-at once: there the present ones are read first and sent along. Questions about many things are as few as the brokers
-that have to answer them.
+A change names only what changes. Brokers before 2.3 can only replace all settings of a resource, so the current ones
+are read first and sent along. One request is sent to each broker that has to answer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from penstock.client.admin.results import ConfigEntry, ConfigResource, ConfigSyn
 from penstock.client.admin.topics import config_text
 from penstock.client.connection import Connection
 from penstock.client.errors import ConfigError, PenstockError, error_for
-from penstock.wire.api_keys import ApiKey
+from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas import alter_configs, incremental_alter_configs
 from penstock.wire.schemas.describe_configs import (
     DescribeConfigsRequest,

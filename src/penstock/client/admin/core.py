@@ -1,8 +1,7 @@
-"""What all admin calls share: one cluster client, and one way of trying again.
+"""What all admin calls share: one cluster client and one retry loop.
 
-Rule: a call ends within its time. What a broker refuses for the moment, because leadership or coordination is moving,
-is asked again, of whoever has it by then; what it refuses for good is the answer. Calls about many things answer for
-each of them: a result, or the error.
+A call ends within its time-out. Errors that pass (a leader, controller or coordinator is moving) are retried, against
+the new one; other errors are the result. Calls about many things return a result or an error for each.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Self, TypeVar
 
 from penstock.client.addresses import Addresses
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.connection import Connection
-from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import (
     BootstrapError,
     BrokerError,
@@ -27,7 +26,7 @@ from penstock.client.errors import (
     UnknownTopic,
     error_for,
 )
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 
 T = TypeVar("T")
 R = TypeVar("R")

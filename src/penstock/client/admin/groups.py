@@ -1,4 +1,9 @@
-"""Consumer groups: who is in them, what they have read, how far they are behind."""
+"""Admin calls about consumer groups: members, committed offsets, lag in records and in time.
+
+No index knows the timestamp of an offset, so for lag in time the first unread record is fetched: one batch per
+partition. A broker sends at least one whole batch per request and cuts the others; partitions that got none are asked
+again, first.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +13,21 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.client.admin.cluster_calls import ClusterCalls
+from penstock.client.admin.cluster import ClusterCalls
 from penstock.client.admin.core import only, topic_partitions
-from penstock.client.admin.lag import record_times
 from penstock.client.admin.results import GroupDescription, GroupListing, GroupMember, OffsetResult, PartitionLag
-from penstock.client.cluster_view import Node
+from penstock.client.cluster_metadata import Node, TopicPartition
 from penstock.client.connection import Connection
-from penstock.client.consumer.types import TopicPartition
 from penstock.client.errors import BrokerError, ConfigError, PenstockError, error_for
-from penstock.client.metadata import ask_metadata
+from penstock.client.metadata_updater import ask_metadata
 from penstock.client.offset_stores.base import OffsetAndMetadata
+from penstock.records import RecordError, records_of, scan
 from penstock.records.batch import NO_TIMESTAMP
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.consumer_group_describe import ConsumerGroupDescribeRequest
 from penstock.wire.schemas.delete_groups import DeleteGroupsRequest
 from penstock.wire.schemas.describe_groups import DescribedGroupMember, DescribeGroupsRequest
+from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.schemas.list_groups import ListGroupsRequest
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,
@@ -41,6 +45,73 @@ from penstock.wire.schemas.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from penstock.wire.types import BUFFERS
+
+# From 13 on topics go by id; before 4 there were no record batches.
+_NEWEST: Final = 12
+_OLDEST: Final = 4
+_PARTITION_BYTES: Final = 64 * 1024
+_TOTAL_BYTES: Final = 16 * 1024 * 1024
+
+Answers = dict[TopicPartition, int | PenstockError]
+
+
+async def record_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
+    """The timestamp (-1: not to be had) of the first record at or after an offset of each partition."""
+    if not connection.supports(ApiKey.FETCH, _OLDEST):
+        return dict.fromkeys(offsets, NO_TIMESTAMP)
+    answers: Answers = {}
+    open_ = dict(offsets)
+    while open_:
+        found = await _fetch_times(connection, open_, left_ms)
+        if not found:
+            answers.update(dict.fromkeys(open_, NO_TIMESTAMP))
+            break
+        answers.update(found)
+        open_ = {key: offset for key, offset in open_.items() if key not in found}
+    return answers
+
+
+async def _fetch_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
+    version = connection.version_of(ApiKey.FETCH, at_most=_NEWEST)
+    topics: dict[str, FetchTopic] = {}
+    for (topic, partition), offset in offsets.items():
+        named = topics.setdefault(topic, FetchTopic(topic=topic, partitions=[]))
+        named.partitions.append(
+            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES)
+        )
+    request = FetchRequest(max_bytes=_TOTAL_BYTES, topics=list(topics.values()))
+    answer = await connection.request(ApiKey.FETCH, request, version=version, timeout_ms=left_ms)
+    if answer.error_code:
+        raise error_for(answer.error_code, where=connection.node)
+    found: Answers = {}
+    for topic in answer.responses:
+        for part in topic.partitions:
+            key = TopicPartition(topic.topic, part.partition_index)
+            if part.error_code:
+                found[key] = error_for(part.error_code, where=str(key))
+            elif part.high_watermark <= offsets[key]:
+                found[key] = NO_TIMESTAMP
+            elif isinstance(part.records, BUFFERS):
+                time_ms = _first_time(part.records, offsets[key])
+                if time_ms is not None:
+                    found[key] = time_ms
+    return found
+
+
+def _first_time(data: bytes | bytearray | memoryview, offset: int) -> int | None:
+    """None if no whole batch is there."""
+    headers = scan(data, verify=False, most=1).headers
+    if not headers:
+        return None
+    header = headers[0]
+    try:
+        times = [record.timestamp for record in records_of(data, header) if record.offset >= offset]
+    except RecordError:
+        times = []
+    # Compaction may have removed every record from here to the end of the batch.
+    return times[0] if times else header.max_timestamp
+
 
 T = TypeVar("T")
 
@@ -318,7 +389,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
     topics: tuple[str, ...] = ()
     assigned: tuple[TopicPartition, ...] = ()
     if protocol_type == "consumer":
-        from penstock.client.consumer.protocol import ProtocolError, decode_assignment, decode_subscription
+        from penstock.client.consumer.assignors import ProtocolError, decode_assignment, decode_subscription
 
         try:
             topics = decode_subscription(member.member_metadata).topics if member.member_metadata else ()

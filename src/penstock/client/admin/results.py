@@ -1,4 +1,4 @@
-"""What admin calls take and give: plain values that do not change."""
+"""Arguments and results of admin calls: immutable values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.cluster_view import Node
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.cluster_metadata import Node, TopicPartition
 
 Kind = Literal["topic", "broker"]
 ElectionType = Literal["preferred", "unclean"]

@@ -1,6 +1,6 @@
-"""Consumers: `Consumer` and `AsyncConsumer` in groups or alone, `MessageStreams` for threads, `SimpleConsumer`.
+"""Consumers: `Consumer` and `AsyncConsumer` with or without a group, `MessageStreams`, `SimpleConsumer`.
 
-The parts are imported when they are first asked for.
+Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -9,40 +9,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
     from penstock.client.consumer.assignors import Assignor, GroupMember
     from penstock.client.consumer.async_consumer import AsyncConsumer
-    from penstock.client.consumer.batches import RecordBatch
     from penstock.client.consumer.consumer import Consumer
-    from penstock.client.consumer.errors import (
-        CommitFailed,
-        LogTruncated,
-        NoOffset,
-        PositionOutOfRange,
-        RecordUnreadable,
-    )
-    from penstock.client.consumer.reading import RebalanceListener
-    from penstock.client.consumer.simple import SimpleConsumer
-    from penstock.client.consumer.streams import MessageStreams
-    from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
+    from penstock.client.consumer.message_streams import MessageStreams
+    from penstock.client.consumer.reader import RebalanceListener, RecordBatch
+    from penstock.client.consumer.simple_consumer import SimpleConsumer
+    from penstock.client.errors import CommitFailed, LogTruncated, NoOffset, PositionOutOfRange, RecordUnreadable
     from penstock.records.kernel import ConsumerRecord
 
 _HOMES = {
     "Assignor": "penstock.client.consumer.assignors",
     "AsyncConsumer": "penstock.client.consumer.async_consumer",
-    "CommitFailed": "penstock.client.consumer.errors",
+    "CommitFailed": "penstock.client.errors",
     "Consumer": "penstock.client.consumer.consumer",
     "ConsumerRecord": "penstock.records.kernel",
     "GroupMember": "penstock.client.consumer.assignors",
-    "LogTruncated": "penstock.client.consumer.errors",
-    "MessageStreams": "penstock.client.consumer.streams",
-    "NoOffset": "penstock.client.consumer.errors",
-    "OffsetAndTimestamp": "penstock.client.consumer.types",
-    "PositionOutOfRange": "penstock.client.consumer.errors",
-    "RebalanceListener": "penstock.client.consumer.reading",
-    "RecordBatch": "penstock.client.consumer.batches",
-    "RecordUnreadable": "penstock.client.consumer.errors",
-    "SimpleConsumer": "penstock.client.consumer.simple",
-    "TopicPartition": "penstock.client.consumer.types",
+    "LogTruncated": "penstock.client.errors",
+    "MessageStreams": "penstock.client.consumer.message_streams",
+    "NoOffset": "penstock.client.errors",
+    "OffsetAndTimestamp": "penstock.client.cluster_metadata",
+    "PositionOutOfRange": "penstock.client.errors",
+    "RebalanceListener": "penstock.client.consumer.reader",
+    "RecordBatch": "penstock.client.consumer.reader",
+    "RecordUnreadable": "penstock.client.errors",
+    "SimpleConsumer": "penstock.client.consumer.simple_consumer",
+    "TopicPartition": "penstock.client.cluster_metadata",
 }
 
 __all__ = [

@@ -1,17 +1,14 @@
-"""The asyncio face of the consumer.
+"""The asyncio consumer, for one task of the application.
 
     async with AsyncConsumer("views", bootstrap_servers=address, group_id="feed") as consumer:
         @consumer.on_revoke
-        async def drain(partitions): ...           # awaited before they go
+        async def drain(partitions): ...           # awaited before they are given back
         async for record in consumer:
             await handle(record.value)
 
-Noun: a consumer for one task of the user's. Everything runs on the user's loop, which therefore must not be blocked
-for longer than the session: heartbeats go out on it too.
-
-Rule: functions for partitions that come and go, plain or async, are awaited inside of `poll`, `batches` or the
-iteration, and are through before the partitions go. Records that are there already are handed out without suspending;
-every few milliseconds the loop gets a chance to do other work.
+Everything runs on the application's loop, heartbeats too, so the loop must not be blocked for longer than the
+session. Rebalance callbacks, plain or async, are awaited inside `poll`, `batches` or the iteration. Buffered records
+are handed out without suspending; every 5 ms the loop gets a turn.
 """
 
 from __future__ import annotations
@@ -25,40 +22,39 @@ from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
 from penstock.client.addresses import Addresses
-from penstock.client.consumer.batches import RecordBatch
-from penstock.client.consumer.cursor import K, V
-from penstock.client.consumer.engine import Engine
-from penstock.client.consumer.handover import Duty
-from penstock.client.consumer.positions import EARLIEST, LATEST
-from penstock.client.consumer.reading import (
-    Callbacks,
+from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
+from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionRequest, assignment_request
+from penstock.client.consumer.fetcher import RebalanceCallback
+from penstock.client.consumer.reader import (
     Committable,
     F,
+    K,
     Partitions,
     Reader,
+    RebalanceCallbacks,
     RebalanceListener,
+    RecordBatch,
+    V,
     checked_listener,
+    checked_subscription,
     in_ms,
-    make_wish,
     milliseconds,
     pairs,
     partitions_meant,
     unassigned,
 )
 from penstock.client.consumer.settings import ConsumerOptions, settings_from
-from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partitions
-from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
+from penstock.client.fetch_state import EARLIEST, LATEST
 from penstock.client.metrics import Metrics
 from penstock.client.offset_stores.base import OffsetAndMetadata
-from penstock.client.serializers.base import AnyDecoder
-from penstock.client.serializers.plain import decoder_from
+from penstock.client.serializers.base import AnyDecoder, decoder_from
 from penstock.records.kernel import ConsumerRecord
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 10.0
 _BATCH_RECORDS = 50_000
-_BREATH_S = 0.005
+_YIELD_AFTER_S = 0.005
 
 
 class AsyncConsumer(Generic[K, V]):
@@ -124,10 +120,10 @@ class AsyncConsumer(Generic[K, V]):
         partitions are read; in a group its members share them.
         """
         self._settings = settings_from(options)
-        self._wish = make_wish(topics, pattern, exclude)
+        self._subscription = checked_subscription(topics, pattern, exclude)
         self._bootstrap_servers = bootstrap_servers
         self._key, self._value = decoder_from(key, "key"), decoder_from(value, "value")
-        self._callbacks = Callbacks()
+        self._callbacks = RebalanceCallbacks()
         self._attending = False
         self._closed = False
         self._started = False
@@ -139,20 +135,20 @@ class AsyncConsumer(Generic[K, V]):
         self._check_open()
         self._started = True
         loop = asyncio.get_running_loop()
-        self._engine = Engine(self._bootstrap_servers, self._settings, post=loop.call_soon)
-        self._reader: Reader[K, V] = Reader(self._settings, self._engine, self._key, self._value)
+        self._core = ConsumerCore(self._bootstrap_servers, self._settings, post=loop.call_soon)
+        self._reader: Reader[K, V] = Reader(self._settings, self._core, self._key, self._value)
         self._cursor = self._reader.cursor
-        self._handover = self._engine.handover
+        self._queue = self._core.queue
         self._wakened = asyncio.Event()
-        self._handover.wake = self._wakened.set
-        self._breathed = loop.time()
+        self._queue.wake = self._wakened.set
+        self._yielded_at = loop.time()
         try:
-            await self._engine.start()
-            if not self._wish.is_empty:
-                await self._engine.want(self._wish)
+            await self._core.start()
+            if not self._subscription.is_empty:
+                await self._core.want(self._subscription)
         except BaseException:
             self._closed = True
-            await self._engine.close()
+            await self._core.close()
             raise
 
     # What to read
@@ -170,34 +166,34 @@ class AsyncConsumer(Generic[K, V]):
         `listener` hears of partitions that come and go, until the next `subscribe`.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        wish = make_wish(names, pattern, exclude)
+        subscription = checked_subscription(names, pattern, exclude)
         self._callbacks.listener = checked_listener(listener)
-        await self._want(wish)
+        await self._want(subscription)
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions; no group moves them."""
         try:
-            wish = wish_for_partitions(partitions)
+            subscription = assignment_request(partitions)
         except ValueError as reason:
             raise ConfigError(str(reason)) from None
-        await self._want(wish)
+        await self._want(subscription)
 
     async def unsubscribe(self) -> None:
         """Read nothing, and leave the group."""
-        await self._want(Wish())
+        await self._want(SubscriptionRequest())
 
-    async def _want(self, wish: Wish) -> None:
+    async def _want(self, subscription: SubscriptionRequest) -> None:
         self._check_started()
         self._reader.came_back()
-        await self._engine.want(wish)
+        await self._core.want(subscription)
 
     def subscription(self) -> frozenset[str]:
         """The topics meant at the moment."""
-        return self._engine.topics_meant()
+        return self._core.topics_meant()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return frozenset(self._engine.places)
+        return frozenset(self._core.places)
 
     async def wait_for_assignment(
         self, timeout_ms: float | None = None, *, timeout: float | None = None
@@ -213,23 +209,23 @@ class AsyncConsumer(Generic[K, V]):
         limit_ms = self._within(timeout_ms, timeout)
         deadline = self._deadline(limit_ms)
         while True:
-            if self._handover.attention:
+            if self._queue.attention:
                 await self._attend()
             self._check_started()
-            if self._engine.places and not self._handover.attention:
+            if self._core.places and not self._queue.attention:
                 return self.assignment()
             if not await self._wait(deadline):
-                raise unassigned(self._engine, limit_ms)
+                raise unassigned(self._core, limit_ms)
 
     @property
     def member_id(self) -> str:
         """The name by which the group knows this consumer; empty outside of one."""
-        return self._engine.commits.committer.member_id
+        return self._core.commits.committer.member_id
 
     @property
     def generation(self) -> int:
         """The generation of the group, -1 outside of one: what fences offsets in a store of your own."""
-        return self._engine.commits.committer.generation
+        return self._core.commits.committer.generation
 
     # Partitions that come and go
 
@@ -254,40 +250,40 @@ class AsyncConsumer(Generic[K, V]):
             raise ConfigError(
                 "a function for partitions that come and go must not read records", hint="Seek or commit there"
             )
-        duties, error, commit_due = self._handover.attend()
+        callbacks, error, commit_due = self._queue.attend()
         self._reader.tidy()
         self._attending = True
         try:
-            while duties:
-                await self._carry_out(duties.pop(0))
+            while callbacks:
+                await self._carry_out(callbacks.pop(0))
         finally:
             self._attending = False
-            self._handover.put_back(duties)
+            self._queue.put_back(callbacks)
         if commit_due and not self._closed:
-            self._engine.commits.commit_soon(self._engine.consumed())
-        self._engine.attended()
+            self._core.commits.commit_soon(self._core.consumed())
+        self._core.attended()
         if error is not None:
             raise error
 
-    async def _carry_out(self, duty: Duty) -> None:
+    async def _carry_out(self, callback: RebalanceCallback) -> None:
         try:
-            if duty.kind == "revoke" and self._settings.commits_by_itself:
-                await self._commit_before_revoke(duty)
-            await self._tell(duty)
+            if callback.kind == "revoke" and self._settings.commits_by_itself:
+                await self._commit_before_revoke(callback)
+            await self._tell(callback)
         finally:
-            self._reader.let_go(duty)
-            duty.finish()
+            self._reader.let_go(callback)
+            callback.finish()
 
-    async def _tell(self, duty: Duty) -> None:
-        for function in self._callbacks.of(duty):
-            outcome = function(sorted(duty.partitions))
+    async def _tell(self, callback: RebalanceCallback) -> None:
+        for function in self._callbacks.of(callback):
+            outcome = function(sorted(callback.partitions))
             if inspect.isawaitable(outcome):
                 await outcome
 
-    async def _commit_before_revoke(self, duty: Duty) -> None:
-        offsets = self._engine.commits.consumed(duty.places)
+    async def _commit_before_revoke(self, callback: RebalanceCallback) -> None:
+        offsets = self._core.commits.consumed(callback.places)
         try:
-            await self._engine.commits.commit(offsets, self._settings.default_api_timeout_ms)
+            await self._core.commits.commit(offsets, self._settings.default_api_timeout_ms)
         except PenstockError as error:
             _log.warning("offsets of partitions that go were not committed: %s", error)
 
@@ -296,39 +292,39 @@ class AsyncConsumer(Generic[K, V]):
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         """The records, one by one; ends when the consumer is closed, or nothing came for consumer_timeout_ms."""
         self._check_started()
-        cursor, handover = self._cursor, self._handover
+        cursor, queue = self._cursor, self._queue
         timeout_ms = self._settings.consumer_timeout_ms
         self._reader.came_back()
-        if handover.attention:
+        if queue.attention:
             await self._attend()
         while True:
             for record in cursor.records:
                 cursor.last = record
                 yield record
-                if handover.attention:
+                if queue.attention:
                     break
             else:
                 if cursor.advance():
-                    await self._breathe()
+                    await self._yield_to_loop()
                     continue
             if not await self._ready(self._deadline(timeout_ms)):
                 return
 
-    async def _breathe(self) -> None:
+    async def _yield_to_loop(self) -> None:
         """Give the loop a turn, if it has not had one for a while: heartbeats and fetches need it."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._breathed > _BREATH_S:
+        if loop.time() - self._yielded_at > _YIELD_AFTER_S:
             await asyncio.sleep(0)
-            self._breathed = loop.time()
+            self._yielded_at = loop.time()
 
     async def _ready(self, deadline: float | None) -> bool:
         """Wait until there is something to read; False if there is nothing by then, or never will be."""
         self._reader.came_back()
-        await self._breathe()
+        await self._yield_to_loop()
         while True:
-            if self._handover.attention:
+            if self._queue.attention:
                 await self._attend()
-            if self._closed or self._handover.closed:
+            if self._closed or self._queue.closed:
                 return False
             if self._cursor.chunk is not None or self._reader.begin_next():
                 return True
@@ -338,7 +334,7 @@ class AsyncConsumer(Generic[K, V]):
     async def _wait(self, deadline: float | None) -> bool:
         loop = asyncio.get_running_loop()
         self._wakened.clear()
-        if self._handover.attention or self._handover.has_chunks():
+        if self._queue.attention or self._queue.has_chunks():
             return True
         now = loop.time()
         if deadline is not None and deadline <= now:
@@ -350,8 +346,8 @@ class AsyncConsumer(Generic[K, V]):
                 await self._wakened.wait()
         except TimeoutError:
             pass
-        self._breathed = loop.time()
-        self._handover.polled += 1
+        self._yielded_at = loop.time()
+        self._queue.polled += 1
         return True
 
     @staticmethod
@@ -392,23 +388,23 @@ class AsyncConsumer(Generic[K, V]):
         """Hand out no records of these until `resume`; they stay ours."""
         self._check_started()
         self._reader.came_back()
-        await self._engine.set_paused(pairs(partitions), True)
+        await self._core.set_paused(pairs(partitions), True)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
         """Hand out records of these again."""
         self._check_started()
-        await self._engine.set_paused(pairs(partitions), False)
+        await self._core.set_paused(pairs(partitions), False)
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return frozenset(place.partition for place in self._engine.places.values() if place.paused)
+        return frozenset(place.partition for place in self._core.places.values() if place.paused)
 
     # Positions
 
     async def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Go on from this offset."""
         await self._until_assigned()
-        await self._engine.seek({TopicPartition(*partition): offset})
+        await self._core.seek({TopicPartition(*partition): offset})
 
     async def seek_to_beginning(self, *partitions: str | tuple[str, int]) -> None:
         """Go on from the first record that exists; without arguments in all partitions."""
@@ -424,34 +420,34 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _seek_to(self, what: Partitions, time_ms: int) -> None:
         await self._until_assigned()
-        meant = partitions_meant(what, self._engine.places) if what else list(self._engine.places)
-        await self._engine.seek_to(meant, time_ms)
+        meant = partitions_meant(what, self._core.places) if what else list(self._core.places)
+        await self._core.seek_to(meant, time_ms)
 
     async def _until_assigned(self) -> None:
         """In a group it takes a moment until partitions are ours: wait for the first assignment."""
         self._check_started()
         self._reader.came_back()
         deadline = self._deadline(self._settings.default_api_timeout_ms)
-        while not self._engine.has_been_assigned and not self._attending:
-            if self._handover.attention:
+        while not self._core.has_been_assigned and not self._attending:
+            if self._queue.attention:
                 await self._attend()
             elif not await self._wait(deadline):
-                raise unassigned(self._engine, self._settings.default_api_timeout_ms)
+                raise unassigned(self._core, self._settings.default_api_timeout_ms)
 
     async def position(
         self, partition: tuple[str, int], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> int:
         """The offset of the next record to be handed out."""
         await self._until_assigned()
-        return await self._engine.position(TopicPartition(*partition), self._within(timeout_ms, timeout))
+        return await self._core.position(TopicPartition(*partition), self._within(timeout_ms, timeout))
 
     async def committed(
         self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed; partitions for which there is nothing are left out."""
         self._check_started()
-        wanted = pairs(partitions) or list(self._engine.places)
-        return await self._engine.commits.committed(wanted, self._within(timeout_ms, timeout))
+        wanted = pairs(partitions) or list(self._core.places)
+        return await self._core.commits.committed(wanted, self._within(timeout_ms, timeout))
 
     async def lag(
         self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
@@ -459,22 +455,22 @@ class AsyncConsumer(Generic[K, V]):
         """Records between each position and the end as it is now; without arguments of all partitions."""
         self._check_started()
         self._cursor.settle()
-        wanted = pairs(partitions) or list(self._engine.places)
-        return await self._engine.lags(wanted, self._within(timeout_ms, timeout))
+        wanted = pairs(partitions) or list(self._core.places)
+        return await self._core.lags(wanted, self._within(timeout_ms, timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset of the first record that exists in each partition; asks the brokers."""
         self._check_started()
-        return await self._engine.beginnings(pairs(partitions), self._within(timeout_ms, timeout))
+        return await self._core.beginnings(pairs(partitions), self._within(timeout_ms, timeout))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record that may be read in each partition; asks the brokers."""
         self._check_started()
-        return await self._engine.ends(pairs(partitions), self._within(timeout_ms, timeout))
+        return await self._core.ends(pairs(partitions), self._within(timeout_ms, timeout))
 
     async def offsets_for_times(
         self,
@@ -486,24 +482,24 @@ class AsyncConsumer(Generic[K, V]):
         """The first record at or after each time; None where no record is that young."""
         self._check_started()
         asked = {TopicPartition(*partition): in_ms(when) for partition, when in times.items()}
-        found = await self._engine.offsets_at(asked, self._within(timeout_ms, timeout))
+        found = await self._core.offsets_at(asked, self._within(timeout_ms, timeout))
         return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
 
     async def partitions_for_topic(self, topic: str) -> frozenset[int]:
         """The partitions of a topic; empty if it does not exist."""
         self._check_started()
-        return await self._engine.partitions_of(topic)
+        return await self._core.partitions_of(topic)
 
     async def topics(self) -> frozenset[str]:
         """The topics of the cluster, those that it keeps for itself left out; asked for anew."""
         self._check_started()
-        return await self._engine.all_topics()
+        return await self._core.all_topics()
 
     def highwater(self, partition: tuple[str, int]) -> int | None:
         """The high watermark of a partition as the last fetch told it: the offset after the last record that may be
         read. None while that is not known; asks nobody. `end_offsets` asks the broker."""
         self._check_started()
-        place = self._engine.places.get(TopicPartition(*partition))
+        place = self._core.places.get(TopicPartition(*partition))
         return None if place is None or place.high_watermark < 0 else place.high_watermark
 
     def metrics(self) -> Metrics:
@@ -512,7 +508,7 @@ class AsyncConsumer(Generic[K, V]):
         `on_statistics` is called with the same every `statistics_interval_ms`, on the event loop.
         """
         self._check_started()
-        return self._engine.metrics()
+        return self._core.metrics()
 
     # Commits
 
@@ -524,7 +520,7 @@ class AsyncConsumer(Generic[K, V]):
         A committed offset is that of the next record to read. Raises CommitFailed if the group has moved on.
         """
         self._check_started()
-        await self._engine.commits.commit(self._reader.offsets_of(what), self._within(timeout_ms, timeout))
+        await self._core.commits.commit(self._reader.offsets_of(what), self._within(timeout_ms, timeout))
 
     def commit_nowait(
         self,
@@ -533,7 +529,7 @@ class AsyncConsumer(Generic[K, V]):
     ) -> None:
         """`commit` without waiting; `callback(offsets, error)` hears of the outcome."""
         self._check_started()
-        self._engine.commits.commit_soon(self._reader.offsets_of(what), callback)
+        self._core.commits.commit_soon(self._reader.offsets_of(what), callback)
 
     # The end
 
@@ -551,22 +547,24 @@ class AsyncConsumer(Generic[K, V]):
         deadline = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._say_goodbye(timeout, autocommit, failed)
+                await self._commit_and_revoke(timeout, autocommit, failed)
         except TimeoutError:
             _log.warning("the functions for partitions that go took longer than %s s", timeout)
         finally:
-            await self._engine.close(max(0.0, deadline - asyncio.get_running_loop().time()) / 2)
+            await self._core.close(max(0.0, deadline - asyncio.get_running_loop().time()) / 2)
 
-    async def _say_goodbye(self, timeout: float, autocommit: bool, failed: bool) -> None:
+    async def _commit_and_revoke(self, timeout: float, autocommit: bool, failed: bool) -> None:
         try:
             if autocommit and self._settings.commits_by_itself:
-                await self._engine.commits.commit(self._reader.offsets_when_leaving(failed), timeout * 500)
+                await self._core.commits.commit(self._reader.offsets_when_leaving(failed), timeout * 500)
         except PenstockError as error:
             _log.warning("the last offsets were not committed: %s", error)
-        places = list(self._engine.places.values())
-        if places and not self._engine.wish.is_manual and self._settings.group_id is not None:
+        places = list(self._core.places.values())
+        if places and not self._core.subscription.is_manual and self._settings.group_id is not None:
             try:
-                await self._tell(Duty("revoke", frozenset(one.partition for one in places), places, lambda: None))
+                await self._tell(
+                    RebalanceCallback("revoke", frozenset(one.partition for one in places), places, lambda: None)
+                )
             except Exception:  # noqa: BLE001 - closing goes on whatever the user's function does
                 _log.exception("a function for partitions that go failed")
 

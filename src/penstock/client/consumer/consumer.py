@@ -1,16 +1,13 @@
-"""The blocking face of the consumer.
+"""The blocking consumer, for one thread of the application.
 
     with Consumer("views", bootstrap_servers=address, group_id="feed", auto_offset_reset="earliest") as consumer:
         for record in consumer:
             handle(record.value)
 
-Noun: a consumer for one thread of the user's. Fetching, heartbeats and look-ups go on in the background, on a loop
-shared by all blocking clients of the process; decoding and the user's functions run in the user's thread.
-
-Rule: nothing crosses threads record by record; a chunk of up to max_partition_fetch_bytes at a time does. Functions
-for partitions that come and go are called inside of `poll`, `batches` or the iteration, and are through before the
-partitions go. Between two records the consumer looks at one flag, so that a rebalance waits for the record in hand,
-not for a whole batch.
+Fetching, heartbeats and look-ups run on a background loop shared by all blocking clients of the process; decoding and
+rebalance callbacks run in the application's thread, inside `poll`, `batches` or the iteration, and finish before the
+partitions are given back. Threads exchange chunks of up to max_partition_fetch_bytes, never single records. Between
+two records one flag is checked, so a rebalance waits for one record, not for a batch.
 """
 
 from __future__ import annotations
@@ -28,34 +25,33 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from penstock.client.addresses import Addresses
 from penstock.client.background import Background
-from penstock.client.consumer.batches import RecordBatch
-from penstock.client.consumer.cursor import K, V
-from penstock.client.consumer.engine import Engine
-from penstock.client.consumer.handover import Duty
-from penstock.client.consumer.positions import EARLIEST, LATEST
-from penstock.client.consumer.reading import (
-    Callbacks,
+from penstock.client.cluster_metadata import OffsetAndTimestamp, TopicPartition
+from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionRequest, assignment_request
+from penstock.client.consumer.fetcher import RebalanceCallback
+from penstock.client.consumer.reader import (
     Committable,
     F,
+    K,
     Partitions,
     Reader,
+    RebalanceCallbacks,
     RebalanceListener,
+    RecordBatch,
+    V,
     checked_listener,
+    checked_subscription,
     in_ms,
-    make_wish,
     milliseconds,
     pairs,
     partitions_meant,
     unassigned,
 )
 from penstock.client.consumer.settings import ConsumerOptions, settings_from
-from penstock.client.consumer.subscription import Pattern, Wish, wish_for_partitions
-from penstock.client.consumer.types import OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
+from penstock.client.fetch_state import EARLIEST, LATEST
 from penstock.client.metrics import Metrics
 from penstock.client.offset_stores.base import OffsetAndMetadata
-from penstock.client.serializers.base import AnyDecoder
-from penstock.client.serializers.plain import decoder_from
+from penstock.client.serializers.base import AnyDecoder, decoder_from
 from penstock.records.kernel import ConsumerRecord
 
 T = TypeVar("T")
@@ -136,33 +132,33 @@ class Consumer(Generic[K, V]):
         """
         settings = settings_from(options)
         decoders = decoder_from(key, "key"), decoder_from(value, "value")
-        wish = make_wish(topics, pattern, exclude)
+        subscription = checked_subscription(topics, pattern, exclude)
         self._background = Background.acquire()
         try:
-            self._engine = Engine(bootstrap_servers, settings, post=self._background.call)
-            self._reader: Reader[K, V] = Reader(settings, self._engine, *decoders)
+            self._core = ConsumerCore(bootstrap_servers, settings, post=self._background.call)
+            self._reader: Reader[K, V] = Reader(settings, self._core, *decoders)
             self._cursor = self._reader.cursor
-            self._handover = self._engine.handover
-            self._callbacks = Callbacks()
+            self._queue = self._core.queue
+            self._callbacks = RebalanceCallbacks()
             self._wakened = threading.Event()
-            self._handover.wake = self._wakened.set
+            self._queue.wake = self._wakened.set
             self._attending = False
             self._iteration: Iterator[ConsumerRecord[K, V]] | None = None
             self._settings = settings
-            self._background.run(self._start(wish))
+            self._background.run(self._start(subscription))
         except BaseException:
             self._background.release()
             raise
         self._closed = False
         _open.add(self)
 
-    async def _start(self, wish: Wish) -> None:
+    async def _start(self, subscription: SubscriptionRequest) -> None:
         try:
-            await self._engine.start()
-            if not wish.is_empty:
-                await self._engine.want(wish)
+            await self._core.start()
+            if not subscription.is_empty:
+                await self._core.want(subscription)
         except BaseException:
-            await self._engine.close()
+            await self._core.close()
             raise
 
     # What to read
@@ -180,32 +176,32 @@ class Consumer(Generic[K, V]):
         `listener` hears of partitions that come and go, until the next `subscribe`.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        wish = make_wish(names, pattern, exclude)
+        subscription = checked_subscription(names, pattern, exclude)
         self._callbacks.listener = checked_listener(listener)
-        self._want(wish)
+        self._want(subscription)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions; no group moves them."""
         try:
-            self._want(wish_for_partitions(partitions))
+            self._want(assignment_request(partitions))
         except ValueError as reason:
             raise ConfigError(str(reason)) from None
 
     def unsubscribe(self) -> None:
         """Read nothing, and leave the group."""
-        self._want(Wish())
+        self._want(SubscriptionRequest())
 
-    def _want(self, wish: Wish) -> None:
+    def _want(self, subscription: SubscriptionRequest) -> None:
         self._reader.came_back()
-        self._run(self._engine.want(wish))
+        self._run(self._core.want(subscription))
 
     def subscription(self) -> frozenset[str]:
         """The topics meant at the moment."""
-        return self._engine.topics_meant()
+        return self._core.topics_meant()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return frozenset(self._engine.places)
+        return frozenset(self._core.places)
 
     def wait_for_assignment(
         self, timeout_ms: float | None = None, *, timeout: float | None = None
@@ -221,25 +217,25 @@ class Consumer(Generic[K, V]):
         limit_ms = self._within(timeout_ms, timeout)
         deadline = time.monotonic() + limit_ms / 1000
         while True:
-            if self._handover.attention:
+            if self._queue.attention:
                 self._attend()
             self._check_open()
             # On the loop, a place is there only together with the duty to hear of it.
-            found = self._run(self._engine.assigned()) if self._engine.places else None
-            if found and not self._handover.attention:
+            found = self._run(self._core.assigned()) if self._core.places else None
+            if found and not self._queue.attention:
                 return found
             if not self._wait(deadline):
-                raise unassigned(self._engine, limit_ms)
+                raise unassigned(self._core, limit_ms)
 
     @property
     def member_id(self) -> str:
         """The name by which the group knows this consumer; empty outside of one."""
-        return self._engine.commits.committer.member_id
+        return self._core.commits.committer.member_id
 
     @property
     def generation(self) -> int:
         """The generation of the group, -1 outside of one: what fences offsets in a store of your own."""
-        return self._engine.commits.committer.generation
+        return self._core.commits.committer.generation
 
     # Partitions that come and go
 
@@ -264,35 +260,35 @@ class Consumer(Generic[K, V]):
             raise ConfigError(
                 "a function for partitions that come and go must not read records", hint="Seek or commit there"
             )
-        duties, error, commit_due = self._handover.attend()
+        callbacks, error, commit_due = self._queue.attend()
         self._reader.tidy()
         self._attending = True
         try:
-            while duties:
-                self._carry_out(duties.pop(0))
+            while callbacks:
+                self._carry_out(callbacks.pop(0))
         finally:
             self._attending = False
-            self._handover.put_back(duties)
+            self._queue.put_back(callbacks)
         if commit_due and not self._closed:
-            self._background.call(self._engine.commits.commit_soon, self._engine.consumed())
-        self._background.call(self._engine.attended)
+            self._background.call(self._core.commits.commit_soon, self._core.consumed())
+        self._background.call(self._core.attended)
         if error is not None:
             raise error
 
-    def _carry_out(self, duty: Duty) -> None:
+    def _carry_out(self, callback: RebalanceCallback) -> None:
         try:
-            if duty.kind == "revoke" and self._settings.commits_by_itself:
-                self._commit_before_revoke(duty)
-            for function in self._callbacks.of(duty):
-                function(sorted(duty.partitions))
+            if callback.kind == "revoke" and self._settings.commits_by_itself:
+                self._commit_before_revoke(callback)
+            for function in self._callbacks.of(callback):
+                function(sorted(callback.partitions))
         finally:
-            self._reader.let_go(duty)
-            duty.finish()
+            self._reader.let_go(callback)
+            callback.finish()
 
-    def _commit_before_revoke(self, duty: Duty) -> None:
-        offsets = self._engine.commits.consumed(duty.places)
+    def _commit_before_revoke(self, callback: RebalanceCallback) -> None:
+        offsets = self._core.commits.consumed(callback.places)
         try:
-            self._run(self._engine.commits.commit(offsets, self._settings.default_api_timeout_ms))
+            self._run(self._core.commits.commit(offsets, self._settings.default_api_timeout_ms))
         except PenstockError as error:
             _log.warning("offsets of partitions that go were not committed: %s", error)
 
@@ -313,17 +309,17 @@ class Consumer(Generic[K, V]):
             raise
 
     def _iterate(self) -> Iterator[ConsumerRecord[K, V]]:
-        cursor, handover = self._cursor, self._handover
+        cursor, queue = self._cursor, self._queue
         timeout_ms = self._settings.consumer_timeout_ms
         self._check_open()
         self._reader.came_back()
-        if handover.attention:
+        if queue.attention:
             self._attend()
         while True:
             for record in cursor.records:
                 cursor.last = record
                 yield record
-                if handover.attention:
+                if queue.attention:
                     break
             else:
                 if cursor.advance():
@@ -335,9 +331,9 @@ class Consumer(Generic[K, V]):
         """Wait until there is something to read; False if there is nothing by then, or never will be."""
         self._reader.came_back()
         while True:
-            if self._handover.attention:
+            if self._queue.attention:
                 self._attend()
-            if self._closed or self._handover.closed:
+            if self._closed or self._queue.closed:
                 return False
             if self._cursor.chunk is not None or self._reader.begin_next():
                 return True
@@ -346,7 +342,7 @@ class Consumer(Generic[K, V]):
 
     def _wait(self, deadline: float | None) -> bool:
         self._wakened.clear()
-        if self._handover.attention or self._handover.has_chunks():
+        if self._queue.attention or self._queue.has_chunks():
             return True
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
@@ -354,7 +350,7 @@ class Consumer(Generic[K, V]):
         # The wait is cut up, so that a visit is seen even if nothing comes for longer than max_poll_interval_ms.
         longest_s = self._settings.heartbeat_interval_ms / 1000
         self._wakened.wait(longest_s if left_s is None else min(left_s, longest_s))
-        self._handover.polled += 1
+        self._queue.polled += 1
         return True
 
     def poll(
@@ -390,22 +386,22 @@ class Consumer(Generic[K, V]):
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no records of these until `resume`; they stay ours."""
         self._reader.came_back()
-        self._run(self._engine.set_paused(pairs(partitions), True))
+        self._run(self._core.set_paused(pairs(partitions), True))
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Hand out records of these again."""
-        self._run(self._engine.set_paused(pairs(partitions), False))
+        self._run(self._core.set_paused(pairs(partitions), False))
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return frozenset(place.partition for place in self._engine.places.values() if place.paused)
+        return frozenset(place.partition for place in self._core.places.values() if place.paused)
 
     # Positions
 
     def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Go on from this offset."""
         self._until_assigned()
-        self._run(self._engine.seek({TopicPartition(*partition): offset}))
+        self._run(self._core.seek({TopicPartition(*partition): offset}))
 
     def seek_to_beginning(self, *partitions: str | tuple[str, int]) -> None:
         """Go on from the first record that exists; without arguments in all partitions."""
@@ -421,53 +417,53 @@ class Consumer(Generic[K, V]):
 
     def _seek_to(self, what: Partitions, time_ms: int) -> None:
         self._until_assigned()
-        meant = partitions_meant(what, self._engine.places) if what else list(self._engine.places)
-        self._run(self._engine.seek_to(meant, time_ms))
+        meant = partitions_meant(what, self._core.places) if what else list(self._core.places)
+        self._run(self._core.seek_to(meant, time_ms))
 
     def _until_assigned(self) -> None:
         """In a group it takes a moment until partitions are ours: wait for the first assignment."""
         self._check_open()
         self._reader.came_back()
         deadline = time.monotonic() + self._settings.default_api_timeout_ms / 1000
-        while not self._engine.has_been_assigned and not self._attending:
-            if self._handover.attention:
+        while not self._core.has_been_assigned and not self._attending:
+            if self._queue.attention:
                 self._attend()
             elif not self._wait(deadline):
-                raise unassigned(self._engine, self._settings.default_api_timeout_ms)
+                raise unassigned(self._core, self._settings.default_api_timeout_ms)
 
     def position(
         self, partition: tuple[str, int], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> int:
         """The offset of the next record to be handed out."""
         self._until_assigned()
-        return self._run(self._engine.position(TopicPartition(*partition), self._within(timeout_ms, timeout)))
+        return self._run(self._core.position(TopicPartition(*partition), self._within(timeout_ms, timeout)))
 
     def committed(
         self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed; partitions for which there is nothing are left out."""
-        wanted = pairs(partitions) or list(self._engine.places)
-        return self._run(self._engine.commits.committed(wanted, self._within(timeout_ms, timeout)))
+        wanted = pairs(partitions) or list(self._core.places)
+        return self._run(self._core.commits.committed(wanted, self._within(timeout_ms, timeout)))
 
     def lag(
         self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Records between each position and the end as it is now; without arguments of all partitions."""
         self._cursor.settle()
-        wanted = pairs(partitions) or list(self._engine.places)
-        return self._run(self._engine.lags(wanted, self._within(timeout_ms, timeout)))
+        wanted = pairs(partitions) or list(self._core.places)
+        return self._run(self._core.lags(wanted, self._within(timeout_ms, timeout)))
 
     def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset of the first record that exists in each partition; asks the brokers."""
-        return self._run(self._engine.beginnings(pairs(partitions), self._within(timeout_ms, timeout)))
+        return self._run(self._core.beginnings(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], *, timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record that may be read in each partition; asks the brokers."""
-        return self._run(self._engine.ends(pairs(partitions), self._within(timeout_ms, timeout)))
+        return self._run(self._core.ends(pairs(partitions), self._within(timeout_ms, timeout)))
 
     def offsets_for_times(
         self,
@@ -478,21 +474,21 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where no record is that young."""
         asked = {TopicPartition(*partition): in_ms(when) for partition, when in times.items()}
-        found = self._run(self._engine.offsets_at(asked, self._within(timeout_ms, timeout)))
+        found = self._run(self._core.offsets_at(asked, self._within(timeout_ms, timeout)))
         return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
 
     def partitions_for_topic(self, topic: str) -> frozenset[int]:
         """The partitions of a topic; empty if it does not exist."""
-        return self._run(self._engine.partitions_of(topic))
+        return self._run(self._core.partitions_of(topic))
 
     def topics(self) -> frozenset[str]:
         """The topics of the cluster, those that it keeps for itself left out; asked for anew."""
-        return self._run(self._engine.all_topics())
+        return self._run(self._core.all_topics())
 
     def highwater(self, partition: tuple[str, int]) -> int | None:
         """The high watermark of a partition as the last fetch told it: the offset after the last record that may be
         read. None while that is not known; asks nobody. `end_offsets` asks the broker."""
-        place = self._engine.places.get(TopicPartition(*partition))
+        place = self._core.places.get(TopicPartition(*partition))
         return None if place is None or place.high_watermark < 0 else place.high_watermark
 
     def metrics(self) -> Metrics:
@@ -500,7 +496,7 @@ class Consumer(Generic[K, V]):
 
         `on_statistics` is called with the same every `statistics_interval_ms`, on the background's thread.
         """
-        return self._engine.metrics()
+        return self._core.metrics()
 
     # Commits
 
@@ -513,7 +509,7 @@ class Consumer(Generic[K, V]):
         """
         self._check_open()
         offsets = self._reader.offsets_of(what)
-        self._run(self._engine.commits.commit(offsets, self._within(timeout_ms, timeout)))
+        self._run(self._core.commits.commit(offsets, self._within(timeout_ms, timeout)))
 
     def commit_async(
         self,
@@ -522,7 +518,7 @@ class Consumer(Generic[K, V]):
     ) -> None:
         """`commit` without waiting; `callback(offsets, error)` is called on the background's thread."""
         self._check_open()
-        self._background.call(self._engine.commits.commit_soon, self._reader.offsets_of(what), callback)
+        self._background.call(self._core.commits.commit_soon, self._reader.offsets_of(what), callback)
 
     # The end
 
@@ -538,29 +534,29 @@ class Consumer(Generic[K, V]):
         _open.discard(self)
         deadline = time.monotonic() + timeout
         try:
-            self._say_goodbye(deadline, autocommit, failed)
+            self._commit_and_revoke(deadline, autocommit, failed)
             left_s = max(0.0, deadline - time.monotonic())
-            self._background.run(self._engine.close(left_s / 2), left_s + _CLEANUP_S)
+            self._background.run(self._core.close(left_s / 2), left_s + _CLEANUP_S)
         except PenstockError as error:
             _log.warning("the consumer was not closed in time: %s", error)
         finally:
-            self._handover.close()
+            self._queue.close()
             self._background.release()
 
-    def _say_goodbye(self, deadline: float, autocommit: bool, failed: bool) -> None:
+    def _commit_and_revoke(self, deadline: float, autocommit: bool, failed: bool) -> None:
         try:
             if autocommit and self._settings.commits_by_itself:
                 offsets = self._reader.offsets_when_leaving(failed)
                 left_ms = max(1.0, (deadline - time.monotonic()) * 500)
-                self._background.run(self._engine.commits.commit(offsets, left_ms))
+                self._background.run(self._core.commits.commit(offsets, left_ms))
         except PenstockError as error:
             _log.warning("the last offsets were not committed: %s", error)
-        places = list(self._engine.places.values())
-        if places and not self._engine.wish.is_manual and self._settings.group_id is not None:
-            duty = Duty("revoke", frozenset(place.partition for place in places), places, lambda: None)
-            for function in self._callbacks.of(duty):
+        places = list(self._core.places.values())
+        if places and not self._core.subscription.is_manual and self._settings.group_id is not None:
+            callback = RebalanceCallback("revoke", frozenset(place.partition for place in places), places, lambda: None)
+            for function in self._callbacks.of(callback):
                 try:
-                    function(sorted(duty.partitions))
+                    function(sorted(callback.partitions))
                 except Exception:  # noqa: BLE001 - closing goes on whatever the user's function does
                     _log.exception("a function for partitions that go failed")
 
@@ -575,12 +571,12 @@ class Consumer(Generic[K, V]):
     def __del__(self) -> None:
         if not self._closed:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
-            self._background.call(self._engine.end_soon)
+            self._background.call(self._core.end_soon)
             self._background.release()
 
     def __repr__(self) -> str:
         group = f" of group {self._settings.group_id}" if self._settings.group_id else ""
-        return f"<Consumer{group}, {len(self._engine.places)} partitions{', closed' if self._closed else ''}>"
+        return f"<Consumer{group}, {len(self._core.places)} partitions{', closed' if self._closed else ''}>"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed and not self._attending:

@@ -1,38 +1,59 @@
-"""Fetching: one request under way to each broker, as long as there is memory for the answer.
+"""Fetches ahead: one request in flight to each broker, while there is memory for the response.
 
-Rule: `pump` looks at what may be fetched and sends it; it is called whenever something changed, and never waits. An
-answer is taken only for partitions that still stand where they stood when it was asked for. No record is read here:
-the loop's work is O(batches).
+`pump` sends what can be sent and never waits; it is called after every change. A response counts only for partitions
+that are still where they were when the request left. No record is decoded here: the loop's work is O(batches). A
+fetch that waits at a broker cannot be called back, so partitions that become ready later (a seek, an assignment, a
+new leader) are fetched beside it, on a second connection, by short requests without a session.
 
-A request waits at the broker for records to arrive, and nothing can call it back. What it cannot bring, since it came
-up after it left (a seek, an assignment, an end of a pause, a new leader), does not wait with it: that is asked for
-beside it, on a second connection, by requests that wait for next to nothing and keep no session.
+`ApplicationQueue` is the only object that both threads of the blocking consumer touch. The loop puts chunks,
+rebalance callbacks and errors into it; the application takes them, under one lock. Between two records the
+application looks at one flag, `attention`. The loop waits for rebalance callbacks, so partitions are given back only
+when the application has stopped reading them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from threading import Lock
+from typing import Final, Literal, NamedTuple
 
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.connection import Connection
-from penstock.client.consumer.chunks import chunk_of
-from penstock.client.consumer.errors import LogTruncated, PositionOutOfRange, RecordUnreadable
-from penstock.client.consumer.fetch_plan import Leader, NodePlan, Turns, plan
-from penstock.client.consumer.fetch_session import WITHOUT, FetchSession, SessionRequest, Wanted
-from penstock.client.consumer.handover import Handover
-from penstock.client.consumer.near_replicas import NearReplicas
-from penstock.client.consumer.positions import Place, Standing, Truncation, start_of
 from penstock.client.consumer.settings import ConsumerSettings
-from penstock.client.consumer.types import TopicPartition
-from penstock.client.errors import PenstockError, error_for
+from penstock.client.errors import (
+    LogTruncated,
+    NoOffset,
+    PenstockError,
+    PositionOutOfRange,
+    RecordUnreadable,
+    error_for,
+)
+from penstock.client.fetch_state import (
+    FINAL_EPOCH,
+    Budget,
+    Chunk,
+    FetchRotation,
+    FetchSession,
+    FetchSource,
+    FetchState,
+    NodePlan,
+    PartitionFetch,
+    Place,
+    PreferredReadReplicas,
+    SessionRequest,
+    Truncation,
+    chunk_of,
+    plan_fetches,
+    start_of,
+)
 from penstock.client.metrics import Latency
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, RecordError
 from penstock.runtime.clock import Clock
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode, error_code
+from penstock.wire.protocol import ApiKey, ErrorCode, error_code
 from penstock.wire.schemas.fetch import (
     FetchPartition,
     FetchRequest,
@@ -41,6 +62,158 @@ from penstock.wire.schemas.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+
+Kind = Literal["assign", "revoke", "lose"]
+
+
+class RebalanceCallback:
+    """One thing to do on the user's side; `finish` tells the loop."""
+
+    __slots__ = ("finish", "kind", "partitions", "places")
+
+    def __init__(
+        self,
+        kind: Kind,
+        partitions: frozenset[TopicPartition],
+        places: list[Place],
+        finish: Callable[[], object],
+    ) -> None:
+        self.kind = kind
+        self.partitions = partitions
+        self.places = places
+        self.finish = finish
+
+
+def _no_listener() -> None:
+    pass
+
+
+class ApplicationQueue:
+    """Between the loop that fetches and whoever reads."""
+
+    def __init__(self, budget: Budget, *, on_room: Callable[[], object] = _no_listener) -> None:
+        self.attention = False
+        self.closed = False
+        self.polled = 0
+        """Counts the user's visits: the loop sees by it that somebody still reads."""
+        self.budget = budget
+        self.wake: Callable[[], None] = _no_listener
+        self._on_room = on_room
+        self._lock = Lock()
+        self._chunks: deque[Chunk] = deque()
+        self._duties: deque[RebalanceCallback] = deque()
+        self._errors: deque[BaseException] = deque()
+        self._commit_due = False
+
+    # The loop's side
+
+    def put(self, chunk: Chunk) -> None:
+        with self._lock:
+            self._chunks.append(chunk)
+            chunk.place.fetched(chunk.next_offset, chunk.epoch, chunk.size)
+            self.budget.add(chunk.size)
+        self.wake()
+
+    def post(self, callback: RebalanceCallback) -> None:
+        with self._lock:
+            self._duties.append(callback)
+            self.attention = True
+        self.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Raised by the user's next call."""
+        with self._lock:
+            self._errors.append(error)
+            self.attention = True
+        self.wake()
+
+    def sought(self, partitions: Iterable[TopicPartition]) -> None:
+        """The user said where to go on: that nobody had said so is no error any more, if it was not raised yet."""
+        found = frozenset(partitions)
+        with self._lock:
+            for error in self._errors:
+                if isinstance(error, NoOffset):
+                    error.unsought -= found
+            self._errors = deque(each for each in self._errors if not isinstance(each, NoOffset) or each.unsought)
+
+    def ask_for_commit(self) -> None:
+        """The interval of automatic commits is over: the user's side says how far it got."""
+        with self._lock:
+            self._commit_due = True
+            self.attention = True
+        self.wake()
+
+    def set_attention(self) -> None:
+        """Something changed under the user's hands: what it holds may be stale."""
+        self.attention = True
+        self.wake()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = self.attention = True
+            self._chunks.clear()
+        self.wake()
+
+    def drop_stale(self) -> None:
+        with self._lock:
+            fresh = deque(chunk for chunk in self._chunks if not chunk.is_stale)
+            self.budget.release(sum(c.size for c in self._chunks) - sum(c.size for c in fresh))
+            self._chunks = fresh
+
+    # The user's side
+
+    def take(self) -> Chunk | None:
+        """The next chunk of a partition that is not paused."""
+        taken: Chunk | None = None
+        released = False
+        with self._lock:
+            self.polled += 1
+            for _ in range(len(self._chunks)):
+                chunk = self._chunks[0]
+                if chunk.is_stale:
+                    self._chunks.popleft()
+                    self.budget.release(chunk.size)
+                    released = True
+                elif chunk.place.paused:
+                    self._chunks.rotate(-1)
+                else:
+                    self._chunks.popleft()
+                    self.budget.release(chunk.size)
+                    chunk.place.buffered_bytes -= chunk.size
+                    taken = chunk
+                    break
+        if taken is not None or released:
+            self._on_room()
+        return taken
+
+    def give_back(self, chunk: Chunk) -> None:
+        """A chunk that was taken and not read to its end, since its partition was paused."""
+        with self._lock:
+            self._chunks.appendleft(chunk)
+            chunk.place.buffered_bytes += chunk.size
+            self.budget.add(chunk.size)
+
+    def has_chunks(self) -> bool:
+        with self._lock:
+            return any(not chunk.place.paused and not chunk.is_stale for chunk in self._chunks)
+
+    def attend(self) -> tuple[list[RebalanceCallback], BaseException | None, bool]:
+        """Duties, an error to raise, and whether offsets are to be committed; the flag is down again."""
+        with self._lock:
+            self.polled += 1
+            callbacks = list(self._duties)
+            self._duties.clear()
+            error = self._errors.popleft() if self._errors else None
+            commit_due, self._commit_due = self._commit_due, False
+            self.attention = bool(self._errors) or self.closed
+        return callbacks, error, commit_due
+
+    def put_back(self, callbacks: Iterable[RebalanceCallback]) -> None:
+        """Duties that were taken and not carried out, since one before them raised."""
+        with self._lock:
+            self._duties.extendleft(reversed(list(callbacks)))
+            self.attention = bool(self._duties) or self.attention
+
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +246,7 @@ _SESSION_LOST: Final = frozenset(
 )
 
 
-class _Asked(NamedTuple):
+class _FetchedFrom(NamedTuple):
     """A partition as it stood when it was asked for."""
 
     place: Place
@@ -87,13 +260,13 @@ class _Asked(NamedTuple):
         place = self.place
         return (
             place.version == self.version
-            and place.standing is Standing.READY
+            and place.standing is FetchState.READY
             and place.fetch_offset == self.offset
             and place.leader_epoch == self.leader_epoch
         )
 
 
-class _Flight:
+class _InFlightFetch:
     """A request that is under way. `is_brief`: it is back soon, whether records arrive or not."""
 
     __slots__ = ("asked", "is_brief", "node_id", "task")
@@ -103,7 +276,7 @@ class _Flight:
         self.is_brief = node_plan.is_partial
         self.task: asyncio.Task[None] | None = None
         self.asked = {
-            place.partition: _Asked(place, place.version, place.fetch_offset, place.leader_epoch)
+            place.partition: _FetchedFrom(place, place.version, place.fetch_offset, place.leader_epoch)
             for place in places
             if place.partition in node_plan.wanted
         }
@@ -119,20 +292,20 @@ class Fetcher:
     def __init__(
         self,
         cluster: ClusterClient,
-        handover: Handover,
+        queue: ApplicationQueue,
         settings: ConsumerSettings,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
         self._cluster = cluster
-        self._handover = handover
+        self._queue = queue
         self._settings = settings
         self._clock = clock
         self._on_change = on_change
-        self._turns = Turns()
+        self._turns = FetchRotation()
         self._sessions: dict[int, FetchSession] = {}
-        self._near = NearReplicas(settings.metadata_max_age_ms)
-        self._under_way: dict[tuple[int, str], _Flight] = {}
+        self._near = PreferredReadReplicas(settings.metadata_max_age_ms)
+        self._under_way: dict[tuple[int, str], _InFlightFetch] = {}
         self._not_before_ms: dict[int, float] = {}
         self._closed = False
         self.fetches = self.fetch_failures = self.records_fetched = self.bytes_fetched = 0
@@ -145,7 +318,7 @@ class Fetcher:
         """Send what can be sent."""
         if self._closed:
             return
-        for node_id, node_plan in plan(self._turns, self._sources(now_ms), None, now_ms).items():
+        for node_id, node_plan in plan_fetches(self._turns, self._sources(now_ms), None, now_ms).items():
             if now_ms < self._not_before_ms.get(node_id, 0.0):
                 continue
             waiting, beside = self._under_way.get((node_id, LANE)), self._under_way.get((node_id, URGENT_LANE))
@@ -167,17 +340,17 @@ class Fetcher:
                 flight.task.cancel()
 
     def _send(self, node_id: int, lane: str, node_plan: NodePlan) -> None:
-        budget = self._handover.budget
+        budget = self._queue.budget
         if not node_plan.wanted or budget.room <= 0:
             return
         expected = min(self._settings.fetch_max_bytes, sum(how.max_bytes for how in node_plan.wanted.values()))
         budget.expect((node_id, lane), expected)
-        flight = self._under_way[node_id, lane] = _Flight(node_id, self._turns, node_plan)
+        flight = self._under_way[node_id, lane] = _InFlightFetch(node_id, self._turns, node_plan)
         flight.task = asyncio.create_task(self._fetch(flight, lane, node_plan))
 
-    def _sources(self, now_ms: float) -> dict[TopicPartition, Leader]:
+    def _sources(self, now_ms: float) -> dict[TopicPartition, FetchSource]:
         """Whom to ask for what; the places learn their leaders' epochs on the way."""
-        sources: dict[TopicPartition, Leader] = {}
+        sources: dict[TopicPartition, FetchSource] = {}
         view = self._cluster.view
         for place in self._turns:
             found = view.leader_of(*place.partition)
@@ -185,7 +358,7 @@ class Fetcher:
                 leader, epoch = found.leader, found.leader_epoch
                 place.led_by(epoch)
                 source = self._near.source(place.partition, leader, epoch, view.nodes, now_ms)
-                sources[place.partition] = Leader(source, epoch)
+                sources[place.partition] = FetchSource(source, epoch)
         return sources
 
     def next_retry_ms(self, now_ms: float) -> float:
@@ -195,7 +368,7 @@ class Fetcher:
         due += [place.not_before_ms for place in self._turns if place.not_before_ms > now_ms]
         return min(due, default=float("inf"))
 
-    async def _fetch(self, flight: _Flight, lane: str, node_plan: NodePlan) -> None:
+    async def _fetch(self, flight: _InFlightFetch, lane: str, node_plan: NodePlan) -> None:
         node_id = flight.node_id
         session = self._sessions.setdefault(node_id, FetchSession()) if lane == LANE else None
         try:
@@ -204,7 +377,7 @@ class Fetcher:
             response = await self._ask(connection, session, node_plan)
             self.fetches += 1
             self.latency.add(self._clock.monotonic_ms() - begun_ms)
-            self._handover.budget.arrived((node_id, lane))
+            self._queue.budget.arrived((node_id, lane))
             self._take(flight, session, response)
         except PenstockError as error:
             self.fetch_failures += 1
@@ -216,9 +389,9 @@ class Fetcher:
                 _log.info("fetch from broker %d failed, trying again: %s", node_id, error)
                 self._cluster.refresh_soon()
             else:
-                self._handover.fail(error)
+                self._queue.fail(error)
         finally:
-            self._handover.budget.arrived((node_id, lane))
+            self._queue.budget.arrived((node_id, lane))
             self._under_way.pop((node_id, lane), None)
             self._on_change()
 
@@ -228,7 +401,7 @@ class Fetcher:
         if version >= _SESSIONS_FROM and session is not None:
             said = session.request(node_plan.wanted)
         else:
-            said = SessionRequest(0, WITHOUT, node_plan.wanted, [])
+            said = SessionRequest(0, FINAL_EPOCH, node_plan.wanted, [])
         wait_ms = settings.fetch_max_wait_ms
         if node_plan.is_partial:
             wait_ms = min(wait_ms, _PARTIAL_WAIT_MS)
@@ -250,7 +423,7 @@ class Fetcher:
         )
         return response
 
-    def _take(self, flight: _Flight, session: FetchSession | None, response: FetchResponse) -> None:
+    def _take(self, flight: _InFlightFetch, session: FetchSession | None, response: FetchResponse) -> None:
         if session is not None and response.error_code in _SESSION_LOST:
             session.reset()
             return
@@ -282,7 +455,7 @@ class Fetcher:
         records = data.records
         if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
             return
-        self._turns.had_turn(place.partition)
+        self._turns.move_to_end(place.partition)
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         try:
             chunk = chunk_of(
@@ -297,7 +470,7 @@ class Fetcher:
             place.fetch_bytes = self._settings.max_partition_fetch_bytes
             self.records_fetched += sum(header.record_count for header in chunk.headers)
             self.bytes_fetched += len(records)
-            self._handover.put(chunk)
+            self._queue.put(chunk)
 
     def _enlarge(self, place: Place) -> None:
         """Not even one whole batch fits: brokers before 0.10.1 cut it off. Ask for more next time."""
@@ -307,19 +480,19 @@ class Fetcher:
             place.fetch_bytes *= 2
 
     def _stuck(self, place: Place, reason: str, hint: str) -> None:
-        place.standing = Standing.STUCK
-        self._handover.fail(RecordUnreadable(place.partition, place.fetch_offset, reason, hint))
+        place.standing = FetchState.STUCK
+        self._queue.fail(RecordUnreadable(place.partition, place.fetch_offset, reason, hint))
 
     def truncated(self, place: Place, truncation: Truncation | None) -> None:
         """The log was cut below what was read."""
         if truncation is None:
             return
         if start_of(self._settings.auto_offset_reset) is None:
-            self._handover.fail(LogTruncated(truncation))
+            self._queue.fail(LogTruncated(truncation))
             return
         _log.warning("%s was read up to %d but its log was cut at %d by a new leader; going on from there", *truncation)
         place.seek(truncation.end_offset)
-        self._handover.look_here()
+        self._queue.set_attention()
 
     def _redirected(self, place: Place, node_id: int) -> None:
         leader = self._cluster.view.leader_of(*place.partition)
@@ -346,16 +519,16 @@ class Fetcher:
             # The broker is behind us in what it knows, or asks for patience.
             return
         else:
-            place.standing = Standing.STUCK
-            self._handover.fail(error_for(code, where=f"fetch of {place.partition}"))
+            place.standing = FetchState.STUCK
+            self._queue.fail(error_for(code, where=f"fetch of {place.partition}"))
 
     def _out_of_range(self, place: Place) -> None:
         if place.position != place.fetch_offset:
             return  # What is buffered can still be read; afterwards the broker will say it again.
         reset_to = start_of(self._settings.auto_offset_reset)
         if reset_to is None:
-            place.standing = Standing.STUCK
-            self._handover.fail(PositionOutOfRange(place.partition, place.fetch_offset))
+            place.standing = FetchState.STUCK
+            self._queue.fail(PositionOutOfRange(place.partition, place.fetch_offset))
             return
         _log.warning(
             "%s holds no record at offset %d; going on from the %s",
@@ -374,7 +547,7 @@ class Fetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _topics(named: Mapping[TopicPartition, Wanted], version: int) -> list[FetchTopic]:
+def _topics(named: Mapping[TopicPartition, PartitionFetch], version: int) -> list[FetchTopic]:
     topics: dict[str, FetchTopic] = {}
     for (topic, index), how in named.items():
         wanted = FetchPartition(

@@ -1,15 +1,13 @@
-"""A member of a group: what it has to do next, and what the coordinator's answers make of it. Pure.
+"""The group membership of one consumer as a state machine. Pure.
 
     loop:  step = membership.next_step(now_ms)
-           carry it out; tell the outcome: joined, synced, beaten, revoked, assigned, unreachable
+           carry it out; report the outcome: joined, synced, heartbeat_answered, revoked, assigned, unreachable
 
-Theory. A member joins (all members meet), syncs (the leader hands out the shares) and beats until the coordinator
-says that the group meets again. Eager members give back everything before they join; cooperative ones join with what
-they have, give back what the new share lacks and then join once more, so that others can get it. A member that the
-coordinator no longer knows has lost its partitions: somebody else may read them already, so nothing is committed.
-
-Rule: partitions go only by a `Revoke` step and come only by an `Assign` step, and the next step is not taken before
-the outcome was told. Someone who does not poll for `max_poll_interval_ms` leaves until the next poll.
+A member joins, syncs (the leader distributes the shares) and sends heartbeats until the coordinator announces a
+rebalance. Eager members give back everything before they join; cooperative members join with what they have, give
+back what the new share lacks, and join once more. A member that the coordinator no longer knows has lost its
+partitions and commits nothing. Partitions go only by a `Revoke` step and come only by an `Assign` step. A consumer
+that does not poll for `max_poll_interval_ms` leaves the group until its next poll.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.client.consumer.protocol import NO_GENERATION
-from penstock.client.consumer.types import TopicPartition
-from penstock.wire.error_codes import ErrorCode, error_code
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.consumer.assignors import NO_GENERATION
+from penstock.wire.protocol import ErrorCode, error_code
 
 NO_MEMBER = ""
 
@@ -28,7 +26,7 @@ Partitions = frozenset[TopicPartition]
 NONE: Partitions = frozenset()
 
 
-class State(Enum):
+class MemberState(Enum):
     OUTSIDE = "outside"  # has to join
     JOINED = "joined"  # has to sync
     MEMBER = "member"  # beats
@@ -47,7 +45,7 @@ class Sync(NamedTuple):
     is_leader: bool
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """Send Heartbeat."""
 
 
@@ -69,7 +67,7 @@ class Leave(NamedTuple):
     """Send LeaveGroup: nobody polls."""
 
 
-class Rest(NamedTuple):
+class Idle(NamedTuple):
     """Nothing to do before `until_ms`, unless something happens."""
 
     until_ms: float
@@ -81,7 +79,7 @@ class Fail(NamedTuple):
     code: ErrorCode
 
 
-Step = Join | Sync | Beat | Revoke | Assign | Leave | Rest | Fail
+Step = Join | Sync | Heartbeat | Revoke | Assign | Leave | Idle | Fail
 
 _LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -105,7 +103,7 @@ class Membership:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._max_poll_interval_ms = max_poll_interval_ms
         self._retry_backoff_ms = retry_backoff_ms
-        self.state = State.OUTSIDE
+        self.state = MemberState.OUTSIDE
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
         self.is_leader = False
@@ -114,7 +112,7 @@ class Membership:
         self._share: Partitions | None = None
         self._loss: Partitions = NONE
         self._topics: frozenset[str] = frozenset()
-        self._next_beat_ms = now_ms
+        self._next_heartbeat_ms = now_ms
         self._not_before_ms = now_ms
         self._polled_ms = now_ms
         self._failure: ErrorCode | None = None
@@ -122,7 +120,11 @@ class Membership:
 
     def is_in_group(self) -> bool:
         """In a generation, so that commits carry it."""
-        return self.generation != NO_GENERATION and self.state in (State.MEMBER, State.JOINED, State.OUTSIDE)
+        return self.generation != NO_GENERATION and self.state in (
+            MemberState.MEMBER,
+            MemberState.JOINED,
+            MemberState.OUTSIDE,
+        )
 
     # What to do
 
@@ -131,16 +133,16 @@ class Membership:
             return Fail(self._failure)
         if self._loss:
             return Revoke(self._loss, lost=True)
-        if self.state in (State.EXPIRED, State.LEFT):
-            return Rest(float("inf"))
+        if self.state in (MemberState.EXPIRED, MemberState.LEFT):
+            return Idle(float("inf"))
         if self.member_id and self.is_overdue(now_ms):
             return Leave()
         if now_ms < self._not_before_ms:
-            return Rest(self._not_before_ms)
-        if self.state is State.OUTSIDE:
+            return Idle(self._not_before_ms)
+        if self.state is MemberState.OUTSIDE:
             surplus = self._surplus()
             return Revoke(surplus, lost=False) if surplus else Join()
-        if self.state is State.JOINED:
+        if self.state is MemberState.JOINED:
             return Sync(self.is_leader)
         return self._as_member(now_ms)
 
@@ -154,9 +156,9 @@ class Membership:
         if self._share is not None:
             gone = self.owned - self._share
             return Revoke(gone, lost=False) if gone else Assign(self._share - self.owned, self._share)
-        if now_ms >= self._next_beat_ms:
-            return Beat()
-        return Rest(min(self._next_beat_ms, self._polled_ms + self._max_poll_interval_ms))
+        if now_ms >= self._next_heartbeat_ms:
+            return Heartbeat()
+        return Idle(min(self._next_heartbeat_ms, self._polled_ms + self._max_poll_interval_ms))
 
     def is_overdue(self, now_ms: float) -> bool:
         """Nobody has polled for too long."""
@@ -167,7 +169,7 @@ class Membership:
     def polled(self, now_ms: float) -> None:
         """The user came by."""
         self._polled_ms = now_ms
-        if self.state is State.EXPIRED:
+        if self.state is MemberState.EXPIRED:
             self._loss = self.owned
             self._forget_place()
             self._rejoin("nobody had polled for max_poll_interval_ms", now_ms)
@@ -181,7 +183,7 @@ class Membership:
 
     def request_rejoin(self, reason: str, now_ms: float) -> None:
         """The group has to meet again: topics or partitions changed."""
-        if self.state in (State.MEMBER, State.JOINED):
+        if self.state in (MemberState.MEMBER, MemberState.JOINED):
             self._rejoin(reason, now_ms)
 
     def joined(
@@ -190,7 +192,7 @@ class Membership:
         if code == ErrorCode.NONE:
             self.member_id, self.generation = member_id, generation
             self.is_leader = leader == member_id
-            self.state = State.JOINED
+            self.state = MemberState.JOINED
         elif code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = member_id
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -200,18 +202,18 @@ class Membership:
 
     def synced(self, code: int, now_ms: float, share: Iterable[TopicPartition] = ()) -> None:
         if code == ErrorCode.NONE:
-            if self.state is not State.JOINED:
+            if self.state is not MemberState.JOINED:
                 return  # the group has to meet again, which was found out while this answer was on its way
             self._share = frozenset(share)
-            self.state = State.MEMBER
-            self._next_beat_ms = now_ms + self._heartbeat_interval_ms
+            self.state = MemberState.MEMBER
+            self._next_heartbeat_ms = now_ms + self._heartbeat_interval_ms
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._rejoin("the group met again before the shares were out", now_ms)
         else:
             self._refused(error_code(code), now_ms)
 
-    def beaten(self, code: int, now_ms: float) -> None:
-        self._next_beat_ms = now_ms + self._heartbeat_interval_ms
+    def heartbeat_answered(self, code: int, now_ms: float) -> None:
+        self._next_heartbeat_ms = now_ms + self._heartbeat_interval_ms
         if code == ErrorCode.NONE:
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -239,16 +241,16 @@ class Membership:
     def unreachable(self, now_ms: float) -> None:
         """The coordinator did not answer; whether the group still counts on this member, the next one says."""
         self._back_off(now_ms)
-        if self.state is State.JOINED:
+        if self.state is MemberState.JOINED:
             self._rejoin("the coordinator could not be reached", now_ms, at_once=False)
 
     def left(self, now_ms: float) -> None:
         """The Leave step was carried out: nobody polls."""
-        self.state = State.EXPIRED
+        self.state = MemberState.EXPIRED
         self._share = None
 
     def close(self) -> None:
-        self.state = State.LEFT
+        self.state = MemberState.LEFT
 
     def commit_refused(self, code: int, now_ms: float) -> None:
         """A commit's answer says something about the membership too."""
@@ -272,10 +274,10 @@ class Membership:
             self._loss = self.owned
             self.generation = NO_GENERATION
             self._failure = code
-            self.state = State.FAILED
+            self.state = MemberState.FAILED
 
     def _rejoin(self, reason: str, now_ms: float, *, at_once: bool = True) -> None:
-        self.state = State.OUTSIDE
+        self.state = MemberState.OUTSIDE
         self.rejoin_reason = reason
         self._share = None
         self._owes_rejoin = False
@@ -284,7 +286,7 @@ class Membership:
 
     def _back_off(self, now_ms: float) -> None:
         self._not_before_ms = now_ms + self._retry_backoff_ms
-        self._next_beat_ms = max(self._next_beat_ms, self._not_before_ms)
+        self._next_heartbeat_ms = max(self._next_heartbeat_ms, self._not_before_ms)
 
     def _forget_place(self) -> None:
         self.member_id = NO_MEMBER

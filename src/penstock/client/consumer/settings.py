@@ -1,4 +1,4 @@
-"""A consumer's options, checked: a value that makes no sense is refused with its name before anything is tried."""
+"""Consumer options and their checks: an invalid value raises ConfigError with its name before connecting."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from penstock.client.consumer.assignors import Assignor, assignors_from
-from penstock.client.consumer.positions import ResetPolicy
 from penstock.client.errors import ConfigError, DeserializationError
+from penstock.client.fetch_state import ResetPolicy
 from penstock.client.metrics import OnStatistics, check_statistics
 from penstock.client.offset_stores.base import OffsetStore
 

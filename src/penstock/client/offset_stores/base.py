@@ -1,10 +1,8 @@
-"""Where a consumer keeps how far it has read.
+"""The interface of an offset store: where a consumer keeps how far it has read.
 
-Noun: an offset store. The consumer loads from it when partitions are assigned to it, and saves to it when it commits.
-The broker is one; so is ZooKeeper, and so is the database into which the results go.
-
-Rule: a stored offset is that of the next record to read, as everywhere in Kafka. A store that can tell a member which
-was replaced from the one that replaced it refuses the former (`StaleOwner`); it must then drop what it has not stored.
+A consumer loads offsets when partitions are assigned and saves them when it commits. A stored offset is that of the
+next record to read. A store that can fence rejects a member that was replaced (`StaleOwner`); its transaction must be
+rolled back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Offsets with the group's coordinator, where Kafka keeps them.
+"""Offsets kept by the group's coordinator (OffsetFetch, OffsetCommit).
 
-Rule: what a coordinator cannot do now, because it is moving or still loading, is asked again, of whoever coordinates by
-then, until the time is up. What it refuses for good is raised.
+While a coordinator is moving or loading, the request is retried against the current one until the time-out. Other
+errors are raised.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.client.errors import BrokerError, NotConnected, TimedOut, error_for
 from penstock.client.offset_stores.base import NO_MEMBER, Membership, OffsetAndMetadata, P
 from penstock.runtime.clock import Clock, SystemClock
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -28,7 +27,7 @@ from penstock.wire.schemas.offset_fetch import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client.cluster import ClusterClient
+    from penstock.client.cluster_client import ClusterClient
     from penstock.client.connection import Connection
 
 T = TypeVar("T")

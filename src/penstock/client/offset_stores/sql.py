@@ -1,4 +1,4 @@
-"""Offsets in the database into which the results go, in the same transaction: exactly once without any in the log.
+"""Offsets in the database that holds the results, in the same transaction: exactly-once without Kafka transactions.
 
     store = SqlOffsetStore(lambda: psycopg.connect(dsn))
     with Consumer("views", group_id="feed", offset_store=store, enable_auto_commit=False, ...) as consumer:
@@ -7,28 +7,27 @@
                 insert_result(database, record)
                 store.save_in(database, "feed", {(record.topic, record.partition): record.offset + 1})
 
-Results and offset become visible together or not at all; after a crash reading goes on at the stored offset.
-
-Rule: who loads a partition owns it, so each consumer has a store of its own. Loading raises the number in
-`owner_epoch`; saving demands the number that this store got when it loaded. A member that was declared dead while it
-was only slow finds a higher number, changes no row, and is told so by StaleOwner: its transaction must be rolled back,
-results and all. The row's lock orders the two: if the old owner's transaction commits first, the new owner reads what
-that stored; if not, the old owner fails.
+Loading a partition makes this store its owner and increments `owner_epoch`; saving requires that epoch. A member that
+was replaced finds a higher one and gets StaleOwner: its transaction must be rolled back. The row's lock orders the
+two.
 
     old owner    load: epoch 1 ........................... save with epoch 1 -> no such row: StaleOwner
     new owner                  load: epoch 2, offset 40 ................. save with epoch 2 -> offset 50
 
-And an offset only advances: a record that a rebalance delivers a second time, because its transaction was still open
-when the partition was assigned anew, is told by AlreadyStored. To replay, say so: `rewind=True`.
+Offsets only advance: a record delivered twice raises AlreadyStored; to replay, pass `rewind=True`. Statements are
+written once with {names} and adapted to the driver's parameter style. Values are always parameters; table names are
+checked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from penstock.client.errors import ConfigError
@@ -41,7 +40,77 @@ from penstock.client.offset_stores.base import (
     P,
     StaleOwner,
 )
-from penstock.client.offset_stores.statements import Statement, checked_style, checked_table, cursor_of, style_of
+
+_NAME: Final = re.compile(r"\{(\w+)\}")
+_TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+_POSITIONAL: Final[dict[str, Callable[[int], str]]] = {
+    "qmark": lambda number: "?",
+    "format": lambda number: "%s",
+    "numeric": lambda number: f":{number}",
+}
+_NAMED: Final[dict[str, Callable[[str], str]]] = {
+    "named": lambda name: f":{name}",
+    "pyformat": lambda name: f"%({name})s",
+}
+STYLES: Final = (*_POSITIONAL, *_NAMED)
+
+
+class Statement:
+    """One statement in every style."""
+
+    def __init__(self, text: str) -> None:
+        self._names = _NAME.findall(text)
+        self._texts: dict[str, str] = {}
+        for style, named in _NAMED.items():
+            self._texts[style] = _NAME.sub(lambda match, named=named: named(match[1]), text)  # type: ignore[misc]
+        for style, numbered in _POSITIONAL.items():
+            numbers = iter(range(1, len(self._names) + 1))
+            self._texts[style] = _NAME.sub(lambda match, of=numbered, n=numbers: of(next(n)), text)  # type: ignore[misc]
+
+    def on(self, cursor: Any, style: str, **values: Any) -> int:
+        """Execute it; how many rows it changed."""
+        parameters: Any = values if style in _NAMED else tuple(values[name] for name in self._names)
+        cursor.execute(self._texts[style], parameters)
+        changed: int = cursor.rowcount
+        return changed
+
+
+def checked_table(name: str) -> str:
+    if not _TABLE.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be the name of a table", hint="Use letters, digits, _; schema.table")
+    return name
+
+
+def checked_style(style: str) -> str:
+    if style not in STYLES:
+        raise ConfigError(f"paramstyle {style!r} is not one of DB-API 2", hint=f"Use one of {', '.join(STYLES)}")
+    return style
+
+
+def style_of(connection: Any) -> str:
+    """The parameter style of the driver that a connection or cursor is of."""
+    parts = type(connection).__module__.split(".")
+    for length in range(len(parts), 0, -1):
+        style = getattr(sys.modules.get(".".join(parts[:length])), "paramstyle", None)
+        if isinstance(style, str):
+            return checked_style(style)
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise ConfigError(f"the paramstyle of {kind} cannot be told", hint="Pass paramstyle= to SqlOffsetStore")
+
+
+@contextmanager
+def cursor_of(connection: Any) -> Iterator[Any]:
+    """A cursor of a connection, closed afterwards; what is a cursor already is left open."""
+    make = getattr(connection, "cursor", None)
+    if make is None:
+        yield connection
+        return
+    cursor = make()
+    try:
+        yield cursor
+    finally:
+        cursor.close()
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
 """Offsets in ZooKeeper, where consumers up to 0.9 kept them: /consumers/<group>/offsets/<topic>/<partition>.
 
-Rule: a node holds the offset as decimal text, and nothing else: leader epochs and notes have no place there, and
-nothing tells a replaced member from its successor. It is for living beside old consumers; the broker is the better
-store.
+A node holds the offset as decimal text. It has no leader epoch and no metadata, and a member that was replaced is not
+fenced. Use it to coexist with old consumers; otherwise prefer the broker.
 """
 
 from __future__ import annotations

@@ -1,11 +1,17 @@
-"""Records that wait to be sent: by topic and partition, in batches, within a bound of memory.
+"""Records waiting to be sent: by partition, in batches, within `buffer_memory`. Decides without I/O.
 
-Rule: what a record costs happens in the kernel (`TopicLanes.append`); here is what a batch costs, which is when one has
-to be opened, closed, chosen or given up. Decisions only: time is an argument, what to do is the result.
+The kernel appends records (`TopicLanes.append`); this module opens, closes, orders, plans and expires batches. A
+batch is due when it is full, when `linger_ms` has passed, or when somebody waits for it or for memory. It is closed
+when a request has room for it, so it can grow until then.
 
-A batch is due when it is full, when `linger_ms` has passed since it was opened, and when somebody waits for it or for
-memory. One that is due is closed when a request has room for it, not before: until then it may
-grow. Since all batches linger alike and live alike, those to look at next are always at the front of a queue.
+Order: the batches of a partition are stored in the order in which they were opened, or not at all. A batch that comes
+back is sent before new ones, and alone; without sequence numbers order holds only with one request in flight. After a
+gap nothing new is sent until everything in flight is answered; batches of unknown fate are sent once more under their
+old numbers first.
+
+Memory: an open batch reserves what it may grow to, at most an even share of half the budget (the tenth batch of 64
+MiB: `batch_size`, the thousandth: 32 KiB). Partitions: the caller's, else the user's partitioner, else murmur2 of the
+key as in Java's client, else one partition until its batch is closed ("sticky").
 """
 
 from __future__ import annotations
@@ -14,22 +20,304 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.client.errors import ConfigError
 from penstock.client.metrics import Latency, Metrics
-from penstock.client.producer.batches import Driver, ProducerBatch
-from penstock.client.producer.completion import OnDelivery
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.interceptors import Headers
-from penstock.client.producer.memory import MemoryBudget
-from penstock.client.producer.partition_queue import Held, PartitionQueue, Usage
-from penstock.client.producer.partitioners import next_sticky
-from penstock.client.producer.plans import NEVER, OutgoingRequest, Plan, Slots
-from penstock.client.producer.sequences import ProducerId
+from penstock.client.producer.producer_batch import (
+    UNNUMBERED,
+    Driver,
+    OnDelivery,
+    PartitionSequences,
+    ProducerBatch,
+    ProducerId,
+)
 from penstock.client.producer.settings import ProducerSettings
 from penstock.records.batch import HEADER_SIZE
-from penstock.records.kernel import BatchBuilder, Moment, TopicLanes
+from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
 from penstock.runtime.randomness import Random
+
+if TYPE_CHECKING:
+    from penstock.records.kernel import Lane
+
+
+SMALLEST_BATCH_BYTES: Final = 4096
+_HALF: Final = 2  # the other half is for what is closed and on its way
+
+
+class MemoryBudget:
+    """Bytes taken and given back; the caller keeps it from being used by two threads at once."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
+
+    def take(self, size: int) -> bool:
+        """Whether `size` bytes were to be had; if so they are taken."""
+        if size > self.limit - self.used:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+
+    def share_of(self, open_batches: int, batch_size: int) -> int:
+        """What one more batch may grow to, when `open_batches` are open already."""
+        fair = self.limit // _HALF // (open_batches + 1)
+        return max(min(batch_size, fair), min(SMALLEST_BATCH_BYTES, batch_size))
+
+
+Partitioner = Callable[[str, bytes | None, int], int]
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """The partition that every Kafka client with Java's default partitioner chooses."""
+    return murmur2(key) % partition_count
+
+
+def next_sticky(current: int, candidates: Sequence[int], random: Random) -> int:
+    """Where records without a key go next: any of `candidates` but the current one, if there is another."""
+    count = len(candidates)
+    place = random.below(count)
+    if candidates[place] == current and count > 1:
+        place = (place + 1 + random.below(count - 1)) % count
+    return candidates[place]
+
+
+def checked(partition: object, partition_count: int, chosen_by: str, topic: str) -> int:
+    """A partition that somebody named; ConfigError (a ValueError too) if the topic has none such."""
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise TypeError(f"{chosen_by} must be an int, not {type(partition).__name__}")
+    if not 0 <= partition < partition_count:
+        raise ConfigError(f"{chosen_by} is {partition}; topic {topic} has partitions 0 to {partition_count - 1}")
+    return partition
+
+
+NEVER: Final = float("inf")
+
+
+class OutgoingRequest:
+    """Batches that go to a node in one request: at most one of each partition."""
+
+    __slots__ = ("batches", "node", "size")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.batches: list[ProducerBatch] = []
+        self.size = 0
+
+    def add(self, batch: ProducerBatch) -> None:
+        self.batches.append(batch)
+        self.size += batch.size
+
+
+class Plan:
+    """What to do now: `requests` in this order; look again at `wake_at_ms` at the latest."""
+
+    __slots__ = ("leaderless", "needs_producer_id", "requests", "to_connect", "to_pack", "wake_at_ms")
+
+    def __init__(self) -> None:
+        self.requests: list[OutgoingRequest] = []
+        self.leaderless: set[str] = set()
+        self.to_connect: set[int] = set()
+        self.to_pack: list[ProducerBatch] = []
+        self.needs_producer_id = False
+        self.wake_at_ms = NEVER
+
+
+class NodeSlots:
+    """How many requests a node may still be given, and those that this plan gives it."""
+
+    __slots__ = ("free", "node", "requests")
+
+    def __init__(self, node: int, free: int) -> None:
+        self.node = node
+        self.free = free
+        self.requests: list[OutgoingRequest] = []
+
+
+class Held(Enum):
+    """Why a partition has nothing to send at the moment."""
+
+    EMPTY = auto()
+    BACKING_OFF = auto()
+    IN_ORDER = auto()
+    """Something has to be answered first."""
+    PACKING = auto()
+    """Its next batch is being compressed."""
+    NO_PRODUCER_ID = auto()
+
+
+class Usage:
+    """What the users of a producer have made use of so far."""
+
+    __slots__ = ("has_callbacks",)
+
+    def __init__(self) -> None:
+        self.has_callbacks = False
+
+
+class PartitionQueue:
+    """One partition of a topic. Times are of the monotonic clock."""
+
+    __slots__ = (
+        "_next_order",
+        "driver",
+        "in_flight",
+        "is_driven",
+        "is_muted_by_order",
+        "lane",
+        "not_before_ms",
+        "open",
+        "partition",
+        "sequences",
+        "topic",
+        "usage",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lane: Lane[Delivery],
+        *,
+        is_muted_by_order: bool,
+        driver: Driver | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lane = lane
+        self.is_muted_by_order = is_muted_by_order
+        self.driver = driver
+        self.usage = Usage() if usage is None else usage
+        self.is_driven = False  # what is on its way goes by a connection of its own: nothing may overtake it
+        self.open: ProducerBatch | None = None
+        self.waiting: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.sequences = PartitionSequences()
+        self.not_before_ms = 0.0
+        self._next_order = 0
+
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.topic}-{self.partition}: {len(self.waiting)} wait, {len(self.in_flight)} out>"
+
+    def close_open(self) -> ProducerBatch | None:
+        """Closes the open batch, which waits from then on; None if none is open."""
+        batch = self.open
+        if batch is None:
+            return None
+        self.lane.close()
+        self.open = None
+        batch.close()
+        self.append(batch)
+        return batch
+
+    def append(self, batch: ProducerBatch) -> None:
+        """A closed batch that was never sent."""
+        batch.order = (self._next_order,)
+        self._next_order += 1
+        self.waiting.append(batch)
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """A batch that has to be sent again, back to its place."""
+        at = 0
+        while at < len(self.waiting) and self.waiting[at].order <= batch.order:
+            at += 1
+        self.waiting.insert(at, batch)
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """Takes a batch out of what waits."""
+        if batch is self.open:
+            self.lane.close()
+            self.open = None
+            batch.close()
+        elif batch in self.waiting:
+            self.waiting.remove(batch)
+
+    def sent(self, batch: ProducerBatch, node: int) -> None:
+        """It is on its way."""
+        self.waiting.remove(batch)
+        self.in_flight.append(batch)
+        batch.attempts += 1
+        batch.node = node
+
+    def answered(self, batch: ProducerBatch) -> None:
+        """It is no longer on its way, whatever the answer; again is harmless."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+        self.is_driven = False
+
+    def is_oldest(self, batch: ProducerBatch) -> bool:
+        """Whether no batch with numbers stands before it, waiting or on its way."""
+        before = (other for group in (self.in_flight, self.waiting) for other in group)
+        return not any(other.order < batch.order and other.is_numbered and not other.is_done for other in before)
+
+    def may_take_more(self, now_ms: float, most_in_flight: int) -> bool:
+        """Whether a batch that was never sent could be sent now."""
+        is_free = len(self.in_flight) < self._limit(now_ms, most_in_flight)
+        return is_free and now_ms >= self.not_before_ms and not self.sequences.needs_reset
+
+    def _limit(self, now_ms: float, most_in_flight: int) -> int:
+        return (
+            1 if self.is_muted_by_order or self.is_driven or self.sequences.may_be_unknown(now_ms) else most_in_flight
+        )
+
+    def next_to_send(
+        self, now_ms: float, most_in_flight: int, producer: ProducerId | None, *, is_numbering: bool
+    ) -> ProducerBatch | Held:
+        """The batch to send now, numbered if batches are; or why there is none."""
+        if now_ms < self.not_before_ms:
+            return Held.BACKING_OFF
+        if is_numbering and self.sequences.needs_reset:
+            held = self._settle(producer)
+            if held is not None:
+                return held
+        if not self.waiting:
+            return Held.EMPTY
+        batch = self.waiting[0]
+        if batch.is_packing:
+            return Held.PACKING
+        if len(self.in_flight) >= self._limit(now_ms, most_in_flight):
+            return Held.IN_ORDER
+        if not is_numbering:
+            return batch
+        if batch.is_numbered:
+            is_early = any(other.order < batch.order for other in self.in_flight)
+            return Held.IN_ORDER if is_early else batch
+        if self.sequences.owner is None:
+            if producer is None:
+                return Held.NO_PRODUCER_ID
+            self.sequences.adopt(producer)
+        batch.numbers = self.sequences.take(batch.count)
+        return batch
+
+    def _settle(self, producer: ProducerId | None) -> ProducerBatch | Held | None:
+        """After a gap: what is left to do before the partition has started anew; None if it has."""
+        if self.in_flight:
+            return Held.IN_ORDER
+        for batch in self.waiting:
+            if batch.is_uncertain and batch.is_numbered:
+                return batch
+        if not self.sequences.reset():
+            owner = self.sequences.owner
+            if producer is None or (owner is not None and producer.id == owner.id):
+                return Held.NO_PRODUCER_ID
+            self.sequences.adopt(producer)
+        for batch in self.waiting:
+            batch.numbers = UNNUMBERED
+        return None
+
 
 WORTH_PACKING_BYTES: Final = 16 * 1024
 _RECORD_OVERHEAD: Final = 26  # varints of lengths and deltas, attributes, header count: at most
@@ -292,7 +580,7 @@ class Accumulator:
         while self.next_linger_ms() <= now_ms:
             self._due(self._lingering.popleft())
         plan.wake_at_ms = min(self.next_linger_ms(), self.next_deadline_ms())
-        by_node: dict[int, Slots] = {}
+        by_node: dict[int, NodeSlots] = {}
         for queue in list(self._active):
             node = routes.leader_of(queue.topic, queue.partition)
             if node < 0:
@@ -300,7 +588,7 @@ class Accumulator:
                 continue
             slots = by_node.get(node)
             if slots is None:
-                slots = by_node[node] = Slots(node, routes.slots_of(node))
+                slots = by_node[node] = NodeSlots(node, routes.slots_of(node))
                 if slots.free < 0:
                     plan.to_connect.add(node)
             before = len(queue.in_flight)
@@ -318,7 +606,7 @@ class Accumulator:
         return plan
 
     def _plan_partition(
-        self, queue: PartitionQueue, now_ms: float, slots: Slots, producer: ProducerId | None, plan: Plan
+        self, queue: PartitionQueue, now_ms: float, slots: NodeSlots, producer: ProducerId | None, plan: Plan
     ) -> Held | None:
         """Puts what a partition can send into requests to its node; why it can send no more, None if those are full."""
         most_in_flight = self.settings.max_in_flight

@@ -1,13 +1,13 @@
-"""The producer for asyncio: the same core on the caller's own loop.
+"""The asyncio producer: the same core on the caller's loop.
 
     async with AsyncProducer(address) as producer:
         metadata = await producer.send("views", b"3")     # acknowledged
-        delivery = producer.send_nowait("views", b"4")    # on its way
+        delivery = producer.send_nowait("views", b"4")    # enqueued
         await delivery
 
-Rule: `await send` is back when the broker has acknowledged the record, and waits for room before that; `send_nowait`
-never waits, and raises BufferFull where it would have to: `await producer.room()` first. A record for a topic that was
-not met before is kept until the topic is known, and goes before all later ones.
+`await send` returns when the broker has acknowledged the record. `send_nowait` never waits and raises BufferFull when
+memory is full; `await producer.room()` first. A record for an unknown topic is kept until its partitions are known,
+and is sent before all later ones.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from penstock.client.addresses import Addresses
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
 from penstock.client.metrics import Metrics, OnStatistics, check_statistics
-from penstock.client.producer.accumulator import Blocked, record_size
+from penstock.client.producer.accumulator import Blocked, Partitioner, record_size
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.completion import Completion, OnDelivery, RecordMetadata
 from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
 from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
 from penstock.client.producer.interceptors import Headers, ProducerInterceptor
 from penstock.client.producer.key_value import K, V
-from penstock.client.producer.partitioners import Partitioner
+from penstock.client.producer.producer_batch import Completion, OnDelivery, RecordMetadata
 from penstock.client.producer.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_BUFFER_MEMORY,
@@ -39,8 +38,7 @@ from penstock.client.producer.settings import (
     check_extensions,
     checked_settings,
 )
-from penstock.client.serializers.base import AnyEncoder
-from penstock.client.serializers.plain import encoder_from
+from penstock.client.serializers.base import AnyEncoder, encoder_from
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,8 +1,8 @@
-"""Many records at once: lists of values and columns of Arrow go into batches without an object for each record.
+"""`send_many` and `send_arrow`: lists and Arrow columns go into batches without an object per record.
 
-Rule: what is to be sent is a row of sources, each for one partition or for any; a source fills the open batch of its
-partition, then the next, until it is empty. A `BulkJob` does as much as there is room for and says what it has to wait
-for; then it is called again. A record that cannot be sent fails by itself, in its place; the others go.
+The input is a row of sources, each for one partition or for any. A `BulkJob` fills batches while there is memory,
+returns what it has to wait for, and is called again. A record that cannot be sent fails in its place; the others are
+sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from penstock.client.errors import PenstockError, RecordTooLarge
-from penstock.client.producer.accumulator import Blocked, TopicQueues
-from penstock.client.producer.completion import Completion
+from penstock.client.producer.accumulator import Blocked, PartitionQueue, TopicQueues, checked
 from penstock.client.producer.core import AnyHeaders, ProducerCore
 from penstock.client.producer.delivery import BulkDelivery, Delivery, Span
-from penstock.client.producer.partition_queue import PartitionQueue
-from penstock.client.producer.partitioners import checked
+from penstock.client.producer.producer_batch import Completion
 from penstock.records.kernel import BatchBuilder, ColumnRows, partition_rows
 
 if TYPE_CHECKING:
@@ -323,7 +321,7 @@ class ColumnsJob(BulkJob):
         self._next_place = 0
 
     def more(self, topic: TopicQueues) -> Source | None:
-        from penstock.records.arrow_encoding import partition_numbers, rows_of_arrow
+        from penstock.records.arrow import partition_numbers, rows_of_arrow
 
         batch = next((each for each in self._batches if each.num_rows), None)
         if batch is None:

@@ -1,8 +1,7 @@
-"""What both faces of the producer share: from a record to its place in a batch, from the first connection to the last.
+"""What `Producer` and `AsyncProducer` share: from a record to its batch, from start to close.
 
-Rule: a record goes straight into the kernel's lanes if there is a way in (see `Producer.send`); whoever finds none
-comes here, once a batch or so. `append` never waits: it says what stands in the way, and the faces wait for that in
-their own manner.
+Most records go straight into the kernel's lanes (see `Producer.send`); only those that need a new batch come here.
+`append` never waits: it returns what is missing (memory, the topic's partitions), and each face waits in its own way.
 """
 
 from __future__ import annotations
@@ -13,25 +12,29 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.client.cluster import ClusterClient
-from penstock.client.cluster_view import ClusterView
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import ClusterView
 from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
-from penstock.client.metrics import Metrics, OnStatistics, Reports
-from penstock.client.producer.accumulator import Accumulator, Blocked, TopicQueues, record_size
-from penstock.client.producer.batches import ProducerBatch
-from penstock.client.producer.completion import OnDelivery
+from penstock.client.metrics import Metrics, OnStatistics, StatisticsReporter
+from penstock.client.producer.accumulator import (
+    Accumulator,
+    Blocked,
+    Partitioner,
+    PartitionQueue,
+    TopicQueues,
+    checked,
+    partition_of_key,
+    record_size,
+)
 from penstock.client.producer.delivery import Delivery
-from penstock.client.producer.driving import Driving
+from penstock.client.producer.direct_sender import DirectSender
 from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors, ProducerInterceptor
-from penstock.client.producer.partition_queue import PartitionQueue
-from penstock.client.producer.partitioners import Partitioner, checked, partition_of_key
-from penstock.client.producer.requests import FIRST_WITH_BATCHES, HIGHEST_VERSION
-from penstock.client.producer.sender import Sender
+from penstock.client.producer.producer_batch import OnDelivery, ProducerBatch
+from penstock.client.producer.sender import FIRST_WITH_BATCHES, HIGHEST_VERSION, Sender
 from penstock.client.producer.settings import ProducerSettings
 from penstock.client.serializers.base import Encoder
 from penstock.records.kernel import Moment, TopicLanes
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ApiKey, ErrorCode
 
 _log = logging.getLogger("penstock.producer")
 
@@ -64,7 +67,7 @@ class ProducerCore:
         self.fast: dict[str, TopicLanes[Delivery]] = {}
         """Topics whose records may go straight into the lanes, once they are bytes."""
         self.is_closed = False
-        self.on_freed: Callable[[], None] = _nobody_waits
+        self.on_freed: Callable[[], None] = _no_listener
         self._key = key
         self._value = value
         self.partitioner = partitioner
@@ -73,10 +76,10 @@ class ProducerCore:
         self.accumulator = Accumulator(
             settings, self.moment, cluster.random, is_numbering=settings.is_idempotent, on_closed=self._batched
         )
-        self._reports = Reports(self.metrics, on_statistics, statistics_interval_ms)
+        self._reports = StatisticsReporter(self.metrics, on_statistics, statistics_interval_ms)
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
-        self._driving: Driving | None = None
+        self._direct_sender: DirectSender | None = None
         self._may_drive = (
             is_waited_for_by_threads
             and settings.linger_ms == 0
@@ -110,7 +113,7 @@ class ProducerCore:
         )  # fmt: skip
         self._reports.start()
         if self._may_drive:
-            self._driving = self.accumulator.driver = Driving(self._sender, self.accumulator, self.lock)
+            self._direct_sender = self.accumulator.driver = DirectSender(self._sender, self.accumulator, self.lock)
 
     async def flush(self, timeout_s: float | None) -> bool:
         """Whether all that was sent before is acknowledged, or has failed, within the time."""
@@ -125,7 +128,7 @@ class ProducerCore:
 
     async def close(self, timeout_s: float | None) -> None:
         """Sends what waits, for as long as it may take, gives up the rest, and lets go of everything."""
-        self.refuse_more()
+        self.stop_accepting()
         self._reports.stop()
         if self._sender is not None:
             if timeout_s is None or timeout_s > 0:
@@ -133,8 +136,8 @@ class ProducerCore:
             left = len(self.accumulator.undone())
             if left:
                 _log.warning("the producer was closed before %d batches were acknowledged", left)
-            if self._driving is not None:
-                await self._driving.end()
+            if self._direct_sender is not None:
+                await self._direct_sender.end()
             await self._sender.end(
                 ClosedError("the producer was closed before the record was acknowledged; it may be in the log or not")
             )
@@ -143,7 +146,7 @@ class ProducerCore:
             self._stop_listening = None
         await self.cluster.close()
 
-    def refuse_more(self) -> None:
+    def stop_accepting(self) -> None:
         """No record is taken from now on; from any thread."""
         with self.lock:
             self.is_closed = True
@@ -240,7 +243,7 @@ class ProducerCore:
 
     def _is_expected(self, batch: ProducerBatch | None) -> bool:
         """Whether a thread is likely to come and send the batch."""
-        return self._driving is not None and batch is not None and self._driving.is_expected(batch)
+        return self._direct_sender is not None and batch is not None and self._direct_sender.is_expected(batch)
 
     def _choose(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> tuple[PartitionQueue, bool]:
         """The partition of a record, and whether another would do as well."""
@@ -336,5 +339,5 @@ def plain_bytes(data: Any, topic: str, what: str) -> bytes | None:
     )
 
 
-def _nobody_waits() -> None:
+def _no_listener() -> None:
     """Until a face says otherwise."""

@@ -1,12 +1,8 @@
-"""What `send` returns: a record's delivery, with the methods of a future and the price of two words.
+"""What `send`, `send_many` and `send_arrow` return: futures over the completions of batches.
 
-Rule: a `Delivery` holds its batch and its index there, nothing else; everything it answers it asks of the batch's one
-`Completion`. `BulkDelivery` is the same for what `send_many` and `send_arrow` send: a few spans of batches, however
-many records they hold.
-
-A record that was handed over cannot be taken back, since its batch may be on its way: `cancel()` is always False.
-Callbacks run in the thread of the producer's event loop, and must not block: in one, `send` of a producer that has no
-room raises BufferFull at once.
+A `Delivery` holds its batch and its index there, nothing else. A `BulkDelivery` holds a few spans of batches, however
+many records they contain. A record that was sent cannot be taken back: `cancel()` returns False. Callbacks run on the
+producer's event loop thread and must not block; there `send` raises BufferFull instead of waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from penstock.client.producer.completion import Completion, RecordMetadata, wait_for_all
+from penstock.client.producer.producer_batch import Completion, RecordMetadata, wait_for_all
 from penstock.records.kernel import Ticket
 
 

@@ -1,13 +1,13 @@
-"""Looking on while records are sent: a method for each stage of their way.
+"""Producer interceptors: one method for each stage of a record's path.
 
-    enqueued      one record was put into a batch                     (user's thread)
-    batched       a batch was closed: full, or its time has come      (user's or producer's thread)
-    sent          a batch was given to a connection; again on retry   (producer's thread, as all that follow)
-    acknowledged  the broker has it
-    failed        it will not be tried again
+    enqueued      a record was added to a batch                       (user's thread)
+    batched       a batch was closed: full, or linger_ms has passed   (user's or producer's thread)
+    sent          a batch was passed to a connection; again on retry  (producer's thread, as all that follow)
+    acknowledged  the broker has stored it
+    failed        it will not be retried
 
-Rule: an interceptor looks on. What it raises is logged and changes nothing, and it sees batches, not records, except in
-`enqueued`: who overrides that pays for a call of Python for each record, and nobody else does.
+Interceptors only observe: what they raise is logged and changes nothing. They see batches; only overriding `enqueued`
+costs a Python call per record.
 """
 
 from __future__ import annotations
@@ -79,36 +79,36 @@ class Interceptors:
             try:
                 each.enqueued(record)
             except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
-                _complain(each, "enqueued")
+                _log_exception(each, "enqueued")
 
     def batched(self, batch: BatchInfo) -> None:
         for each in self._all:
             try:
                 each.batched(batch)
             except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
-                _complain(each, "batched")
+                _log_exception(each, "batched")
 
     def sent(self, batch: BatchInfo) -> None:
         for each in self._all:
             try:
                 each.sent(batch)
             except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
-                _complain(each, "sent")
+                _log_exception(each, "sent")
 
     def acknowledged(self, batch: BatchInfo, base_offset: int) -> None:
         for each in self._all:
             try:
                 each.acknowledged(batch, base_offset)
             except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
-                _complain(each, "acknowledged")
+                _log_exception(each, "acknowledged")
 
     def failed(self, batch: BatchInfo, error: Exception) -> None:
         for each in self._all:
             try:
                 each.failed(batch, error)
             except Exception:  # noqa: BLE001 - an interceptor looks on, and must not stop what it sees
-                _complain(each, "failed")
+                _log_exception(each, "failed")
 
 
-def _complain(interceptor: object, stage: str) -> None:
+def _log_exception(interceptor: object, stage: str) -> None:
     _log.exception("interceptor %s raised in %s(); sending goes on", type(interceptor).__name__, stage)

@@ -1,4 +1,4 @@
-"""The types of keys and values: what the serializers take, and without them what goes as it is."""
+"""The type variables of keys and values: what serializers take, and without them bytes or str."""
 
 from __future__ import annotations
 

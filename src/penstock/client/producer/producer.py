@@ -1,13 +1,12 @@
-"""The blocking producer: thread-safe, its work done on a loop in the background.
+"""The blocking producer. Thread-safe; its I/O runs on a background loop.
 
     with Producer("localhost:9092", value=Json(View), linger_ms=5) as producer:
         delivery = producer.send("views", View(1), key="u1", headers={"src": b"web"})
         metadata = delivery.result(timeout=5)
 
-Rule: `send` returns at once while there is room, and its cost is one call into the kernel. It waits, up to
-`max_block_ms`, for the partitions of a topic that it has not met and for memory; it never waits for a broker's answer:
-that is what the `Delivery` is for. A producer that is not closed is flushed at the exit of the interpreter, for a few
-seconds at most, with a warning.
+`send` returns at once while there is memory, at the cost of one call into the kernel. It waits up to `max_block_ms`
+for memory and for the partitions of a new topic, never for a broker's response; that is what the `Delivery` is for. A
+producer that was not closed is flushed at the interpreter's exit, for at most 5 s, with a warning.
 """
 
 from __future__ import annotations
@@ -25,17 +24,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from penstock.client.addresses import Addresses
 from penstock.client.background import Background
-from penstock.client.cluster import ClusterClient
+from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
 from penstock.client.metrics import Metrics, OnStatistics, check_statistics
-from penstock.client.producer.accumulator import Blocked
+from penstock.client.producer.accumulator import Blocked, Partitioner
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.completion import OnDelivery, wait_for_all
 from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
 from penstock.client.producer.delivery import BulkDelivery, Delivery
 from penstock.client.producer.interceptors import ProducerInterceptor
 from penstock.client.producer.key_value import K, V
-from penstock.client.producer.partitioners import Partitioner
+from penstock.client.producer.producer_batch import OnDelivery, wait_for_all
 from penstock.client.producer.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_BUFFER_MEMORY,
@@ -44,8 +42,7 @@ from penstock.client.producer.settings import (
     check_extensions,
     checked_settings,
 )
-from penstock.client.serializers.base import AnyEncoder
-from penstock.client.serializers.plain import encoder_from
+from penstock.client.serializers.base import AnyEncoder, encoder_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -319,7 +316,7 @@ class Producer(Generic[K, V]):
                 return
             self._is_closed = True
         _open.discard(self)
-        self._core.refuse_more()
+        self._core.stop_accepting()
         try:
             limit_s = self._settings.delivery_timeout_ms / 1000 if timeout is None else max(timeout, 0)
             if self._background.on_loop:
@@ -385,7 +382,7 @@ def _abandon(background: Background, core: ProducerCore, timeout_s: float) -> No
     """Nobody holds the producer any more: its records go out, and then everything is let go of."""
     import asyncio
 
-    core.refuse_more()
+    core.stop_accepting()
 
     async def finish() -> None:
         try:

@@ -1,9 +1,13 @@
-"""The task of getting batches to their leaders: carries out what the accumulator plans, and learns from the answers.
+"""Sends batches to their leaders and applies the responses. Runs on one event loop.
 
-Rule: everything here happens on one event loop, batch by batch. `run` is one turn: give up what is too old, plan, send,
-set the timer. It is called when records are there (`wake`), when an answer has come, when the cluster has changed and
-when a time has come; between these nothing runs. The accumulator is shared with the threads that send, so it is entered
-under the lock, and left before anybody's callback is called.
+`run` is one turn: expire, plan, send, set the timer. It is called when records are waiting, a response has arrived,
+the cluster has changed, or the timer fires; nothing runs in between. The accumulator is shared with the sending
+threads: it is entered under the lock and left before callbacks are called.
+
+A response acknowledges a batch, retries it after a backoff, splits it, or fails it (`decide`); batches of a silent
+leader are sent again once another broker leads, and their sequence numbers keep that safe. A batch is encoded when it
+is first sent and the bytes are kept for retries: message sets of magic 0 and 1 for Produce versions 0 to 2, record
+batches from 3 on. Version 13 names topics by id only and is not used.
 """
 
 from __future__ import annotations
@@ -11,32 +15,314 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from enum import Enum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from penstock.client.cluster import ClusterClient
-from penstock.client.cluster_view import ClusterView
+from penstock.client.backoff import backoff_ms
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import ClusterView
 from penstock.client.connection import Connection
-from penstock.client.errors import DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
-from penstock.client.producer.accumulator import Accumulator
-from penstock.client.producer.answers import Answer, answers_of
-from penstock.client.producer.batches import ProducerBatch
+from penstock.client.errors import BatchRejected, DeliveryTimeout, PenstockError, UnsupportedVersion, error_for
+from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingRequest
 from penstock.client.producer.interceptors import Interceptors
-from penstock.client.producer.plans import NEVER, OutgoingRequest
-from penstock.client.producer.producer_ids import ask_producer_id
-from penstock.client.producer.requests import HIGHEST_VERSION, check_codec, produce_request
-from penstock.client.producer.sequences import ProducerId
-from penstock.client.producer.settling import Acknowledged, Settlement
+from penstock.client.producer.producer_batch import ProducerBatch, ProducerId, Timestamps, split
+from penstock.client.producer.settings import ProducerSettings
+from penstock.records.batch import decode_batch
+from penstock.records.compression import Codec
+from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
-from penstock.wire.api_keys import ApiKey
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.schemas.produce import ProduceResponse
+from penstock.wire.protocol import ApiKey, ErrorCode, error_code
+from penstock.wire.schemas.init_producer_id import InitProducerIdRequest
+from penstock.wire.schemas.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+HIGHEST_VERSION: Final = 12
+FIRST_WITH_BATCHES: Final = 3
+FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_TIMESTAMPS: Final = 2
+
+
+def produce_request(batches: Sequence[ProducerBatch], version: int, settings: ProducerSettings) -> ProduceRequest:
+    """One request for batches of different partitions."""
+    topics: dict[str, TopicProduceData] = {}
+    for batch in batches:
+        topic = topics.get(batch.topic)
+        if topic is None:
+            topic = topics[batch.topic] = TopicProduceData(name=batch.topic, partition_data=[])
+        topic.partition_data.append(
+            PartitionProduceData(index=batch.partition, records=encoded(batch, version, settings))
+        )
+    return ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values()))
+
+
+def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
+    """The bytes of a closed batch for a version of Produce; raises UnsupportedVersion if it cannot carry them."""
+    made_as = (batch.numbers, min(version, FIRST_WITH_BATCHES))
+    if batch.encoded is None or batch.encoded_as != made_as:
+        if batch.builder is None:
+            raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+        if version >= FIRST_WITH_BATCHES:
+            batch.encoded = batch.builder.build(
+                codec=settings.codec, level=settings.compression_level, producer_id=batch.numbers.producer_id,
+                producer_epoch=batch.numbers.producer_epoch, base_sequence=batch.numbers.base_sequence,
+                is_transactional=False,
+            )  # fmt: skip
+        else:
+            batch.encoded = _message_set(batch, version, settings)
+        batch.encoded_as = made_as
+    return batch.encoded
+
+
+def _message_set(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes:
+    if batch.builder is None:
+        raise ValueError(f"the batch for {batch.topic}-{batch.partition} is done")
+    plain = batch.builder.build(
+        codec=Codec.NONE, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
+    )
+    messages = [
+        LegacyMessage(record.offset, record.timestamp, CREATE_TIME, record.key, record.value)
+        for record in decode_batch(plain, verify=False)
+    ]
+    magic = 1 if version >= _FIRST_WITH_TIMESTAMPS else 0
+    return encode_message_set(messages, magic, codec=settings.codec, level=settings.compression_level)
+
+
+def check_codec(node: str, version: int, codec: Codec) -> None:
+    """Raises UnsupportedVersion if a broker that speaks this version of Produce cannot take the codec."""
+    if codec is Codec.ZSTD and version < FIRST_WITH_ZSTD:
+        raise UnsupportedVersion(node, "zstd (Produce)", (FIRST_WITH_ZSTD, HIGHEST_VERSION), (0, version))
+
+
+class PartitionResponse(NamedTuple):
+    """The default is what acks=0 amounts to: no news is good news."""
+
+    code: ErrorCode = ErrorCode.NONE
+    base_offset: int = -1
+    append_time_ms: int = -1
+    message: str | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+    record_errors: Mapping[int, str] | None = None
+    """What is wrong with which records of the batch, if the broker says so."""
+
+    @staticmethod
+    def missing() -> PartitionResponse:
+        """A broker that says nothing of a partition it was sent records for."""
+        return PartitionResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker's answer leaves the partition out")
+
+
+def partition_responses(response: ProduceResponse) -> dict[tuple[str, int], PartitionResponse]:
+    """By topic and partition."""
+    return {
+        (topic.name, each.index): _partition_response(each)
+        for topic in response.responses
+        for each in topic.partition_responses
+    }
+
+
+def _partition_response(each: PartitionProduceResponse) -> PartitionResponse:
+    message = each.error_message
+    record_errors = None
+    if each.record_errors:
+        record_errors = {
+            record.batch_index: record.batch_index_error_message or message or "rejected"
+            for record in each.record_errors
+        }
+    leader = each.current_leader
+    return PartitionResponse(
+        error_code(each.error_code),
+        each.base_offset,
+        each.log_append_time_ms,
+        message,
+        leader.leader_id,
+        leader.leader_epoch,
+        record_errors,
+    )
+
+
+class Verdict(Enum):
+    ACKNOWLEDGE = auto()
+    AGAIN = auto()
+    SPLIT = auto()
+    FAIL = auto()
+
+
+class Decision(NamedTuple):
+    verdict: Verdict
+    refresh: bool = False
+    gap: bool = False
+    is_settled: bool = False
+    """The broker compared the batch's numbers with what it has: whether it is stored is certain now."""
+
+
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_FORGOTTEN: Final = frozenset(
+    {ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+)
+_LEADER_MOVED: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+def decide(
+    code: ErrorCode, *, count: int, is_numbered: bool, is_oldest: bool, may_retry: bool, is_recognisable: bool = True
+) -> Decision:
+    """What an answer with this code means for a batch of `count` records.
+
+    `is_oldest`: no batch with numbers that is not settled stands before it in its partition. `is_recognisable`: a
+    broker that has it would say so; otherwise it may have it and call it out of order.
+    """
+    if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        return Decision(Verdict.ACKNOWLEDGE, is_settled=True)
+    if code in _TOO_LARGE:
+        return Decision(Verdict.SPLIT) if count > 1 else Decision(Verdict.FAIL, gap=is_numbered)
+    if is_numbered and may_retry:
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # With others before it, it came too early, and waits its turn. As the oldest it should have followed
+            # what the broker has: the broker has lost records, or something before it has failed for good.
+            if is_oldest and not is_recognisable:
+                return Decision(Verdict.FAIL, gap=True)
+            return Decision(Verdict.AGAIN, gap=is_oldest, is_settled=is_recognisable)
+        if code in _FORGOTTEN and is_recognisable:
+            return Decision(Verdict.AGAIN, gap=True, is_settled=True)
+    if may_retry and (code.retriable or code in _LEADER_MOVED):
+        return Decision(Verdict.AGAIN, refresh=code in _LEADER_MOVED)
+    return Decision(Verdict.FAIL, refresh=code in _LEADER_MOVED, gap=is_numbered)
+
+
+def decide_unanswered(*, is_retriable: bool, is_numbered: bool, may_retry: bool) -> Decision:
+    """The same where the connection broke, or the answer did not come in time: the batch may be stored."""
+    if may_retry and is_retriable:
+        return Decision(Verdict.AGAIN, refresh=True)
+    return Decision(Verdict.FAIL, refresh=True, gap=is_numbered)
+
 
 _log = logging.getLogger("penstock.producer")
+
+
+class Acknowledged(NamedTuple):
+    base_offset: int
+    stamps: Timestamps | int
+
+
+class Settled(NamedTuple):
+    """`end` is how the batch ends, None if it goes on; `refresh` says that its leader may have moved."""
+
+    end: Acknowledged | Exception | None = None
+    refresh: bool = False
+
+
+_ONLY_LATE = Settled()
+_TOO_EARLY = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class Settlement:
+    """Acts on answers; under the accumulator's lock."""
+
+    def __init__(self, accumulator: Accumulator, random: Random) -> None:
+        self._accumulator = accumulator
+        self._settings = accumulator.settings
+        self._random = random
+
+    def settle(self, batch: ProducerBatch, answer: PartitionResponse | BaseException, now_ms: float) -> Settled:
+        """`answer` is what the broker says of the batch, or why it says nothing."""
+        batch.queue.answered(batch)
+        self._accumulator.touch(batch.queue)
+        if batch.is_done:
+            return _ONLY_LATE  # given up meanwhile; its partition waited for this
+        decision = self._decide(batch, answer)
+        if decision.gap:
+            batch.queue.sequences.mark_gap()
+        if decision.is_settled:
+            batch.is_uncertain = False
+        if isinstance(answer, PartitionResponse) and decision.verdict is Verdict.ACKNOWLEDGE:
+            batch.queue.sequences.stored(batch.numbers, now_ms)
+            return Settled(Acknowledged(answer.base_offset, batch.stamps_for(answer.append_time_ms)))
+        error = batch.last_error = _error_of(batch, answer)
+        if decision.verdict is Verdict.AGAIN:
+            # One that only came too early waits for its turn, not for time to pass.
+            is_early = isinstance(answer, PartitionResponse) and answer.code is _TOO_EARLY and not decision.gap
+            self._accumulator.again(batch, now_ms if is_early else now_ms + self.backoff_ms(batch.attempts))
+            _log.debug("%s-%d: attempt %d failed: %s", batch.topic, batch.partition, batch.attempts, error)
+        elif decision.verdict is Verdict.SPLIT:
+            self._accumulator.replace(batch, split(batch))
+        else:
+            return Settled(error, decision.refresh)
+        return Settled(None, decision.refresh)
+
+    def backoff_ms(self, failures: int) -> float:
+        """How long to wait after this many failures in a row."""
+        settings = self._settings
+        return backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, self._random)
+
+    def _decide(self, batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Decision:
+        may_retry = batch.attempts <= self._settings.retries
+        if isinstance(answer, PartitionResponse):
+            is_oldest = batch.queue.is_oldest(batch)
+            return decide(
+                answer.code,
+                count=batch.count,
+                is_numbered=batch.is_numbered,
+                is_oldest=is_oldest,
+                may_retry=may_retry,
+                is_recognisable=batch.is_recognisable,
+            )
+        batch.is_uncertain = batch.is_numbered
+        retriable = isinstance(answer, PenstockError) and answer.retriable
+        return decide_unanswered(is_retriable=retriable, is_numbered=batch.is_numbered, may_retry=may_retry)
+
+
+def _error_of(batch: ProducerBatch, answer: PartitionResponse | BaseException) -> Exception:
+    if isinstance(answer, PartitionResponse):
+        where = f"{batch.topic}-{batch.partition} on broker {batch.node}"
+        if answer.record_errors:
+            return BatchRejected(answer.code, answer.record_errors, where=where)
+        return error_for(answer.code, where=where, detail=answer.message)
+    if isinstance(answer, Exception):
+        return answer
+    return PenstockError(f"the request with {batch.topic}-{batch.partition} was cancelled")
+
+
+_HIGHEST_VERSION: Final = 5
+_NO_TRANSACTIONS_MS: Final = 2**31 - 1
+
+
+async def init_producer_id(cluster: ClusterClient, timeout_ms: int) -> ProducerId:
+    """A new id, from any broker; raises what stands in the way."""
+    connection = await cluster.to_any()
+    version = connection.version_of(ApiKey.INIT_PRODUCER_ID, at_most=_HIGHEST_VERSION)
+    response = await connection.request(
+        ApiKey.INIT_PRODUCER_ID,
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTIONS_MS),
+        timeout_ms=timeout_ms,
+        version=version,
+    )
+    if response.error_code:
+        raise error_for(response.error_code, where=f"a producer id from {connection.node}")
+    return ProducerId(response.producer_id, response.producer_epoch)
+
+
 _PACKING_THREADS: Final = 2
 _LOOK_AGAIN_S: Final = 0.005
 
@@ -233,7 +519,7 @@ class Sender:
         try:
             while True:
                 try:
-                    self.producer = await ask_producer_id(self._cluster, self._settings.request_timeout_ms)
+                    self.producer = await init_producer_id(self._cluster, self._settings.request_timeout_ms)
                     break
                 except PenstockError as error:
                     failures += 1
@@ -300,7 +586,7 @@ class Sender:
         if future is None:  # acks=0: nobody will say that there is room again
             if _is_backed_up(connection):
                 self._loop.call_later(_LOOK_AGAIN_S, self.wake_here)
-            self._loop.call_soon(self._settle, request, {}, Answer())
+            self._loop.call_soon(self._settle, request, {}, PartitionResponse())
             return
         state.in_flight += 1
         state.requests.add(request)
@@ -321,7 +607,7 @@ class Sender:
         if response.throttle_time_ms > 0:
             state.throttled_until_ms = self._clock.monotonic_ms() + response.throttle_time_ms
             self._loop.call_later(response.throttle_time_ms / 1000, self.wake_here)
-        self._settle(request, answers_of(response), None)
+        self._settle(request, partition_responses(response), None)
 
     # --- batches that were sent by the threads that wait for them (`driving`)
 
@@ -352,7 +638,7 @@ class Sender:
     def acknowledged_alone(self, request: OutgoingRequest, response: ProduceResponse) -> bool:
         """Ends the one batch of a request, in any thread, if the answer says no more than that it is stored."""
         batch = request.batches[0]
-        answer = answers_of(response).get((batch.topic, batch.partition))
+        answer = partition_responses(response).get((batch.topic, batch.partition))
         is_plain = answer is not None and answer.code is ErrorCode.NONE and answer.leader < 0
         if answer is None or not is_plain or response.throttle_time_ms > 0 or self._is_ended:
             return False
@@ -381,7 +667,10 @@ class Sender:
         self._settle(request, {}, error)
 
     def _settle(
-        self, request: OutgoingRequest, answers: dict[tuple[str, int], Answer], all_alike: Answer | BaseException | None
+        self,
+        request: OutgoingRequest,
+        answers: dict[tuple[str, int], PartitionResponse],
+        all_alike: PartitionResponse | BaseException | None,
     ) -> None:
         """Act on what became of each batch of a request."""
         now_ms = self._clock.monotonic_ms()
@@ -389,7 +678,7 @@ class Sender:
         must_refresh = False
         with self._lock:
             for batch in request.batches:
-                answer = all_alike or answers.get((batch.topic, batch.partition)) or Answer.missing()
+                answer = all_alike or answers.get((batch.topic, batch.partition)) or PartitionResponse.missing()
                 end, refresh = self._settlement.settle(batch, answer, now_ms)
                 must_refresh |= refresh
                 if end is not None:
@@ -398,7 +687,7 @@ class Sender:
                     self._accumulator.finished(batch)
         for (topic, partition), told in answers.items():
             if told.leader >= 0:
-                self._cluster.learnt_leader(topic, partition, told.leader, told.leader_epoch)
+                self._cluster.update_leader(topic, partition, told.leader, told.leader_epoch)
         if must_refresh:
             self._cluster.refresh_soon()
         self._end(ended, now_ms)

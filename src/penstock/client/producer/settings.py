@@ -1,11 +1,11 @@
-"""What a producer can be told, checked before anything is tried. Names and defaults are Kafka's where it has them.
+"""Producer options and their checks. Names and defaults are Kafka's unless noted.
 
-Rule: a combination that would silently lose a promise is refused: idempotence needs acks=all, retries, and at most five
-requests on their way, since a broker remembers that many batches of a producer.
+Combinations that would silently break a guarantee are rejected: idempotence needs acks=all, retries, and at most five
+requests in flight, since a broker remembers that many batches of a producer.
 
-Two defaults are not Kafka's. `batch_size` is 256 KiB, not 16: a request costs a client in Python more than the bytes in
-it, and with 16 KiB a million records of 100 B take 2.7 times as long by `send`, 5 times by `send_many`. `buffer_memory`
-is 16 MiB, not 32, since the rate is the same from 8 on.
+Two defaults differ from Kafka's. `batch_size` is 256 KiB, not 16: a request costs a Python client more than its
+bytes, and with 16 KiB a million records of 100 B take 2.7 times as long by `send`, 5 times by `send_many`.
+`buffer_memory` is 16 MiB, not 32: the rate is the same from 8 MiB on.
 """
 
 from __future__ import annotations

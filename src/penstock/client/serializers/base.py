@@ -1,11 +1,9 @@
-"""What turns values into the bytes of a record, and bytes into values.
+"""Encoder, Decoder and Serializer protocols; `Bytes`, `Text`, and serializers made of functions.
 
-Noun: an encoder, a decoder, and a serializer, which is both. They are protocols: any object with these methods serves,
-ours have no base class to inherit from. Where a client takes one it takes a function of one argument as well
-(`AnyEncoder`, `AnyDecoder`), as kafka-python and aiokafka do.
-
-Rule: None is "no value" (in a compacted topic: a tombstone) and stays None; a decoder is never asked about it. Whatever
-goes wrong is a SerializationError or a DeserializationError that names the topic; the cause is its `__cause__`.
+Any object with these methods works; there is no base class. Wherever a client takes a serializer it also takes a
+function of one argument, as kafka-python and aiokafka do. None means "no value" (a tombstone in a compacted topic),
+stays None, and is never passed to a decoder. Failures raise SerializationError or DeserializationError with the topic
+and the cause.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from penstock.client.errors import DeserializationError, MissingDependency, SerializationError
+from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, SerializationError
 
 T = TypeVar("T")
 In_contra = TypeVar("In_contra", contravariant=True)
@@ -68,3 +66,128 @@ def not_decodable(serializer: str, topic: str, data: bytes, why: object, hint: s
         data=data,
         hint=hint or "The record was written by another serializer, or in another version of its format",
     )
+
+
+class Bytes:
+    """Bytes as they are; takes whatever has a buffer."""
+
+    def encode(self, topic: str, value: bytes | bytearray | memoryview | None) -> bytes | None:
+        """The bytes of a value; raises SerializationError."""
+        if value is None or type(value) is bytes:
+            return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        raise not_encodable("Bytes", topic, value, "it is not bytes", "Encode it first, or use Text() or Json()")
+
+    def decode(self, topic: str, data: bytes) -> bytes:
+        """The same bytes."""
+        return data
+
+    def __repr__(self) -> str:
+        return "Bytes()"
+
+
+class Text:
+    """Text in an encoding, UTF-8 unless told otherwise."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        try:
+            "".encode(encoding)
+        except LookupError as error:
+            raise ConfigError(f"Text: {error}", hint="Use a name from Python's list of standard encodings") from error
+        self.encoding = encoding
+
+    def encode(self, topic: str, value: str | None) -> bytes | None:
+        """The bytes of a text; raises SerializationError."""
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise not_encodable("Text", topic, value, "it is not a str")
+        try:
+            return value.encode(self.encoding)
+        except UnicodeError as error:
+            raise not_encodable("Text", topic, value, error) from error
+
+    def decode(self, topic: str, data: bytes) -> str:
+        """The text; raises DeserializationError."""
+        try:
+            return str(data, self.encoding)
+        except UnicodeError as error:
+            raise not_decodable("Text", topic, data, error) from error
+
+    def __repr__(self) -> str:
+        return f"Text({self.encoding!r})"
+
+
+class _EncodingFunction(Generic[T]):
+    def __init__(self, encode: Callable[[T], bytes]) -> None:
+        self._encode = encode
+
+    def encode(self, topic: str, value: T | None) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            data: Any = self._encode(value)
+        except Exception as error:
+            raise not_encodable(repr(self), topic, value, f"{type(error).__name__}: {error}") from error
+        if not isinstance(data, bytes):
+            raise not_encodable(repr(self), topic, value, f"the function returned a {type(data).__name__}, not bytes")
+        return data
+
+    def __repr__(self) -> str:
+        return _name_of(self._encode)
+
+
+class _DecodingFunction(Generic[T]):
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+
+    def decode(self, topic: str, data: bytes) -> T:
+        try:
+            return self._decode(data)
+        except Exception as error:
+            raise not_decodable(repr(self), topic, data, f"{type(error).__name__}: {error}") from error
+
+    def __repr__(self) -> str:
+        return _name_of(self._decode)
+
+
+class _Callables(_EncodingFunction[T], _DecodingFunction[T]):
+    def __init__(self, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+        _EncodingFunction.__init__(self, encode)
+        _DecodingFunction.__init__(self, decode)
+
+    def __repr__(self) -> str:
+        return f"from_callables({_name_of(self._encode)}, {_name_of(self._decode)})"
+
+
+def from_callables(encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> Serializer[T]:
+    """A serializer of two functions: `from_callables(pickle.dumps, pickle.loads)`; None never reaches them."""
+    return _Callables(encode, decode)
+
+
+def encoder_from(given: Any, option: str) -> Encoder[Any] | None:
+    """The encoder that the option of a producer names: an object with `encode`, or a function of the value alone."""
+    if given is None or (hasattr(given, "encode") and not isinstance(given, (type, str))):
+        return cast("Encoder[Any] | None", given)
+    _check_function(given, option, "encode", "a serializer, such as Json(), or a function from a value to bytes")
+    return _EncodingFunction(given)
+
+
+def decoder_from(given: Any, option: str) -> Decoder[Any] | None:
+    """The decoder that the option of a consumer names: an object with `decode`, or a function of the bytes alone."""
+    if given is None or (hasattr(given, "decode") and not isinstance(given, (type, bytes, bytearray))):
+        return cast("Decoder[Any] | None", given)
+    _check_function(given, option, "decode", "a serializer, such as Json(), or a function from bytes to a value")
+    return _DecodingFunction(given)
+
+
+def _check_function(given: object, option: str, method: str, wanted: str) -> None:
+    if isinstance(given, type) and hasattr(given, method):
+        raise ConfigError(f"{option} is the class {given.__name__}", hint=f"Give an instance: {given.__name__}()")
+    if not callable(given):
+        raise ConfigError(f"{option} is {given!r}", hint=f"Give {wanted}")
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))

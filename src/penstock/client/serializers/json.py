@@ -1,10 +1,10 @@
-"""JSON, by msgspec: plain values, or a type that is checked while it is decoded.
+"""JSON, by msgspec: plain values, or a type that is checked while decoding.
 
     Json()          # dict, list, str, int, float, bool, None
     Json(View)      # a dataclass, a msgspec.Struct, a TypedDict, list[View], ...
 
-Rule: with a type, decoding yields exactly that type or an error that says which field is wrong. Fields that the type
-does not know are ignored, so a writer may be newer than its readers.
+With a type, decoding returns exactly that type or raises an error that names the field. Unknown fields are ignored,
+so a writer may be newer than its readers.
 """
 
 from __future__ import annotations

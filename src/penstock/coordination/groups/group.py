@@ -1,31 +1,190 @@
-"""A classic group: who its members are, which generation they form, and in which of five states it is.
+"""A classic group: its settings, members, generation and state; and the groups of a shard.
 
     Empty ──join──> PreparingRebalance ──all joined, or time is up──> CompletingRebalance ──assigned──> Stable
       ^                    │      ^                                          │                          │
       └──nobody is left────┘      └───────a member joins, leaves or dies─────┴──────────────────────────┘
 
-All of this is what the coordinator knows at the moment. What outlives it is the `SavedGroup` of its last generation,
-which `saved` makes and `load` reads. This module keeps the parts consistent with each other; `rebalance`, `joining`,
-`syncing` and `leaving` decide what happens.
+This is what the coordinator knows at the moment. What outlives it is the `SavedGroup` of the last generation. This
+module keeps the parts consistent; `rebalance` decides what happens.
+
+A member is alive until its deadline. While it waits for a response (JoinGroup, SyncGroup) the deadline does not count,
+except for a new member that has never had a response. Members' subscriptions are read only to know which offsets are
+still used; version 0 fields begin every version. `GroupTable` schedules a group for the earliest deadline it had when
+last looked at, so a heartbeat costs nothing there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
 from typing import Final
 
-from penstock.coordination.errors import ImpossibleTransition, Refused
-from penstock.coordination.events import RequestContext, Turn
-from penstock.coordination.group_records import NO_TIME, SavedGroup
-from penstock.coordination.groups.members import PROMISE_BYTES, Member, MemberMemory, loaded_member, size_of
-from penstock.coordination.groups.subscriptions import CONSUMER_PROTOCOL, subscribed_topics
-from penstock.coordination.refusals import refuse_join
-from penstock.coordination.settings import GroupSettings
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.schemas.join_group import JoinGroupResponse
+from penstock.coordination.errors import ImpossibleTransition, Rejected
+from penstock.coordination.group_records import NO_TIME, SavedGroup, SavedMember
+from penstock.coordination.responses import RequestContext, Turn, join_error_response
+from penstock.runtime.randomness import Random
+from penstock.wire.codec import codec_for
+from penstock.wire.errors import WireError
+from penstock.wire.protocol import ErrorCode
+from penstock.wire.schemas.consumer_protocol import ConsumerProtocolSubscription
+from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.wire.schemas.sync_group import SyncGroupResponse
+
+_MINUTE_MS: Final = 60_000
+NO_LIMIT: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 30 * _MINUTE_MS
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = NO_LIMIT
+    # What a member brings with JoinGroup, and what those of all groups of a broker have brought.
+    max_member_bytes: int = 1024 * 1024
+    max_members_bytes: int = 256 * 1024 * 1024
+    # A member that joins for the first time cannot send heartbeats yet; its wait is bounded by this instead.
+    new_member_join_timeout_ms: int = 5 * _MINUTE_MS
+
+    offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS
+    offsets_retention_check_interval_ms: int = 10 * _MINUTE_MS
+    offset_metadata_max_bytes: int = 4096
+    commit_timeout_ms: int = 5_000  # of anything that is written
+    # What one round of expiry writes; the next round follows as soon as it is written.
+    expiry_batch_records: int = 1_000
+
+
+CONSUMER_PROTOCOL: Final = "consumer"
+_VERSION_BYTES: Final = 2
+
+
+def subscribed_topics(protocol_type: str | None, subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """All topics together; None where that cannot be told."""
+    if protocol_type != CONSUMER_PROTOCOL:
+        return None
+    codec = codec_for(ConsumerProtocolSubscription, 0)
+    topics: set[str] = set()
+    try:
+        for subscription in subscriptions:
+            topics.update(codec.decode(subscription, _VERSION_BYTES)[0].topics)
+    except WireError:
+        return None
+    return frozenset(topics)
+
+
+NO_MEMBER_ID: Final = ""
+
+# An id made of a client id of any length would not fit the strings it is sent in.
+_LONGEST_STEM: Final = 255
+# What a member takes that brings nothing, and a protocol that is empty.
+_LEAST_BYTES: Final = 1024
+_PROTOCOL_BYTES: Final = 100
+PENDING_MEMBER_BYTES: Final = 512
+"""What an id takes that was given to a member which has not joined with it yet."""
+
+
+class MemberMemory:
+    """The bytes that the members of all groups of a broker take."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
+def size_of(protocols: dict[str, bytes]) -> int:
+    """The bytes that a member takes that offers these."""
+    return _LEAST_BYTES + sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols.items())
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: dict[str, bytes]
+    """What the member offers, by name, in its order of preference."""
+    assignment: bytes = b""
+    deadline_ms: int = 0
+    is_new: bool = False
+    must_sync: bool = False
+    """Has learnt of the current generation and not yet asked for its share."""
+    joining: RequestContext | None = None
+    syncing: RequestContext | None = None
+    held_bytes: int = 0
+    """What is counted for it."""
+
+    @property
+    def can_expire(self) -> bool:
+        return self.is_new or (self.joining is None and self.syncing is None)
+
+    def vote(self, candidates: set[str]) -> str | None:
+        """The first of its protocols that everyone supports."""
+        return next((name for name in self.protocols if name in candidates), None)
+
+    def saved(self, protocol: str | None, assignment: bytes) -> SavedMember:
+        return SavedMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.protocols.get(protocol or "", b""),
+            assignment,
+        )
+
+
+def new_member(member_id: str, request: JoinGroupRequest, context: RequestContext) -> Member:
+    return Member(
+        member_id=member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id,
+        client_host=context.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms(request),
+        protocols=offered_protocols(request),
+    )
+
+
+def loaded_member(saved: SavedMember, protocol: str | None) -> Member:
+    """Only the protocol in use outlives a coordinator; with the next rebalance the member brings them all."""
+    return Member(
+        member_id=saved.member_id,
+        instance_id=saved.instance_id,
+        client_id=saved.client_id,
+        client_host=saved.client_host,
+        session_timeout_ms=saved.session_timeout_ms,
+        rebalance_timeout_ms=saved.rebalance_timeout_ms,
+        protocols={protocol or "": saved.subscription},
+        assignment=saved.assignment,
+    )
+
+
+def offered_protocols(request: JoinGroupRequest) -> dict[str, bytes]:
+    offered: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        offered.setdefault(protocol.name, protocol.metadata)
+    return offered
+
+
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    # Version 0 has only the session's timeout.
+    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+
+
+def new_member_id(context: RequestContext, instance_id: str | None, random: Random) -> str:
+    """Recognisable by its beginning, unique by its end: `rack-7-4f0c22b1-...`."""
+    stem = context.client_id if instance_id is None else instance_id
+    raw = random.uuid_bytes().hex()
+    return f"{stem[:_LONGEST_STEM]}-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+
 
 NEVER: Final = 2**63 - 1
 
@@ -122,7 +281,7 @@ class Group:
         member.is_new = True
         self._insert(member)
         self.leader = self.leader or member.member_id
-        self._drop_promise(member.member_id)
+        self._drop_pending_member(member.member_id)
         self._wait_for_join(member, waiting)
         self.expect(member, now_ms + self.settings.new_member_join_timeout_ms)
 
@@ -134,13 +293,15 @@ class Group:
         self._count(member)
         if member.joining is not None:
             self.answer_join(
-                member, refuse_join(ErrorCode.REBALANCE_IN_PROGRESS, member.joining.api_version, member.member_id), turn
+                member,
+                join_error_response(ErrorCode.REBALANCE_IN_PROGRESS, member.joining.api_version, member.member_id),
+                turn,
             )
         self._wait_for_join(member, waiting)
 
     def remove(self, member_id: str, turn: Turn, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """A member, or the promise of one, is no longer there. What it waits for is answered with `code`."""
-        self._drop_promise(member_id)
+        self._drop_pending_member(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
             return
@@ -177,23 +338,23 @@ class Group:
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is not None and current != member_id:
-                raise Refused(ErrorCode.FENCED_INSTANCE_ID)
+                raise Rejected(ErrorCode.FENCED_INSTANCE_ID)
             if current is None:
-                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+                raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
         member = self.members.get(member_id)
         if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def promise(self, member_id: str, deadline_ms: int) -> None:
+    def add_pending_member(self, member_id: str, deadline_ms: int) -> None:
         """An id is given to a member, which has to join with it by then."""
         self.pending[member_id] = deadline_ms
-        self.memory.held += PROMISE_BYTES
+        self.memory.held += PENDING_MEMBER_BYTES
         self.due(deadline_ms)
 
-    def _drop_promise(self, member_id: str) -> None:
+    def _drop_pending_member(self, member_id: str) -> None:
         if self.pending.pop(member_id, None) is not None:
-            self.memory.held -= PROMISE_BYTES
+            self.memory.held -= PENDING_MEMBER_BYTES
 
     def has_room_for(self, member_id: str, protocols: dict[str, bytes]) -> bool:
         """Whether a member may bring these, as far as the memory of all groups goes."""
@@ -314,7 +475,7 @@ class Group:
         for member in self.members.values():
             self._dismiss(member, code, turn)
             self.memory.held -= member.held_bytes
-        self.memory.held -= PROMISE_BYTES * len(self.pending)
+        self.memory.held -= PENDING_MEMBER_BYTES * len(self.pending)
         self.pending.clear()
         self.state = _DEAD
 
@@ -326,5 +487,53 @@ class Group:
         if member.joining is not None:
             # An id that is not valid any more is not worth keeping, unless it is another coordinator's to know.
             known = member.member_id if code is not ErrorCode.UNKNOWN_MEMBER_ID else ""
-            self.answer_join(member, refuse_join(code, member.joining.api_version, known), turn)
+            self.answer_join(member, join_error_response(code, member.joining.api_version, known), turn)
         self.answer_sync(member, SyncGroupResponse(error_code=code), turn)
+
+
+class GroupTable:
+    def __init__(self, settings: GroupSettings, memory: MemberMemory) -> None:
+        self._settings = settings
+        self._memory = memory
+        self._groups: dict[str, Group] = {}
+        self._schedule: list[tuple[int, int, Group]] = []
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def ensure(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, self._settings, self._memory)
+        return group
+
+    def ids(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def forget(self, group: Group) -> None:
+        group.state = GroupState.DEAD
+        self._groups.pop(group.group_id, None)
+
+    def schedule(self, group: Group) -> None:
+        if group.earliest_ms < group.scheduled_ms:
+            group.scheduled_ms = group.earliest_ms
+            self._count += 1
+            heappush(self._schedule, (group.earliest_ms, self._count, group))
+
+    @property
+    def next_deadline_ms(self) -> int:
+        return self._schedule[0][0] if self._schedule else NEVER
+
+    def take_due(self, now_ms: int) -> list[Group]:
+        """The groups to look at now; each has to be scheduled again afterwards."""
+        due: list[Group] = []
+        while self._schedule and self._schedule[0][0] <= now_ms:
+            deadline_ms, _, group = heappop(self._schedule)
+            if group.state is not GroupState.DEAD and deadline_ms == group.scheduled_ms:
+                group.scheduled_ms = NEVER
+                due.append(group)
+        return due

@@ -1,11 +1,13 @@
-"""How a group gets from one generation to the next, and what time does to it.
+"""From one generation to the next: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and timeouts.
 
-A rebalance waits until all members that the group knows have joined, and no longer than the longest rebalance timeout
-among them: dynamic members that did not come are then dropped, static ones stay until their session ends. The first
-rebalance of an empty group waits for members that nobody knows yet: a fixed delay, again and again as long as members
-keep arriving, up to the rebalance timeout.
+A rebalance waits until all known members have joined, at most the longest rebalance timeout: dynamic members that did
+not join are dropped, static ones stay until their session ends. The first rebalance of an empty group waits
+`group.initial.rebalance.delay.ms`, again while members keep arriving, up to the rebalance timeout. Members that do not
+sync within the rebalance timeout are dropped.
 
-Then the generation's leader assigns; who does not ask for its share within the rebalance timeout is dropped as well.
+A dynamic member without an id gets one and must rejoin with it (from version 4), so that a client that gives up leaves
+no ghost member. A static member takes the place of its previous process; in a stable group nobody else notices. The
+leader's assignment counts from the moment it is in the log, because a later coordinator must know it too.
 """
 
 from __future__ import annotations
@@ -13,13 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.coordination.events import Turn
+from penstock.coordination.errors import Rejected
 from penstock.coordination.group_records import GroupRecord
-from penstock.coordination.groups.group import NEVER, Group, GroupState
-from penstock.coordination.groups.members import Member
-from penstock.wire.error_codes import ErrorCode
-from penstock.wire.schemas.join_group import JoinGroupResponse, JoinGroupResponseMember
-from penstock.wire.schemas.sync_group import SyncGroupResponse
+from penstock.coordination.groups.group import (
+    NEVER,
+    NO_MEMBER_ID,
+    Group,
+    GroupState,
+    Member,
+    new_member,
+    new_member_id,
+    offered_protocols,
+    rebalance_timeout_ms,
+    size_of,
+)
+from penstock.coordination.responses import RequestContext, Turn, join_error_response
+from penstock.runtime.randomness import Random
+from penstock.wire.protocol import ErrorCode
+from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from penstock.wire.schemas.leave_group import MemberIdentity, MemberResponse
+from penstock.wire.schemas.sync_group import SyncGroupRequest, SyncGroupResponse
 
 # A client may have chosen a timeout of zero; looking again and again would keep the broker busy.
 _LEAST_WAIT_MS: Final = 1_000
@@ -91,11 +106,11 @@ def joined(group: Group, member: Member) -> JoinGroupResponse:
         protocol_name=group.protocol or "",
         leader=group.leader or "",
         member_id=member.member_id,
-        members=roster(group) if group.leader == member.member_id else [],
+        members=member_list(group) if group.leader == member.member_id else [],
     )
 
 
-def roster(group: Group) -> list[JoinGroupResponseMember]:
+def member_list(group: Group) -> list[JoinGroupResponseMember]:
     protocol = group.protocol or ""
     return [
         JoinGroupResponseMember(
@@ -111,11 +126,11 @@ def answer_syncs(group: Group, code: ErrorCode, turn: Turn) -> None:
     """Everyone who waits for the leader's assignment gets its share, or `code`; their sessions begin anew."""
     for member in group.members.values():
         if member.syncing is not None:
-            group.answer_sync(member, share(group, member, code), turn)
+            group.answer_sync(member, sync_response(group, member, code), turn)
             group.renew(member, turn.now_ms)
 
 
-def share(group: Group, member: Member, code: ErrorCode = ErrorCode.NONE) -> SyncGroupResponse:
+def sync_response(group: Group, member: Member, code: ErrorCode = ErrorCode.NONE) -> SyncGroupResponse:
     if code is not ErrorCode.NONE:
         return SyncGroupResponse(error_code=code)
     return SyncGroupResponse(
@@ -179,3 +194,220 @@ def _end_waiting_for_syncs(group: Group, turn: Turn) -> None:
     absent = [member.member_id for member in group.members.values() if member.must_sync]
     if absent:
         drop(group, absent, turn)
+
+
+_ID_REQUIRED: Final = 4
+_SKIPS_ASSIGNMENT: Final = 9
+
+
+def join(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
+    """Raises Refused, or answers now or when the rebalance is complete."""
+    offered = offered_protocols(request)
+    if size_of(offered) > group.settings.max_member_bytes:
+        raise Rejected(ErrorCode.INVALID_REQUEST)
+    if not group.has_room_for(request.member_id, offered):
+        turn.reply(
+            context, join_error_response(ErrorCode.GROUP_MAX_SIZE_REACHED, context.api_version, request.member_id)
+        )
+    elif not _has_room(group, request.member_id):
+        group.remove(request.member_id, turn)
+        complete_if_all_joined(group, turn)
+        turn.reply(context, join_error_response(ErrorCode.GROUP_MAX_SIZE_REACHED, context.api_version))
+    elif not group.supports(request.protocol_type, (protocol.name for protocol in request.protocols)):
+        raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    elif request.member_id == NO_MEMBER_ID:
+        _join_anew(group, request, context, turn, random)
+    elif request.member_id in group.pending and request.group_instance_id is None:
+        _add(group, request.member_id, request, context, turn)
+    else:
+        member = group.validate(request.member_id, request.group_instance_id)
+        _join_again(group, member, request, context, turn)
+
+
+def _has_room(group: Group, member_id: str) -> bool:
+    member = group.members.get(member_id)
+    if group.state is GroupState.EMPTY:
+        return True
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Who has joined counts, not who is a member: a limit that was lowered turns the last to rejoin away.
+        return (member is not None and member.joining is not None) or group.awaiting_join < group.settings.max_size
+    return member is not None or len(group.members) < group.settings.max_size
+
+
+def _join_anew(group: Group, request: JoinGroupRequest, context: RequestContext, turn: Turn, random: Random) -> None:
+    instance_id = request.group_instance_id
+    member_id = new_member_id(context, instance_id, random)
+    if instance_id is not None and instance_id in group.static:
+        _replace_static_member(group, group.static[instance_id], member_id, request, context, turn)
+    elif instance_id is None and context.api_version >= _ID_REQUIRED:
+        deadline_ms = turn.now_ms + request.session_timeout_ms
+        group.add_pending_member(member_id, deadline_ms)
+        turn.reply(context, join_error_response(ErrorCode.MEMBER_ID_REQUIRED, context.api_version, member_id))
+    else:
+        _add(group, member_id, request, context, turn)
+
+
+def _add(group: Group, member_id: str, request: JoinGroupRequest, context: RequestContext, turn: Turn) -> None:
+    if group.is_initial:
+        group.has_grown = True
+    group.add(new_member(member_id, request, context), request.protocol_type, context, turn.now_ms)
+    rebalance(group, turn)
+
+
+def _join_again(group: Group, member: Member, request: JoinGroupRequest, context: RequestContext, turn: Turn) -> None:
+    changed = member.protocols != offered_protocols(request)
+    # A leader that joins has seen something that only leaders look at, such as new partitions.
+    leads = group.state is GroupState.STABLE and group.leader == member.member_id
+    if group.state is GroupState.PREPARING_REBALANCE or changed or leads:
+        _update(group, member, request, context, turn)
+        rebalance(group, turn)
+    else:
+        # The answer was lost on its way, and nothing has happened since.
+        group.renew(member, turn.now_ms)
+        turn.reply(context, joined(group, member))
+
+
+def _update(group: Group, member: Member, request: JoinGroupRequest, context: RequestContext, turn: Turn) -> None:
+    member.session_timeout_ms = request.session_timeout_ms
+    member.rebalance_timeout_ms = rebalance_timeout_ms(request)
+    group.update(member, offered_protocols(request), context, turn)
+
+
+def _replace_static_member(
+    group: Group, old_id: str, new_id: str, request: JoinGroupRequest, context: RequestContext, turn: Turn
+) -> None:
+    old_leader = group.leader
+    member = group.replace_static(old_id, new_id, context, turn)
+    _update(group, member, request, context, turn)
+    group.renew(member, turn.now_ms)
+    if group.state is GroupState.STABLE and group.chosen_protocol() == group.protocol:
+        _replace_without_rebalance(group, member, old_leader, context, turn)
+    elif group.state is GroupState.PREPARING_REBALANCE:
+        complete_if_all_joined(group, turn)
+    else:
+        # In CompletingRebalance too: the leader may already be assigning to the old id.
+        prepare(group, turn)
+
+
+def _replace_without_rebalance(
+    group: Group, member: Member, old_leader: str | None, context: RequestContext, turn: Turn
+) -> None:
+    """The generation goes on; only the new id has to outlive us before it is used."""
+    generation = group.generation
+    assignments = {each.member_id: each.assignment for each in group.members.values()}
+    turn.write(GroupRecord(group.group_id, group.saved(turn.now_ms, assignments)))
+
+    def done(later: Turn) -> None:
+        # Otherwise a rebalance has begun, and the member counts as joined in that.
+        if member.joining is context and group.state is GroupState.STABLE and group.generation == generation:
+            group.answer_join(member, _resumed(group, member, old_leader, context.api_version), later)
+            group.renew(member, later.now_ms)
+
+    def failed(later: Turn, code: ErrorCode) -> None:
+        if member.joining is context and group.state is GroupState.STABLE:
+            group.answer_join(member, join_error_response(code, context.api_version), later)
+            group.renew(member, later.now_ms)
+
+    turn.when_written(done, failed)
+
+
+def _resumed(group: Group, member: Member, old_leader: str | None, api_version: int) -> JoinGroupResponse:
+    response = joined(group, member)
+    if group.leader != member.member_id:
+        return response
+    if api_version >= _SKIPS_ASSIGNMENT:
+        response.skip_assignment = True
+        response.members = member_list(group)
+    else:
+        # Told that it leads, it would assign anew, which nobody waits for; so it is shown its former self.
+        response.leader = old_leader or ""
+        response.members = []
+    return response
+
+
+def sync(group: Group, request: SyncGroupRequest, context: RequestContext, turn: Turn) -> None:
+    """Raises Refused, or answers now or when the leader's assignment is in the log."""
+    member = group.validate(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation:
+        raise Rejected(ErrorCode.ILLEGAL_GENERATION)
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
+        raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        raise Rejected(ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        group.wait_for_sync(member, context, turn)
+        if group.leader == member.member_id:
+            _assign(group, request, turn)
+    else:
+        member.must_sync = False
+        group.renew(member, turn.now_ms)
+        turn.reply(context, sync_response(group, member))
+
+
+def heartbeat(group: Group, generation: int, member_id: str, instance_id: str | None, turn: Turn) -> ErrorCode:
+    """Raises Refused where the sender is no member of the generation."""
+    member = group.validate(member_id, instance_id)
+    if generation != group.generation:
+        raise Rejected(ErrorCode.ILLEGAL_GENERATION)
+    group.renew(member, turn.now_ms)
+    preparing = group.state is GroupState.PREPARING_REBALANCE
+    return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
+
+
+def _differs(asked: str | None, actual: str | None) -> bool:
+    return asked is not None and actual is not None and asked != actual
+
+
+def _assign(group: Group, request: SyncGroupRequest, turn: Turn) -> None:
+    assignments = {each.member_id: each.assignment for each in request.assignments}
+    generation = group.generation
+    turn.write(GroupRecord(group.group_id, group.saved(turn.now_ms, assignments)))
+
+    def still_awaited() -> bool:
+        return group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
+
+    def done(later: Turn) -> None:
+        if still_awaited():
+            for member in group.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+            answer_syncs(group, ErrorCode.NONE, later)
+            group.enter(GroupState.STABLE, later.now_ms)
+
+    def failed(later: Turn, code: ErrorCode) -> None:
+        if still_awaited():
+            answer_syncs(group, code, later)
+            prepare(group, later)
+
+    turn.when_written(done, failed)
+
+
+def leave(group: Group, leavers: Iterable[MemberIdentity], turn: Turn) -> list[MemberResponse]:
+    """One answer for each; those who were there are gone, and the rest rebalances once."""
+    before = len(group.members)
+    answers: list[MemberResponse] = []
+    for identity in leavers:
+        code = ErrorCode.NONE
+        try:
+            group.remove(_found(group, identity), turn)
+        except Rejected as refused:
+            code = refused.code
+        answers.append(
+            MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code)
+        )
+    if len(group.members) < before:
+        rebalance(group, turn)
+    else:
+        # Of those with an id only, which others may have been waiting for.
+        complete_if_all_joined(group, turn)
+    return answers
+
+
+def _found(group: Group, identity: MemberIdentity) -> str:
+    if identity.member_id == NO_MEMBER_ID and identity.group_instance_id is not None:
+        member_id = group.static.get(identity.group_instance_id)
+        if member_id is None:
+            raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member_id
+    if identity.member_id in group.pending and identity.group_instance_id is None:
+        return identity.member_id
+    return group.validate(identity.member_id, identity.group_instance_id).member_id

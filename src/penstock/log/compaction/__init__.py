@@ -1,1 +1,1 @@
-"""Compaction: keeping the last record of each key, in rounds that a cleaner runs beside the event loop."""
+"""Log compaction: keeping the last record of each key, off the event loop."""

@@ -1,1 +1,1 @@
-"""Looking into a log's files without touching them: what they hold, and what is wrong with them."""
+"""Read-only inspection of log files: dump their contents, verify them."""

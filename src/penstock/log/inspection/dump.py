@@ -1,9 +1,7 @@
-"""Looking into the files of a log: what is in them, entry by entry.
+"""The contents of log files, entry by entry: batches, records, damaged ranges, index entries, producer snapshots.
 
-Noun: an entry is a batch, a record, a damaged stretch, or a line of an index, as it stands in the file.
-
-Rule: nothing is changed, locked or made (`ReadOnlyFiles`), nothing is held in memory but the batch at hand, and damage
-is an entry like others: what follows it is shown too. `verification` judges what is only shown here.
+Nothing is changed or locked, only the current batch is in memory, and damage is an entry like any other: what follows
+it is shown too. `verification` judges what is only shown here.
 """
 
 from __future__ import annotations
@@ -13,23 +11,32 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.log.inspection.findings import reason_of
-from penstock.log.inspection.index_checks import index_entries
-from penstock.log.inspection.path_kinds import PathKind, base_offset_of, log_paths
-from penstock.log.inspection.read_only import ReadOnlyFiles
-from penstock.log.inspection.survey import Damaged, Message, Run, first_offset, read_batch, survey
-from penstock.log.inspection.verification import read_snapshot
-from penstock.log.producers.snapshot import MAX_SEQUENCE, ProducerEntry, SnapshotError
-from penstock.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY
-from penstock.log.transaction_index import (
+from penstock.log.index import (
     ENTRY_BYTES,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
     AbortedTransaction,
     TransactionIndex,
     TransactionIndexError,
 )
+from penstock.log.inspection.log_files import (
+    Damaged,
+    Message,
+    PathKind,
+    ReadOnlyFiles,
+    Run,
+    base_offset_of,
+    first_offset,
+    log_paths,
+    read_batch,
+    scan_past_damage,
+)
+from penstock.log.inspection.segment_check import index_entries, reason_of
+from penstock.log.inspection.verification import read_snapshot
+from penstock.log.producer_state import MAX_SEQUENCE, ProducerEntry, SnapshotError
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, BatchHeader, RecordError, records_of
-from penstock.records.control import EndMarker, decode_marker
-from penstock.records.legacy import Allowance, LegacyMessage, decode_groups
+from penstock.records.batch import EndMarker, decode_marker
+from penstock.records.legacy import DecompressionBudget, LegacyMessage, decode_groups
 from penstock.runtime.files import File, Files
 
 NO_LIMIT: Final = 2**63
@@ -124,7 +131,7 @@ def dump_log(files: Files, path: str, window: Window) -> Iterator[LogEntry]:
     with closing(ReadOnlyFiles(files).open(path)) as file:
         named = base_offset_of(path)
         next_offset = first_offset(file) if named is None else named
-        for item in survey(file, next_offset, window.pause):
+        for item in scan_past_damage(file, next_offset, window.pause):
             if isinstance(item, Run):
                 for header in item.headers:
                     if header.base_offset >= window.to_offset:
@@ -190,7 +197,7 @@ def _message(file: File, item: Message, window: Window) -> Iterator[LogEntry]:
         if item.size > window.limit_bytes:
             raise RecordError(f"a message of {item.size} bytes exceeds the limit of {window.limit_bytes}")
         data = file.read_at(item.position, item.size)
-        for group in decode_groups(data, Allowance(window.limit_bytes)):
+        for group in decode_groups(data, DecompressionBudget(window.limit_bytes)):
             messages += group.messages
         base, count = messages[0].offset, len(messages)
     except RecordError as error:

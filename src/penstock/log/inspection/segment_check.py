@@ -1,45 +1,381 @@
-"""Verifying segments, one after the other, in the order of a partition.
+"""Verification of segments, in order: checksums, offsets, leader epochs, indexes and, on request, records.
 
-Noun: a check carries from segment to segment what the next one must continue: the offset and the leader epoch.
+One pass over the log's bytes serves all checks; index files are read in step with it, so neither is held in memory. A
+finding is one place in one file: what is wrong, how far it reaches, what to do. `damage` is bytes that differ from what
+was written, `format` is sound data in a format the log does not hold, `note` is information only.
 
-Rule: one walk over the log's bytes serves everything: checksums, order, both indexes and, if asked for, the records.
-A damaged stretch is told once what follows it is known, because what to do depends on that.
+An `.index` entry must name the position of a batch and an offset in it (or the last offset appended with it: Kafka's
+followers write those). A `.timeindex` entry must name an offset, its batch's timestamp, and no earlier batch may be
+newer. Entries ascend. Only the first wrong entry is described; all are counted.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TypeVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
 
-from penstock.log.inspection.findings import (
-    INDEX_ADVICE,
-    MAGIC_ADVICE,
-    REPLACE_FOLDER,
-    TRANSACTION_INDEX_ADVICE,
-    Finding,
-    Kind,
-    Options,
-    Severity,
-    Tally,
-    batch_advice,
-    order_advice,
-    reason_of,
-    unreadable,
-)
-from penstock.log.inspection.index_checks import IndexCheck, OffsetIndexCheck, TimeIndexCheck, aborted_contradiction
-from penstock.log.inspection.survey import Damaged, Item, Message, Run, read_batch, survey
-from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
-from penstock.log.transaction_index import (
+from penstock.log.index import (
     ENTRY_BYTES,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
     AbortedTransaction,
+    Entry,
     TransactionIndex,
     TransactionIndexError,
 )
-from penstock.records import BatchHeader, RecordError, records_of
-from penstock.records.control import decode_marker
+from penstock.log.inspection.log_files import Damaged, Item, Message, Run, read_batch, scan_past_damage
+from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
+from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, BatchHeader, CorruptBatch, RecordError, records_of
+from penstock.records.batch import decode_marker
 from penstock.runtime.files import File, Files
+
+
+class Severity(StrEnum):
+    DAMAGE = "damage"
+    FORMAT = "format"
+    NOTE = "note"
+
+
+class Kind(StrEnum):
+    """What a finding is about, for programs."""
+
+    BATCH = "batch"
+    RECORDS = "records"
+    OFFSETS = "offsets"
+    LEADER_EPOCH = "leader-epoch"
+    MAGIC = "magic"
+    OFFSET_INDEX = "offset-index"
+    TIME_INDEX = "time-index"
+    TRANSACTION_INDEX = "transaction-index"
+    SNAPSHOT = "snapshot"
+    CHECKPOINT = "checkpoint"
+    GAP = "gap"
+    LEFTOVER = "leftover"
+    UNREADABLE = "unreadable"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`position` and `size` in bytes of the file; `offset` the first that is concerned; `resumes` the offset at which
+    the log is sound again, if it is.
+    """
+
+    severity: Severity
+    kind: Kind
+    path: str
+    reason: str
+    advice: str = ""
+    position: int | None = None
+    size: int | None = None
+    offset: int | None = None
+    resumes: int | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much was looked at, and how much of it was sound."""
+
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    sound_bytes: int = 0
+    first_offset: int | None = None
+    next_offset: int | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one partition, one file, or in a data folder beside its partitions."""
+
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def is_sound(self) -> bool:
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`deep`: decode every record, decompressing up to `limit_bytes` a batch. `on_bytes` hears of progress; `pause`
+    lets a moment pass for a write that is under way.
+    """
+
+    deep: bool = False
+    limit_bytes: int = DEFAULT_DECOMPRESSED_LIMIT
+    on_bytes: Callable[[int], None] | None = None
+    pause: Callable[[], None] | None = None
+
+
+def unreadable(path: str, error: OSError) -> Finding:
+    """What the disk or the operating system refuses; a file that has gone is no fault of its folder."""
+    if isinstance(error, FileNotFoundError):
+        return Finding(Severity.NOTE, Kind.CHANGED, path, "removed while the folder was read")
+    advice = "Run it as the broker's user." if isinstance(error, PermissionError) else "The disk may be failing."
+    return Finding(Severity.DAMAGE, Kind.UNREADABLE, path, error.strerror or str(error), advice)
+
+
+def reason_of(error: RecordError) -> str:
+    """What is wrong with a batch's records, without the place, which the caller knows better."""
+    return error.reason if isinstance(error, CorruptBatch) else str(error)
+
+
+REPLACE_FOLDER = "With replicas: stop the broker, delete the partition's folder, start it: it is copied anew."
+
+
+def batch_advice(*, is_last_segment: bool, at_end: bool, offset: int, resumes: int | None) -> str:
+    """What to do about a damaged stretch of a log."""
+    if is_last_segment:
+        again = "If a broker is writing here, verify once more. " if at_end else ""
+        behind = "" if resumes is None else ", and what is behind it goes too"
+        return f"{again}The broker cuts the log here at its next unclean start{behind}. {REPLACE_FOLDER}"
+    around = "" if resumes is None else f" Without: read up to offset {offset} and go on from {resumes}."
+    return f"Who reads from offset {offset} gets an error. {REPLACE_FOLDER}{around}"
+
+
+def order_advice(*, is_last_segment: bool) -> str:
+    """What to do about offsets or leader epochs that fall: checksums do not cover these."""
+    cut = "The broker cuts the log here at its next unclean start. " if is_last_segment else ""
+    return f"{cut}One of the two neighbours was damaged or written twice. {REPLACE_FOLDER}"
+
+
+INDEX_ADVICE = (
+    "No record is lost. If a broker is at work here, verify once more; else stop it and delete this index: it is "
+    "rebuilt from the log."
+)
+TRANSACTION_INDEX_ADVICE = (
+    "Readers of committed records may see aborted ones. Stop the broker, delete this file and the folder's .snapshot "
+    "files: all are rebuilt from the log at the next start."
+)
+MAGIC_ADVICE = (
+    "This is not damage: older Kafka wrote it. Penstock keeps magic 2 only, and would cut it off: do not start a "
+    "broker on it. `penstock log dump --records` shows it; to keep it, copy it with a consumer and a producer."
+)
+
+
+NEVER_DUE: Final = 2**64
+
+_CHUNK_ENTRIES = 4096
+_ZEROS = Entry(0, 0)
+
+
+class WrongEntry(NamedTuple):
+    """The first wrong entry of an index, by its position in the index file."""
+
+    position: int
+    offset: int | None
+    reason: str
+
+
+def index_entries(file: File, entry: Struct, end: int) -> Iterator[Entry]:
+    """The whole entries in the first `end` bytes of an index file, as they stand."""
+    position = 0
+    while position < end:
+        data = file.read_at(position, min(_CHUNK_ENTRIES * entry.size, end - position))
+        whole = len(data) - len(data) % entry.size
+        yield from map(Entry._make, entry.iter_unpack(memoryview(data)[:whole]))
+        if whole == 0:
+            return
+        position += whole
+
+
+class IndexCheck(ABC):
+    """What the checks of both indexes share: taking entries in order, and remembering what is wrong."""
+
+    entry: Struct
+
+    def __init__(self, file: File, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.first_wrong: WrongEntry | None = None
+        self.wrong_count = 0
+        self.entry_count = 0
+        self.zeros_at_end = 0
+        # What a broker adds from here on may be of batches that the walk does not reach.
+        self.size = file.size()
+        self.due = NEVER_DUE
+        self._entries = index_entries(file, self.entry, self.size)
+        self._current: Entry | None = None
+        self._last: Entry | None = None
+        self._take()
+
+    def _take(self) -> None:
+        """Go on to the next entry that is in order."""
+        self._current = None
+        self.due = NEVER_DUE
+        try:
+            self._current = self._next_in_order()
+        except OSError as error:
+            self._note_wrong(f"cannot be read: {error.strerror or error}", None)
+        if self._current is not None:
+            self._last = self._current
+            self.due = self._due_of(self._current)
+
+    def _next_in_order(self) -> Entry | None:
+        for entry in self._entries:
+            self.entry_count += 1
+            if entry == _ZEROS:
+                self.zeros_at_end += 1
+                continue
+            if self.zeros_at_end:
+                self._note_wrong("entries of zeros before it", self.base_offset + self._offset_of(entry))
+                self.zeros_at_end = 0
+            if self._last is not None and not self._follows(self._last, entry):
+                self._note_wrong(f"{tuple(entry)} does not follow {tuple(self._last)}", None)
+                continue
+            return entry
+        return None
+
+    def _note_wrong(self, reason: str, offset: int | None) -> None:
+        if self.first_wrong is None:
+            self.first_wrong = WrongEntry(max(0, self.entry_count - 1) * self.entry.size, offset, reason)
+        self.wrong_count += 1
+
+    @abstractmethod
+    def _offset_of(self, entry: Entry) -> int: ...
+
+    @abstractmethod
+    def _follows(self, last: Entry, entry: Entry) -> bool: ...
+
+    @abstractmethod
+    def _due_of(self, entry: Entry) -> int: ...
+
+
+class OffsetIndexCheck(IndexCheck):
+    """For `.index`: show it each batch that begins at `due` or later, by position."""
+
+    entry = OFFSET_ENTRY
+
+    def __init__(self, file: File, base_offset: int) -> None:
+        self._awaited: int | None = None
+        super().__init__(file, base_offset)
+
+    def _offset_of(self, entry: Entry) -> int:
+        return entry.key
+
+    def _follows(self, last: Entry, entry: Entry) -> bool:
+        return entry.key > last.key and entry.value > last.value
+
+    def _due_of(self, entry: Entry) -> int:
+        return entry.value
+
+    def see(self, position: int, base_offset: int, last_offset: int) -> None:
+        """A batch that begins at `position` and holds these offsets."""
+        while self._current is not None and self.due <= position:
+            entry = self._current
+            named = self.base_offset + entry.key
+            if self._awaited is not None:
+                if last_offset < self._awaited:
+                    return
+                if last_offset > self._awaited:
+                    self._note_wrong(f"names offset {named}, which no batch ends with", named)
+                self._awaited = None
+            elif entry.value != position:
+                self._note_wrong(f"names byte {entry.value} of the log, where no batch begins", named)
+            elif named < base_offset:
+                self._note_wrong(f"names offset {named} for the batch at byte {position}, from {base_offset} on", named)
+            elif named > last_offset:
+                self._awaited = named
+                return
+            self._take()
+
+    def lost(self, end: int) -> None:
+        """The log is damaged up to position `end`."""
+        self._awaited = None
+        while self._current is not None and self.due < end:
+            self._take()
+
+    def finish(self, end: int) -> None:
+        """The log ends at position `end`: whatever is left points beyond it."""
+        while self._current is not None:
+            named = self.base_offset + self._current.key
+            if self._awaited is not None:
+                self._note_wrong(f"names offset {named}, which no batch ends with", named)
+                self._awaited = None
+            else:
+                self._note_wrong(f"names byte {self._current.value} of a log of {end}", named)
+            self._take()
+
+
+class TimeIndexCheck(IndexCheck):
+    """For `.timeindex`: show it each batch that ends at offset `due` or later, and keep `newest_ms` up to date."""
+
+    entry = TIME_ENTRY
+
+    def __init__(self, file: File, base_offset: int) -> None:
+        self.newest_ms = -1
+        self._is_blind = False
+        super().__init__(file, base_offset)
+
+    def _offset_of(self, entry: Entry) -> int:
+        return entry.value
+
+    def _follows(self, last: Entry, entry: Entry) -> bool:
+        return entry.key > last.key and entry.value >= last.value
+
+    def _due_of(self, entry: Entry) -> int:
+        return self._named(entry)
+
+    def see(self, base_offset: int, last_offset: int, newest_ms: int) -> None:
+        """A batch with these offsets whose newest record is stamped `newest_ms`."""
+        while self._current is not None and self._named(self._current) <= last_offset:
+            stamp, named = self._current.key, self._named(self._current)
+            if named < base_offset:
+                if not self._is_blind:
+                    self._note_wrong(f"names offset {named}, which no batch holds", named)
+            elif stamp != newest_ms:
+                self._note_wrong(f"names time {stamp} for offset {named}, whose batch has {newest_ms}", named)
+            elif self.newest_ms > stamp:
+                self._note_wrong(f"names time {stamp}, but {self.newest_ms} comes before offset {named}", named)
+            self._take()
+        if self._is_blind:
+            self._is_blind = False
+            self.due = NEVER_DUE if self._current is None else self._named(self._current)
+
+    def _named(self, entry: Entry) -> int:
+        return self.base_offset + entry.value
+
+    def lost(self) -> None:
+        """The log is damaged from here to the next batch, which must be shown whatever was due."""
+        self._is_blind = True
+        self.due = -1
+
+    def finish(self, next_offset: int) -> None:
+        """The log ends before `next_offset`: whatever is left points beyond it."""
+        while self._current is not None:
+            named = self._named(self._current)
+            if not self._is_blind:
+                self._note_wrong(f"names offset {named} of a segment that ends before {next_offset}", named)
+            self._take()
+
+
+def aborted_contradiction(
+    entry: AbortedTransaction, previous: AbortedTransaction | None, base_offset: int, next_offset: int | None
+) -> str | None:
+    """Why `entry` of a `.txnindex` cannot stand behind `previous`, or None."""
+    if entry.producer_id < 0 or not 0 <= entry.first_offset <= entry.last_offset:
+        return f"impossible values: {tuple(entry)}"
+    if entry.last_offset < base_offset or (next_offset is not None and entry.last_offset >= next_offset):
+        return f"names a marker at offset {entry.last_offset}, outside of the segment"
+    if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
+        return f"the last stable offset {entry.last_stable_offset} is behind the marker at {entry.last_offset}"
+    if previous is not None and entry.last_offset <= previous.last_offset:
+        return f"the marker at {entry.last_offset} does not follow the one at {previous.last_offset}"
+    if previous is not None and entry.last_stable_offset < previous.last_stable_offset:
+        return f"the last stable offset falls from {previous.last_stable_offset} to {entry.last_stable_offset}"
+    return None
+
 
 # Beyond that many a file is not damaged here and there, but no log.
 MOST_FINDINGS = 100
@@ -150,7 +486,7 @@ class _SegmentWalk:
     def findings(self) -> Iterator[Finding]:
         damaged: Damaged | None = None
         end = 0
-        for item in survey(self._file, self._base_offset, self._check.options.pause):
+        for item in scan_past_damage(self._file, self._base_offset, self._check.options.pause):
             if self._found >= MOST_FINDINGS:
                 reason = f"more than {MOST_FINDINGS} damaged places: the rest of the file was not read"
                 yield self._finding(Severity.DAMAGE, Kind.BATCH, reason, REPLACE_FOLDER, end, None, self.next_offset)

@@ -1,8 +1,7 @@
-"""Verifying what is on disk: a partition's folder, one of its files, or a whole data folder.
+"""Verification of a partition's folder, one of its files, or a whole log directory.
 
-Rule: nothing is changed, locked or made, so a broker may have the folder open meanwhile. Indexes are opened before the
-log that they describe, since a broker writes them in the other order: no entry can point at what is not there yet.
-Everything is walked to its end; damage in one place does not hide another.
+Nothing is changed or locked, so a broker may be running. Indexes are opened before their log, because a broker writes
+them in the opposite order. Everything is read to its end: damage in one place does not hide damage in another.
 """
 
 from __future__ import annotations
@@ -21,21 +20,29 @@ from penstock.log.checkpoints import (
     read_epochs,
     read_offsets,
 )
-from penstock.log.inspection.findings import Finding, Kind, Options, Report, Severity, unreadable
-from penstock.log.inspection.path_kinds import (
+from penstock.log.inspection.log_files import (
     PathKind,
+    ReadOnlyFiles,
     base_offset_of,
-    is_doomed_folder,
+    first_offset,
+    is_inactive_folder,
     name_of,
     partition_folders,
     split_name,
 )
-from penstock.log.inspection.read_only import ReadOnlyFiles
-from penstock.log.inspection.segment_check import SegmentCheck, verify_aborted
-from penstock.log.inspection.survey import first_offset
-from penstock.log.producers.snapshot import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
+from penstock.log.inspection.segment_check import (
+    Finding,
+    Kind,
+    Options,
+    Report,
+    SegmentCheck,
+    Severity,
+    unreadable,
+    verify_aborted,
+)
+from penstock.log.partition_folder import CLEANED, DELETED, SWAP, segment_files
+from penstock.log.producer_state import ProducerSnapshot, SnapshotError, decode_snapshot, snapshot_offset
 from penstock.log.segment import LOG_SUFFIX, segment_name
-from penstock.log.sweeping import CLEANED, DELETED, SWAP, segment_files
 from penstock.runtime.files import Files
 
 MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
@@ -177,5 +184,5 @@ def _beside(files: Files, path: str) -> Iterator[Finding]:
                 yield Finding(Severity.DAMAGE, Kind.CHECKPOINT, inside, error.reason, advice)
             except OSError as error:
                 yield unreadable(inside, error)
-        elif is_doomed_folder(name):
+        elif is_inactive_folder(name):
             yield _leftover(inside, "a partition that is being deleted or moved; not verified")

@@ -6,8 +6,8 @@
     create(warehouse, from_toml("views.toml"), "localhost:9092")
     load(warehouse, "views", "localhost:9092", spark=spark)
 
-Rule: executors write Parquet into the table's folder; the driver commits them to a Delta table with the offsets that
-they hold. Nothing else is kept anywhere. See `loading` for how, `delta` for commits, `dead_letters` for the rest.
+Executors write Parquet files into the table's folder; the driver commits them to a Delta table together with the
+offsets they hold. There is no other state. `loader` has the loads, `delta` the commits, `value_decoder` the formats.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ except ImportError as error:
     raise MissingDependency("pyarrow", "loading tables", "spark") from error
 
 from penstock.spark.tables.declaration import Table, from_mapping, from_toml
-from penstock.spark.tables.loading import Loader
-from penstock.spark.tables.reports import Limits, LoadReport
+from penstock.spark.tables.loader import Limits, Loader, LoadReport
 from penstock.spark.tables.warehouse import OpenTable, Warehouse
 
 if TYPE_CHECKING:
@@ -46,9 +45,9 @@ __all__ = [
 def create(warehouse: Warehouse, table: Table, bootstrap: str) -> OpenTable:
     """Make a table for a topic that is there; nothing is loaded yet."""
     from penstock.client.admin import Admin
-    from penstock.spark.tables.inferring import sample_columns
-    from penstock.spark.tables.loading import reader_options
-    from penstock.spark.tables.log_state import log_state
+    from penstock.spark.tables.load_plan import log_state
+    from penstock.spark.tables.loader import reader_options
+    from penstock.spark.tables.schema_evolution import sample_columns
 
     reader = reader_options(bootstrap, table.topic, table.options)
     with Admin(bootstrap) as admin:
@@ -61,7 +60,7 @@ def load(
 ) -> LoadReport:
     """What is new since the last load, by Spark's executors, or without a session in this process."""
     from penstock.client.admin import Admin
-    from penstock.spark.tables.running import LocalRunner, SparkRunner
+    from penstock.spark.tables.runner import LocalRunner, SparkRunner
 
     runner = LocalRunner() if spark is None else SparkRunner(spark)
     with Admin(bootstrap) as admin:

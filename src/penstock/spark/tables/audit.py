@@ -1,23 +1,36 @@
-"""Produced against landed, hour by hour. The sums, without anything that asks for them.
+"""Records produced against records landed, hour by hour, with an SVG chart.
 
-Noun: `Hour`, what the log has of an hour and what became of it; `Audit`, a row of them and a watermark.
-
-Rule: an hour is a range of offsets: the log's time index says where it begins and ends in each partition. So produced
-and landed are counts of the same offsets, whatever times the records' events have. Every offset of the hour is in the
-table, a dead letter, dropped by policy, still waiting, or without a record (a transaction's marker, compacted away).
-What is none of these is missing, and what is there twice is surplus; both mean that something is broken.
+An hour is a range of offsets: the log's time index says where it starts and ends in each partition. So both counts are
+of the same offsets, whatever the event times. Every offset is in the table, a dead letter, dropped by policy, waiting,
+or without a record (transaction marker, compacted). Anything else is missing; what is there twice is surplus.
 
     complete until: the end of the last hour before which nothing waits, is missing or surplus
+
+Files inside one hour are counted by their statistics; others are opened for two columns. The log is read only for
+hours whose sums differ, and offsets are compared one by one only where there seem to be too many rows: compaction
+removes records from the log after they were loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.tables.planning import LogState, Standing
-from penstock.spark.tables.ranges import Span, overlap, total
+import pyarrow.parquet as pq
+
+from penstock.spark.options import ReaderOptions
+from penstock.spark.tables.delta import LiveFile, Store
+from penstock.spark.tables.load_plan import LogState, Span, TableState, offsets_at_all, overlap, split, total
+from penstock.spark.tables.loader import Loader
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.spark.tables.runner import Runner
+
 
 HOUR_MS: Final = 3_600_000
 
@@ -88,7 +101,7 @@ def hour_starts(since_ms: int, now_ms: int) -> list[int]:
 
 
 def hour_spans(
-    starts: Mapping[int, Sequence[int]], state: LogState, standing: Standing, count: int
+    starts: Mapping[int, Sequence[int]], state: LogState, standing: TableState, count: int
 ) -> list[list[Span]]:
     """The offsets of each hour; those before the table's first are none of its business.
 
@@ -105,10 +118,268 @@ def hour_spans(
     return hours
 
 
-def waiting(spans: Sequence[Span], standing: Standing) -> int:
+def offsets_not_loaded(spans: Sequence[Span], standing: TableState) -> int:
     """How many of these offsets the table has not come to."""
     return total(spans) - total(overlap(spans, standing.spans))
 
 
-def covered(spans: Sequence[Span], standing: Standing) -> list[Span]:
+def loaded_spans(spans: Sequence[Span], standing: TableState) -> list[Span]:
     return overlap(spans, standing.spans)
+
+
+_TASK_RECORDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """How many records some offsets have; it travels to an executor."""
+
+    bootstrap: str
+    reader: ReaderOptions
+    topic: str
+    span: Span
+    isolation: str
+
+
+def count_pickled(task: bytes) -> bytes:
+    return pickle.dumps(_count(pickle.loads(task)))
+
+
+def offsets_pickled(task: bytes) -> bytes:
+    """The offsets that have a record, as 64-bit integers."""
+    batches = _read(pickle.loads(task))
+    return b"".join(batch.column("offset").to_numpy().astype("int64").tobytes() for batch in batches)
+
+
+def _count(task: CountTask) -> int:
+    return sum(batch.num_rows for batch in _read(task))
+
+
+def _read(task: CountTask) -> Iterator[Any]:
+    from penstock.spark.fetch import read_range
+
+    return read_range(
+        task.bootstrap, replace(task.reader, include_headers=False), task.topic, task.span.partition, task.span.start,
+        task.span.end, isolation=task.isolation,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def audit_table(loader: Loader, admin: Admin, runner: Runner, since_ms: int, now_ms: int) -> Audit:
+    """Hour by hour from `since_ms` to now."""
+    loader.settle()
+    opened, table = loader.opened, loader.opened.table
+    if table.retention_ms:
+        since_ms = max(since_ms, now_ms - table.retention_ms)
+    state = loader.state()
+    standing = opened.standing(state.bounds)
+    starts = hour_starts(since_ms, now_ms)
+    offsets = offsets_at_all(admin, state, starts)
+    spans = hour_spans(offsets, state, standing, len(starts))
+    landed = _landed(opened.store, offsets, len(starts))
+    dead, dropped = _dead(opened.dead, offsets, len(starts))
+    hours: list[Hour] = []
+    for number, start_ms in enumerate(starts):
+        waits = offsets_not_loaded(spans[number], standing)
+        here = landed[number]
+        if table.mode == "upsert":
+            # Rows are the newest of their keys: what was merged is all that was covered and is not dead.
+            here = total(spans[number]) - waits - dead[number] - dropped[number]
+        hour = Hour(start_ms, total(spans[number]), here, dead[number], dropped[number], waits)
+        hours.append(hour if not hour.difference else _verified(loader, runner, hour, spans[number]))
+    return Audit(table.name, table.topic, tuple(hours), now_ms)
+
+
+def _verified(loader: Loader, runner: Runner, hour: Hour, spans: Sequence[Span]) -> Hour:
+    """The hour with its empty offsets counted in the log."""
+    standing = loader.opened.standing({span.partition for span in spans})
+    reread = split(loaded_spans(spans, standing), _TASK_RECORDS)
+    table = loader.opened.table
+    made = [
+        pickle.dumps(CountTask(loader.bootstrap, loader.reader, table.topic, span, table.isolation)) for span in reread
+    ]
+    records = sum(pickle.loads(answer) for answer in runner.run(count_pickled, made))
+    counted = replace(hour, empty=total(reread) - records)
+    if not counted.surplus or table.mode == "upsert":
+        return counted
+    in_log = zip(reread, runner.run(offsets_pickled, made), strict=True)
+    return replace(counted, removed=sum(_removed(loader, span, answer) for span, answer in in_log))
+
+
+def _removed(loader: Loader, span: Span, in_log: bytes) -> int:
+    """How many offsets of the span the table or its dead letters have, and the log has not."""
+    import numpy
+
+    kept = numpy.unique(
+        numpy.concatenate([_offsets(store, span) for store in (loader.opened.store, loader.opened.dead)])
+    )
+    return int(numpy.setdiff1d(kept, numpy.frombuffer(in_log, dtype="int64"), assume_unique=True).size)
+
+
+def _offsets(store: Store, span: Span) -> Any:
+    import numpy
+
+    found = [numpy.empty(0, dtype="int64")]
+    for file in store.files():
+        if file.may_overlap(span):
+            rows = _where(store, file)
+            offsets = rows.column("_offset").to_numpy()
+            mine = (rows.column("_partition").to_numpy() == span.partition) & (offsets >= span.start)
+            found.append(offsets[mine & (offsets < span.end)])
+    return numpy.concatenate(found)
+
+
+# ---------------------------------------------------------------------------------------------- counting rows
+
+
+def _landed(store: Store, starts: Mapping[int, Sequence[int]], count: int) -> list[int]:
+    hours = [0] * count
+    for file in store.files():
+        _add_file(store, file, starts, hours)
+    return hours
+
+
+def _dead(store: Store, starts: Mapping[int, Sequence[int]], count: int) -> tuple[list[int], list[int]]:
+    dead, dropped = [0] * count, [0] * count
+    rows = store.delta.to_pyarrow_table(columns=["_partition", "_offset", "dropped"])
+    columns = [rows.column(name).to_pylist() for name in rows.column_names]
+    for partition, offset, is_dropped in zip(*columns, strict=True):
+        number = _hour_of(starts.get(partition, ()), offset)
+        if number is not None:
+            (dropped if is_dropped else dead)[number] += 1
+    return dead, dropped
+
+
+def _add_file(store: Store, file: LiveFile, starts: Mapping[int, Sequence[int]], hours: list[int]) -> None:
+    span = file.span
+    if span is not None and file.rows is not None:
+        bounds = starts.get(span.partition, ())
+        first, last = _hour_of(bounds, span.start), _hour_of(bounds, span.end - 1)
+        if first == last:
+            if first is not None:
+                hours[first] += file.rows
+            return
+    _add_rows(_where(store, file), starts, hours)
+
+
+def _where(store: Store, file: LiveFile) -> Any:
+    """Where the rows of a file come from."""
+    filesystem, root = store.storage.filesystem()
+    return pq.read_table(
+        f"{root}/{file.path}", filesystem=filesystem, columns=["_partition", "_offset"], partitioning=None
+    )
+
+
+def _add_rows(rows: Any, starts: Mapping[int, Sequence[int]], hours: list[int]) -> None:
+    import numpy
+
+    partitions = rows.column("_partition").to_numpy()
+    offsets = rows.column("_offset").to_numpy()
+    for partition, bounds in starts.items():
+        mine = offsets[partitions == partition]
+        numbers = numpy.searchsorted(numpy.asarray(bounds), mine, side="right") - 1
+        for number, found in enumerate(numpy.bincount(numbers[numbers >= 0], minlength=len(hours))):
+            hours[number] += int(found)
+
+
+def _hour_of(bounds: Sequence[int], offset: int) -> int | None:
+    """The last hour that begins at or before the offset; hours without records begin where the next does."""
+    from bisect import bisect_right
+
+    number = bisect_right(bounds, offset) - 1
+    return None if number < 0 else number
+
+
+_WIDTH: Final = 960
+_HEIGHT: Final = 320
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 64, 52
+_PARTS: Final = (
+    ("landed", "#2e8b57", "landed"),
+    ("empty", "#b7d7c3", "no record"),
+    ("dead", "#e0a030", "dead"),
+    ("dropped", "#f0cf8a", "dropped"),
+    ("waiting", "#c4c9d0", "waiting"),
+    ("missing", "#c0392b", "missing"),
+    ("surplus", "#7b241c", "twice"),
+)
+_MOST_LABELS: Final = 12
+
+
+def audit_svg(audit: Audit) -> str:
+    """The SVG text."""
+    most = max([hour.produced + hour.surplus for hour in audit.hours], default=0) or 1
+    inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    slot = inner_width / max(1, len(audit.hours))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        f'font-size="11" role="img">',
+        f"<title>{escape(_title(audit))}</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold" fill="#222222">{escape(_title(audit))}</text>',
+        *_legend(),
+    ]
+    for share in (0.0, 0.5, 1.0):
+        y = _TOP + inner_height * (1 - share)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e3e6ea"/>')
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#555555">{most * share:,.0f}</text>'
+        )
+    every = max(1, -(-len(audit.hours) // _MOST_LABELS))
+    for number, hour in enumerate(audit.hours):
+        x = _LEFT + number * slot
+        parts += _bar(hour, x, slot, most, inner_height)
+        if number % every == 0:
+            parts.append(
+                f'<text x="{x + slot / 2:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle" fill="#555555">'
+                f"{_time(hour.start_ms)}</text>"
+            )
+    parts += _watermark(audit, slot)
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def _title(audit: Audit) -> str:
+    return f"{audit.table}: produced to topic {audit.topic} against landed, by hour (UTC)"
+
+
+def _legend() -> list[str]:
+    parts: list[str] = []
+    for number, (_, colour, word) in enumerate(_PARTS):
+        x = _LEFT + number * 92
+        parts.append(f'<rect x="{x}" y="34" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 14}" y="43" fill="#333333">{word}</text>')
+    return parts
+
+
+def _bar(hour: Hour, x: float, slot: float, most: int, inner_height: float) -> list[str]:
+    parts: list[str] = []
+    width = max(1.0, slot * 0.8)
+    y = _TOP + inner_height
+    words = ", ".join(f"{getattr(hour, name):,} {word}" for name, _, word in _PARTS if getattr(hour, name))
+    for name, colour, _ in _PARTS:
+        count = getattr(hour, name)
+        if not count:
+            continue
+        height = max(1.0, inner_height * count / most)
+        y -= height
+        parts.append(
+            f'<rect x="{x + slot * 0.1:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}">'
+            f"<title>{_time(hour.start_ms)}: {hour.produced:,} produced; {escape(words)}</title></rect>"
+        )
+    return parts
+
+
+def _watermark(audit: Audit, slot: float) -> list[str]:
+    until = audit.complete_until_ms
+    if until is None or not audit.hours:
+        return [f'<text x="{_LEFT}" y="{_HEIGHT - 12}" fill="#c0392b">complete until: no hour of these</text>']
+    x = _LEFT + slot * (until - audit.hours[0].start_ms) / HOUR_MS
+    return [
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6}" y2="{_HEIGHT - _BOTTOM}" stroke="#1f4e79" '
+        'stroke-dasharray="4 3"/>',
+        f'<text x="{_LEFT}" y="{_HEIGHT - 12}" fill="#1f4e79">complete until {_time(until, date=True)}</text>',
+    ]
+
+
+def _time(time_ms: int, *, date: bool = False) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ") if date else moment.strftime("%d. %H:%M")

@@ -1,15 +1,17 @@
-"""A table as it is declared, once, for batch and streaming alike.
+"""A table as it is declared, for batch and streaming alike: settings, columns and their types.
 
     name = "views"
     topic = "views"
     format = "json"                    # json, avro, protobuf, text, binary
-    schema = "user string not null, page string, at timestamp_ms"    # left out: inferred from the first records
+    schema = "user string not null, page string, at timestamp_ms"    # omitted: inferred from the first records
     partition_by = "day"               # day, hour, none: of the event time
-    event_time = "at"                  # left out: the record's own timestamp
-    mode = "append"                    # or upsert, by key = ["user"]; left out: the record's key
+    event_time = "at"                  # omitted: the record's timestamp
+    mode = "append"                    # or upsert, by key = ["user"]; omitted: the record's key
 
-Rule: a declaration is checked as a whole before anything is made, and a name it does not know is refused with the
-nearest that it does. It is kept inside the table, so whoever has the folder knows how it was loaded.
+A declaration is checked as a whole before anything is created, and an unknown setting is rejected with the closest
+known one. It is stored inside the table. Type names are Spark's (`long`, `array<string>`, `struct<a:int>`).
+`timestamp` is ISO 8601 text in JSON, `timestamp_ms` and `timestamp_s` are numbers since 1970; in the table all are
+microseconds, UTC.
 """
 
 from __future__ import annotations
@@ -18,14 +20,219 @@ import base64
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from penstock.spark.tables.errors import DeclarationError
-from penstock.spark.tables.types import Column, columns_text, parse_column, parse_columns
+import pyarrow as pa
+
+from penstock.spark.errors import DeclarationError
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_SIMPLE: Final[dict[str, Any]] = {
+    "boolean": pa.bool_(),
+    "bool": pa.bool_(),
+    "byte": pa.int8(),
+    "tinyint": pa.int8(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+}
+_EPOCHS: Final = {"timestamp_ms": "ms", "timestamp_s": "s"}
+_NAMES: Final = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    TIMESTAMP: "timestamp",
+}
+_WORD = re.compile(r"\s*(`[^`]*`|[A-Za-z_][A-Za-z0-9_.-]*|\d+|[<>(),:])")
+_DEEPEST: Final = 16
+
+
+class Column(NamedTuple):
+    """`epoch` is "ms" or "s" where records write the time as a number since 1970."""
+
+    name: str
+    type: pa.DataType
+    required: bool = False
+    epoch: str = ""
+
+    def __str__(self) -> str:
+        kind = f"timestamp_{self.epoch}" if self.epoch else type_text(self.type)
+        return f"{_quoted(self.name)} {kind}{' not null' if self.required else ''}"
+
+
+class _Words:
+    """The words of a schema, one after another."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+
+    def fail(self, problem: str) -> DeclarationError:
+        near = self.text[self.position : self.position + 20].strip()
+        place = f" at {near!r}" if near else " at its end"
+        return DeclarationError(
+            f"the schema does not parse{place}: {problem}", hint="Write for example: user string not null, ms long"
+        )
+
+    def peek(self) -> str:
+        found = _WORD.match(self.text, self.position)
+        return found.group(1) if found else ""
+
+    def take(self, wanted: str | None = None) -> str:
+        found = _WORD.match(self.text, self.position)
+        if found is None or (wanted is not None and found.group(1) != wanted):
+            raise self.fail(f"{wanted!r} was expected" if wanted else "a name or a type was expected")
+        self.position = found.end()
+        return found.group(1)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.text[self.position :].strip()
+
+
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """`user string not null, at timestamp_ms`; raises DeclarationError."""
+    words = _Words(text)
+    columns: list[Column] = []
+    while not words.is_done:
+        if columns:
+            words.take(",")
+        name = _name(words)
+        if words.peek() == ":":
+            words.take()
+        columns.append(_column(words, name))
+    if not columns:
+        raise DeclarationError("the schema has no columns", hint="Leave it out to have it inferred from the records")
+    return tuple(columns)
+
+
+def parse_column(name: str, text: str) -> Column:
+    """One column whose type is `text`; raises DeclarationError."""
+    words = _Words(text)
+    column = _column(words, name)
+    if not words.is_done:
+        raise words.fail("nothing more was expected")
+    return column
+
+
+def _column(words: _Words, name: str) -> Column:
+    epoch = _EPOCHS.get(words.peek().lower(), "")
+    if epoch:
+        words.take()
+        kind = TIMESTAMP
+    else:
+        kind = _type(words, 0)
+    required = words.peek().lower() == "not"
+    if required:
+        words.take()
+        if words.take().lower() != "null":
+            raise words.fail("'null' was expected behind 'not'")
+    return Column(name, kind, required, epoch)
+
+
+def _name(words: _Words) -> str:
+    word = words.take()
+    name = word[1:-1] if word.startswith("`") else word
+    if not name or word in "<>(),:" or word.isdigit():
+        raise words.fail(f"{word!r} is no name of a column")
+    return name
+
+
+def _type(words: _Words, depth: int) -> pa.DataType:
+    if depth > _DEEPEST:
+        raise words.fail(f"it is nested more than {_DEEPEST} deep")
+    word = words.take().lower()
+    if word in _SIMPLE:
+        return _SIMPLE[word]
+    if word == "decimal":
+        return _decimal(words)
+    if word == "array":
+        words.take("<")
+        item = _type(words, depth + 1)
+        words.take(">")
+        return pa.list_(pa.field("element", item))
+    if word == "struct":
+        return _struct(words, depth)
+    if word in _EPOCHS:
+        raise words.fail(f"{word} is for columns, not for what is inside of them")
+    raise words.fail(f"{word!r} is no type; there are {', '.join(_NAMES.values())}, decimal(p,s), array<>, struct<>")
+
+
+def _decimal(words: _Words) -> pa.DataType:
+    if words.peek() != "(":
+        return pa.decimal128(10, 0)
+    words.take("(")
+    digits = words.take()
+    scale = "0"
+    if words.peek() == ",":
+        words.take()
+        scale = words.take()
+    words.take(")")
+    if not (digits.isdigit() and scale.isdigit() and 1 <= int(digits[:3]) <= 38 and int(scale[:3]) <= int(digits[:3])):
+        raise words.fail("a decimal has 1 to 38 digits, of which its scale are behind the point")
+    return pa.decimal128(int(digits), int(scale))
+
+
+def _struct(words: _Words, depth: int) -> pa.DataType:
+    words.take("<")
+    fields: list[pa.Field] = []
+    while words.peek() != ">":
+        if fields:
+            words.take(",")
+        name = _name(words)
+        words.take(":")
+        fields.append(pa.field(name, _type(words, depth + 1)))
+    words.take(">")
+    if not fields or len({field.name for field in fields}) < len(fields):
+        raise words.fail("a struct has fields, each by a name of its own")
+    return pa.struct(fields)
+
+
+def type_text(kind: pa.DataType) -> str:
+    """The word for a type; the inverse of the parser."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_text(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{_quoted(field.name)}:{type_text(field.type)}' for field in kind)}>"
+    return str(kind)
+
+
+def columns_text(columns: Iterable[Column]) -> str:
+    return ", ".join(map(str, columns))
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """What the records' own columns look like in the table: everything may be null, since what must not be is dead."""
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name}`"
+
 
 FORMATS: Final = ("json", "avro", "protobuf", "text", "binary")
 MODES: Final = ("append", "upsert")

@@ -1,8 +1,8 @@
-"""Small files made large, old days removed, old versions forgotten.
+"""Compaction of small files, retention of old days, vacuum of old versions.
 
-Rule: none of it changes what a reader of today sees, but for days beyond the declared retention. Files are joined
-within one day (or hour) and topic partition, in the order of offsets, so that a later backfill finds few of them in its
-way. A vacuum spares whatever is younger than `vacuum_after`: a reader of an old version, and a load that runs, need it.
+Readers of the current version see the same rows, except for days beyond the declared retention. Files are joined
+within one day (or hour) and topic partition, by offset, so that a later backfill touches few of them. A vacuum keeps
+everything younger than `vacuum_after`, for readers of old versions and running loads.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.spark.tables.commits import COMPACT, EXPIRE, CommitNote
 from penstock.spark.tables.declaration import DAY, Table
-from penstock.spark.tables.delta import LiveFile, Store
-from penstock.spark.tables.rewriting import RewriteTask
-from penstock.spark.tables.rewriting import run_pickled as rewrite_pickled
-from penstock.spark.tables.tasks import file_schema
+from penstock.spark.tables.delta import COMPACT, EXPIRE, CommitNote, LiveFile, Store
+from penstock.spark.tables.tasks import RewriteTask, file_schema
+from penstock.spark.tables.tasks import run_rewrite_pickled as rewrite_pickled
 from penstock.spark.tables.warehouse import OpenTable
 
 if TYPE_CHECKING:
-    from penstock.spark.tables.running import Runner
+    from penstock.spark.tables.runner import Runner
 
 _MIB: Final = 1024 * 1024
 _HOUR_MS: Final = 3_600_000

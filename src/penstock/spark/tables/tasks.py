@@ -1,34 +1,45 @@
-"""What an executor does for a load: read a range, decode, write Parquet files; and report.
+"""What executors do for a table: load a range into Parquet files, rewrite files, and stage rows for upserts.
 
-Noun: `LoadTask`, one span of one partition; `TaskResult`, what became of it.
+A task has no visible effect: it may run twice or die halfway, and only files that the driver commits count. Errors are
+part of its result, in one line.
 
-Rule: a task changes nothing that anybody sees. It may run twice, or die half way: only the files that the driver
-commits count, and it commits those of one report. Errors come back as a report too, in one line.
+A backfill replaces exactly its offsets: a file inside them goes, a file that reaches beyond is rewritten without them,
+in the commit that adds the new rows. In an upsert, of two records of a key the one with the greater offset is newer,
+across partitions the one with the later timestamp. A record replaces only older rows, so merging again changes
+nothing, and a record without a value deletes its key's row.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from penstock.client.errors import PenstockError
+from penstock.spark.errors import TableError, UnfitRecord
 from penstock.spark.options import ReaderOptions
-from penstock.spark.tables import event_time
-from penstock.spark.tables.commits import Counts, DataFile
-from penstock.spark.tables.dead_schema import dead_rows, dead_schema
-from penstock.spark.tables.declaration import METADATA, Table
-from penstock.spark.tables.decoding import Decoder, decoder_for
-from penstock.spark.tables.errors import TableError, UnfitRecord
-from penstock.spark.tables.event_time import metadata_fields, partition_arrays, partition_fields
-from penstock.spark.tables.ranges import Span
-from penstock.spark.tables.storage import STAGING, PartWriter, Storage
-from penstock.spark.tables.types import Column, arrow_schema
+from penstock.spark.tables import system_columns
+from penstock.spark.tables.declaration import METADATA, Column, Table, arrow_schema
+from penstock.spark.tables.delta import STAGING, Counts, DataFile, LiveFile, PartWriter, Storage
+from penstock.spark.tables.load_plan import Span, union
+from penstock.spark.tables.system_columns import (
+    dead_rows,
+    dead_schema,
+    metadata_fields,
+    partition_arrays,
+    partition_fields,
+)
+from penstock.spark.tables.value_decoder import Decoder, decoder_for
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
 
 DELETED: Final = "_deleted"
 _MOST_OPEN: Final = 32
@@ -80,7 +91,7 @@ def run_task(task: LoadTask) -> TaskResult:
         raise
 
 
-def run_pickled(task: bytes) -> bytes:
+def run_load_pickled(task: bytes) -> bytes:
     return pickle.dumps(run_task(pickle.loads(task)))
 
 
@@ -89,7 +100,7 @@ def _batches(task: LoadTask) -> Iterator[Any]:
         with pa.ipc.open_stream(task.rows) as stream:
             yield from stream
         return
-    from penstock.spark.fetching import read_range
+    from penstock.spark.fetch import read_range
 
     yield from read_range(
         task.bootstrap,
@@ -142,7 +153,7 @@ class _Run:
             return
         if decoded.failures:
             chosen = pa.array([row for row, _ in decoded.failures], pa.int64())
-            self._bury(origin.take(chosen), values.take(chosen), [reason for _, reason in decoded.failures])
+            self._set_aside(origin.take(chosen), values.take(chosen), [reason for _, reason in decoded.failures])
             origin, values = origin.take(decoded.index), values.take(decoded.index)
         self._place(origin, values, decoded.rows)
 
@@ -152,7 +163,7 @@ class _Run:
         if self._staged:
             if self.table.key:
                 why = "has no value, and the table's key is a part of the value"
-                self._bury(origin, nothing, [why] * origin.num_rows)
+                self._set_aside(origin, nothing, [why] * origin.num_rows)
                 return
             rows = pa.table([pa.nulls(origin.num_rows, one.type) for one in self.table.columns],
                             schema=arrow_schema(self.table.columns))  # fmt: skip
@@ -160,7 +171,7 @@ class _Run:
             return
         required = [column.name for column in self.table.columns if column.required]
         if required:
-            self._bury(origin, nothing, [f"{required[0]} is null or missing"] * origin.num_rows)
+            self._set_aside(origin, nothing, [f"{required[0]} is null or missing"] * origin.num_rows)
             return
         arrays = [pa.nulls(origin.num_rows, column.type) for column in self.table.columns]
         self._place(origin, nothing, pa.table(arrays, schema=arrow_schema(self.table.columns)))
@@ -168,31 +179,31 @@ class _Run:
     def _place(self, origin: pa.Table, values: Any, decoded: pa.Table, *, deleted: bool = False) -> None:
         """Rows that could be read, to the files of their days; those that may not be there, to the dead."""
         rows = pa.table([*origin.columns, *decoded.columns], names=[*origin.column_names, *decoded.column_names])
-        for check in (self._keyless, self._timeless, self._late):
+        for check in (self._without_key, self._impossible_time, self._late):
             bad, why, is_dropped = check(rows)
             if bad is not None and pc.any(bad).as_py():
                 chosen = pc.indices_nonzero(bad)
                 reasons = [why] * len(chosen)
-                self._bury(rows.select(METADATA).take(chosen), values.take(chosen), reasons, dropped=is_dropped)
+                self._set_aside(rows.select(METADATA).take(chosen), values.take(chosen), reasons, dropped=is_dropped)
                 keep = pc.invert(bad)
                 rows, values = rows.filter(keep), values.filter(keep)
         if not rows.num_rows:
             return
-        times_us = event_time.event_times(self.table, rows)
+        times_us = system_columns.event_times(self.table, rows)
         if self._staged:
             for name, array in partition_arrays(self.table, times_us).items():
                 rows = rows.append_column(name, array)
             rows = rows.append_column(DELETED, pa.repeat(pa.scalar(deleted), rows.num_rows))
             self._write({}, rows)
         else:
-            for partition_values, part in event_time.by_partition(self.table, rows, times_us):
+            for partition_values, part in system_columns.by_partition(self.table, rows, times_us):
                 self._write(partition_values, part)
         kept = Counts(deleted=rows.num_rows) if deleted else Counts(landed=rows.num_rows)
         self.counts += kept
 
     # ------------------------------------------------------------------------------------------ what may not be there
 
-    def _keyless(self, rows: pa.Table) -> tuple[Any, str, bool]:
+    def _without_key(self, rows: pa.Table) -> tuple[Any, str, bool]:
         if not self._staged:
             return None, "", False
         bad: Any = None
@@ -201,18 +212,18 @@ class _Run:
             bad = missing if bad is None else pc.or_(bad, missing)
         return bad, f"its key ({', '.join(self.table.key) or 'of the record'}) is null", False
 
-    def _timeless(self, rows: pa.Table) -> tuple[Any, str, bool]:
-        bad = event_time.impossible(event_time.event_times(self.table, rows))
+    def _impossible_time(self, rows: pa.Table) -> tuple[Any, str, bool]:
+        bad = system_columns.impossible(system_columns.event_times(self.table, rows))
         return bad, "its event time is before year 1 or after 9999", False
 
     def _late(self, rows: pa.Table) -> tuple[Any, str, bool]:
         if self.table.late == "accept":
             return None, "", False
-        bad = event_time.late(self.table, rows, event_time.event_times(self.table, rows))
+        bad = system_columns.late(self.table, rows, system_columns.event_times(self.table, rows))
         self.counts += Counts(late=pc.sum(bad).as_py() or 0)
         return bad, "late: it reached the log after allowed_lateness", self.table.late == "drop"
 
-    def _bury(self, origin: pa.Table, values: Any, reasons: list[str], *, dropped: bool | None = None) -> None:
+    def _set_aside(self, origin: pa.Table, values: Any, reasons: list[str], *, dropped: bool | None = None) -> None:
         if not origin.num_rows:
             return
         if dropped is None:
@@ -251,7 +262,7 @@ class _Run:
         self._files += [writer.close() for writer in self._writers.values()]
         dead = () if self._dead is None else (self._dead.close(),)
         self._writers, self._dead = {}, None
-        if not self.counts.adds_up:
+        if not self.counts.is_balanced:
             raise TableError(
                 f"{self.task.span}: the records that were read and those that were kept differ: {self.counts}"
             )
@@ -286,3 +297,135 @@ class Written:
 
 
 Work = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class RewriteTask:
+    """Files of one folder into one file, without some offsets; it travels to an executor."""
+
+    storage: Storage
+    files: tuple[LiveFile, ...]
+    without: tuple[Span, ...] = ()
+    schema: pa.Schema | None = None
+    """What the new file has; None for that of the (single) old one."""
+
+
+def plan_removal(files: Iterable[LiveFile], spans: Sequence[Span]) -> tuple[list[LiveFile], list[LiveFile]]:
+    """Files that lie inside the spans, and files that may reach beyond."""
+    wanted = union(spans)
+    inside: list[LiveFile] = []
+    across: list[LiveFile] = []
+    for file in files:
+        if not any(file.may_overlap(span) for span in wanted):
+            continue
+        whole = file.span
+        if whole is not None and any(span.holds(whole) for span in wanted):
+            inside.append(file)
+        else:
+            across.append(file)
+    return inside, across
+
+
+def run_rewrite(task: RewriteTask) -> DataFile | None:
+    """The new file; None if nothing is left of the old ones."""
+    values: Mapping[str, str | None] = task.files[0].partition_values
+    writer: PartWriter | None = None
+    try:
+        for rows in _tables(task):
+            if not rows.num_rows:
+                continue
+            if writer is None:
+                writer = PartWriter(task.storage, "", values, rows.schema.remove_metadata())
+            writer.write(rows)
+        return None if writer is None else writer.close()
+    except BaseException:
+        if writer is not None:
+            writer.abandon()
+        raise
+
+
+def run_rewrite_pickled(task: bytes) -> bytes:
+    return pickle.dumps(run_rewrite(pickle.loads(task)))
+
+
+def _tables(task: RewriteTask) -> Iterable[pa.Table]:
+    filesystem, root = task.storage.filesystem()
+    for file in task.files:
+        with pq.ParquetFile(filesystem.open_input_file(f"{root}/{file.path}")) as parquet:
+            for group in range(parquet.num_row_groups):
+                rows = parquet.read_row_group(group)
+                if task.without:
+                    rows = rows.filter(pc.invert(_in_spans(rows, task.without)))
+                yield rows if task.schema is None else conformed(rows, task.schema)
+
+
+def _in_spans(rows: pa.Table, spans: Iterable[Span]) -> Any:
+    partitions, offsets = rows.column("_partition"), rows.column("_offset")
+    found: Any = pa.repeat(pa.scalar(False), rows.num_rows)
+    for span in spans:
+        within = pc.and_(pc.greater_equal(offsets, span.start), pc.less(offsets, span.end))
+        found = pc.or_(found, pc.and_(pc.equal(partitions, span.partition), within))
+    return found
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of a later schema: what they do not have is null."""
+    arrays = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+_ROW: Final = "_row"
+
+
+def key_columns(table: Table) -> tuple[str, ...]:
+    return table.key or ("_key",)
+
+
+def staged_rows(table: Table, storage: Storage, files: Sequence[DataFile]) -> pa.Table:
+    """What tasks left for the merge: one row a key."""
+    filesystem, root = storage.filesystem()
+    schema = file_schema(table, staged=True)
+    tables = [pq.read_table(f"{root}/{one.path}", filesystem=filesystem, partitioning=None) for one in files]
+    rows = pa.concat_tables([conformed(one, schema) for one in tables]) if tables else schema.empty_table()
+    return newest_rows(rows, key_columns(table))
+
+
+def newest_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The newest row of each key."""
+    of_partition = _last(rows.sort_by([("_partition", "ascending"), ("_offset", "ascending")]), [*keys, "_partition"])
+    if pc.count_distinct(of_partition.column("_partition")).as_py() <= 1:
+        return of_partition
+    by_time = [("_timestamp", "ascending"), ("_partition", "ascending")]
+    return _last(of_partition.sort_by(by_time), keys)
+
+
+def _last(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(keys)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
+    return rows.take(last)
+
+
+def merge_rows(table: Table, rows: pa.Table, delta: DeltaTable, properties: CommitProperties) -> None:
+    """One commit: rows into the table, over older ones of their keys."""
+    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key_columns(table))
+    newer = (
+        "((s._partition = t._partition AND s._offset >= t._offset) OR "
+        "(s._partition <> t._partition AND s._timestamp >= t._timestamp))"
+    )
+    values: dict[str, Any] = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names if name != DELETED}
+    (
+        delta.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+        .when_matched_delete(f"s.{DELETED} AND {newer}")
+        .when_matched_update(values, predicate=f"NOT s.{DELETED} AND {newer}")
+        .when_not_matched_insert(values, predicate=f"NOT s.{DELETED}")
+        .execute()
+    )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

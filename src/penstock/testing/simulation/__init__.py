@@ -1,6 +1,6 @@
-"""A whole cluster in one thread: real brokers and clients on virtual time, simulated networks, disks and trees.
+"""A whole cluster in one thread: real brokers and clients on virtual time, simulated network, disks and ZooKeeper.
 
     python -m penstock.testing.simulation --seeds 100
 
-Noun: a run, which one number, its seed, decides down to the last byte.
+A run is determined by one number, its seed, down to the last byte.
 """

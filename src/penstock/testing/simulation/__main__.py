@@ -1,9 +1,9 @@
-"""`python -m penstock.testing.simulation`: seeds one after the other or side by side, with progress.
+"""Run simulated clusters under faults, one run per seed.
 
-Rule: each seed stands for itself, so it does not matter which process runs it; what a run may not depend on, the order
-of sets of strings, is fixed for all of them. A failing seed is printed with its schedule and the last lines of its
-trace, and the command that runs it again. One broker has a tree of its own; several share one, and a spare broker
-may join them.
+A failing seed is printed with its fault schedule, the last lines of its trace, and the command that runs it again.
+Runs do not depend on each other, so they are spread over processes; PYTHONHASHSEED is fixed, since a run must not
+depend on the order of sets. One broker has a metadata tree of its own; several share one, and a spare broker may join
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,49 @@ from typing import Final
 from penstock.testing.simulation.campaign import Campaign, Tally, Verdict, keep_results, with_table
 from penstock.testing.simulation.faults import InvalidSchedule, parse_schedule
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
-from penstock.testing.simulation.progress import Progress
 from penstock.testing.simulation.run import Plan, Report, simulate
+
+_MANY: Final = 200
+_SOON_S: Final = 2.0
+_RARELY_S: Final = 10.0
+
+
+class Progress:
+    """`now_s` is of a clock that never jumps, everywhere."""
+
+    def __init__(self, total: int, now_s: float) -> None:
+        self._total = total
+        self._began_s = self._told_s = now_s
+        self._every_s = _RARELY_S if total > _MANY else _SOON_S
+
+    def took_s(self, now_s: float) -> float:
+        return now_s - self._began_s
+
+    def line(self, done: int, failed: int, now_s: float, wall_s: float) -> str | None:
+        """What to tell now, or None: `done` seeds, `failed` of them; `wall_s` is the time of day, for the end."""
+        if done < 1 or now_s - self._told_s < self._every_s:
+            return None
+        self._told_s = now_s
+        seeds_per_s = done / max(self.took_s(now_s), 1e-9)
+        left_s = (self._total - done) / seeds_per_s
+        end = time.strftime("%H:%M:%S", time.localtime(wall_s + left_s))
+        return (
+            f"{done} of {self._total} seeds, {failed} failed, {_duration(self.took_s(now_s))}: "
+            f"{seeds_per_s:.2f} seeds/s, {_duration(left_s)} left, until about {end}"
+        )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest_s} s" if minutes else f"{rest_s} s"
+
 
 _BROKERS: Final = 3
 _HASH_SEED: Final = "PYTHONHASHSEED"
-_FAILURES_TOLD: Final = 5
+_FAILURES_SHOWN: Final = 5
 _RECORDS: Final = "acknowledged records"
 _COMMITS: Final = "committed offsets"
 _STOPPED: Final = 128 + signal.SIGINT
@@ -52,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         schedule = None if options.schedule is None else tuple(parse_schedule(options.schedule))
     except InvalidSchedule as error:
-        return _complain(str(error))
+        return _usage_error(str(error))
     brokers = options.brokers or (_BROKERS if mutation is None else mutation.brokers)
     plan = Plan(brokers=brokers, schedule=schedule)
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    return _Told(options, plan).tell(_run_all(seeds, plan, options), len(seeds))
+    return _Summary(options, plan).tell(_run_all(seeds, plan, options), len(seeds))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,7 +123,7 @@ def _measure_mutations(options: argparse.Namespace) -> int:
     names: list[str] = options.mutations or list(MUTATIONS)
     unknown = [name for name in names if name not in MUTATIONS]
     if unknown:
-        return _complain(str(UnknownMutation(unknown[0])))
+        return _usage_error(str(UnknownMutation(unknown[0])))
     seeds = range(options.first, options.first + options.seeds)
     tallies: list[Tally] = []
     status = 0
@@ -152,7 +189,7 @@ def run_one(seed: int, *, plan: Plan, lines: int, mutation: str | None) -> Repor
         return simulate(seed, plan, lines=lines)
 
 
-class _Told:
+class _Summary:
     """What is printed."""
 
     def __init__(self, options: argparse.Namespace, plan: Plan) -> None:
@@ -211,14 +248,14 @@ class _Told:
         self._excused += Counter({_RECORDS: report.excused, _COMMITS: report.excused_commits})
         if report.problem:
             self._failures.append(report.seed)
-            if len(self._failures) <= _FAILURES_TOLD:
-                self._tell_failure(report)
+            if len(self._failures) <= _FAILURES_SHOWN:
+                self._print_failure(report)
 
     def _part_excused(self, kind: str) -> str:
         excused = self._excused[kind]
         return f"{excused} {kind} ({100 * excused / max(1, excused + self._judged[kind]):.1f} %)"
 
-    def _tell_failure(self, report: Report) -> None:
+    def _print_failure(self, report: Report) -> None:
         again = f"--mutation {self._mutation} " if self._mutation else ""
         again += f"--brokers {self._plan.brokers} "
         if self._plan.schedule is not None:
@@ -238,7 +275,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _complain(text: str) -> int:
+def _usage_error(text: str) -> int:
     sys.stderr.write(text + "\n")
     return 2
 

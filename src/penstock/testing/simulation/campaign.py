@@ -1,9 +1,9 @@
-"""Mutations under drawn faults: how many seeds notice that a safeguard is missing.
+"""Counts how many seeds catch each mutation.
 
-A seed catches a mutation if the run ends with a violation that the mutation names, and passes with the safeguard in
-place. Any other violation is counted apart. A run in which the mutated code stumbles (a TypeError, wherever it is
-logged or raised) shows nothing: the mutation is broken, and so is the campaign. The figures go into a file, from which
-the table in the documentation is made and from which tests take seeds that are known to catch.
+A seed catches a mutation if the run ends with a violation that the mutation names, and passes without the mutation.
+Other violations are counted apart. A run in which the mutated code itself fails (a TypeError, logged or raised) shows
+nothing: the mutation is broken. The results are kept in a file, from which the table in the documentation is made and
+tests take seeds that are known to catch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.testing.simulation.cluster import CannotStart
-from penstock.testing.simulation.healing import Unhealed
+from penstock.testing.simulation.cluster_checks import Unhealed
 from penstock.testing.simulation.mutations import MUTATIONS, UnknownMutation, mutated
-from penstock.testing.simulation.observing import InvariantBroken
+from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Plan, Violation, simulate
 
 RAREST: Final = 200
 """One seed of so many catches a mutation, or the faults are not drawn well enough."""
 _SEEDS_KEPT: Final = 3
 _VIOLATIONS: Final = tuple(f"{error.__name__}: " for error in (InvariantBroken, Violation, Unhealed, CannotStart))
-_STUMBLES: Final = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
+_CODE_ERRORS: Final = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
 _TABLE_BEGINS: Final = "<!-- mutations: written by `python -m penstock.testing.simulation --mutations` -->"
 _TABLE_ENDS: Final = "<!-- end of mutations -->"
 
@@ -53,7 +53,7 @@ class Trial(NamedTuple):
 def try_seed(seed: int, name: str) -> Trial:
     """Run a seed without a safeguard. Whether it passes with it is asked by `is_sound`."""
     mutation = MUTATIONS[name]
-    with mutated(name), _stumbles() as stumbles:
+    with mutated(name), _logged_code_errors() as stumbles:
         problem = simulate(seed, Plan(brokers=mutation.brokers), lines=1).problem
     if stumbles:
         return Trial(seed, Verdict.BROKEN, stumbles[0])
@@ -70,14 +70,14 @@ def is_sound(seed: int, brokers: int) -> bool:
 
 
 @contextmanager
-def _stumbles() -> Iterator[list[str]]:
+def _logged_code_errors() -> Iterator[list[str]]:
     """Exceptions that tell of a mistake in the code, as far as anything in Penstock logs them."""
     found: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             error = record.exc_info[1] if record.exc_info else None
-            if isinstance(error, _STUMBLES):
+            if isinstance(error, _CODE_ERRORS):
                 found.append(f"{error!r} in {record.getMessage()}")
 
     logger, listener = logging.getLogger("penstock"), Listener(logging.WARNING)

@@ -1,15 +1,13 @@
-"""Topics of which old records go while everything else happens, and what may be missing from them.
+"""Topics that lose old records during a run, by compaction, retention and DeleteRecords, and the checks on them.
 
-`table` is compacted; `window` has retention by size, in some runs by time, and its oldest records are deleted by
-request (DeleteRecords). One process writes to both, and to nothing else. Segments are small, so that there is something
-to do within seconds.
+`table` is compacted; `window` has retention by size, in some runs by time, and DeleteRecords. One process writes to
+both, and to nothing else. Segments are small, so that something happens within seconds.
 
-Of the table the newest record of every key is there, a tombstone too, on every replica: what was acknowledged for a key
-is there unless something newer of that key is. Of the window everything is there from the start of a log to its end,
-and its start moves only as far as somebody asked for or as the segments that went had had their time, never above the
-watermark, and never back while a leader leads. What all live replicas were told to delete is nowhere in the end. An
-offset has the same record everywhere, and it was sent. Tombstones stay (delete.retention.ms is longer than a run): a
-replica that was away for longer than that keeps what they end, here as in Kafka.
+Of `table` the newest record of every key, tombstones included, is on every replica. Of `window` everything between log
+start and end is there; the start moves only as far as a request or the retention of whole segments allows, never above
+the high watermark, and never back within a leadership. What all live replicas were told to delete is gone in the end.
+An offset has the same record everywhere, and it was sent. Tombstones stay: delete.retention.ms is longer than a run,
+since a replica that is away for longer keeps what they delete, here as in Kafka.
 """
 
 from __future__ import annotations
@@ -21,20 +19,19 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from penstock.client.admin.async_admin import AsyncAdmin
+from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.admin.results import TopicSpec
 from penstock.client.errors import PenstockError, TopicExists
 from penstock.client.producer.async_producer import AsyncProducer
 from penstock.client.producer.delivery import Delivery
-from penstock.log.compaction.rounds import Compaction
-from penstock.log.folders import upkeep
+from penstock.log.compaction.job import Compaction
+from penstock.log.log_dirs import log_manager
 from penstock.log.partition_log import PartitionLog
-from penstock.log.trimming import enforce_retention
+from penstock.log.truncation import enforce_retention
 from penstock.records import records_of, scan
 from penstock.runtime.randomness import Random, SeededRandom
-from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedHost
 from penstock.testing.simulation.history import FILLING
-from penstock.testing.simulation.nodes import SimulatedHost
 from penstock.testing.simulation.workload import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, new_producer
 
 TABLE: Final = "table"
@@ -314,7 +311,7 @@ def watched(cleanup: Cleanup) -> Iterator[None]:
         cleanup.done[COMPACTIONS] += 1
 
     with (
-        mock.patch.object(upkeep, "enforce_retention", retained),
+        mock.patch.object(log_manager, "enforce_retention", retained),
         mock.patch.object(Compaction, "install", installed),
     ):
         yield

@@ -1,12 +1,9 @@
-"""What is done to a cluster, and when.
-
-Nouns: a `Fault`, one thing that happens to named hosts at a moment and is over after a while; a schedule, a list of
-them, drawn from a seed or written down:
+"""Fault schedules: what happens to which host, when, and for how long.
 
     4.0 power broker-0 for 1.5 | 9.2 cut broker-0 > client-0 for 3 | 12 slow-disk broker-0 for 5 x 40
 
-Rule: a schedule says all that is done: the same one brings about the same run. Every fault ends by itself, and all are
-over when the run's healing begins. Of all disks in a run one at most is lost: what is acknowledged is on two.
+A schedule is drawn from a seed or written down, and determines the run. Every fault ends by itself, and all are over
+when recovery begins. At most one disk of a run is lost, since what is acknowledged is on two.
 """
 
 from __future__ import annotations

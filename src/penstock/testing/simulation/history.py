@@ -1,18 +1,19 @@
-"""What clients of a run were told, and what they saw.
+"""What clients of a run were told and what they read, and the checks on it. Pure.
 
-A `Place` is one partition of a topic, a `Sent` the name that a value carries. A value is sent once and names its
-writer, place and number, so that whatever is read tells where it came from. What was not acknowledged may be in the log
-or not.
+Each value is sent once and names its writer, partition and number. An acknowledged record is in the log at the
+reported offset, once; records of a writer are in order; the log holds nothing that was not sent; offsets have no gaps.
+Every reader has read every acknowledged record in the end, and nothing that was later gone; in one generation a
+partition has one member. Committed offsets never go back, and in the end they are what the group has read. A record
+that was not acknowledged may or may not be in the log.
 
-Where everybody who was known to have what is committed has lost it (`lost`: only a topic that does not sync can come to
-that), what clients had been told of that place is excused, and its book begins anew: what is acknowledged, read and
-stored from then on is judged as anywhere else. Both are counted.
+Where every replica known to hold committed records has lost them (`lost`, possible only for a topic that does not
+sync), earlier promises about that partition are excused and counted; what follows is checked as anywhere else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -185,7 +186,7 @@ class History:
             self._commits[place] += 1
             self.committed[place] = max(offset, self.committed.get(place, offset))
 
-    def told_committed(self, least: Mapping[Place, int], told: Mapping[Place, int]) -> None:
+    def committed_offsets_read(self, least: Mapping[Place, int], told: Mapping[Place, int]) -> None:
         """A client that begins to read is told that the group has committed `told`; when it asked, `least` was."""
         for place, offset in least.items():
             if told.get(place, -1) < offset and place not in self.losses:
@@ -195,3 +196,88 @@ class History:
 
 def _not_interested(place: Place, offset: int) -> None:
     """Nobody wants to know."""
+
+
+Log = Mapping[Place, Sequence[tuple[int, bytes]]]
+
+
+def findings(history: History, log: Log) -> list[str]:
+    """Everything that is wrong, the worst first."""
+    stored: dict[Place, dict[int, Sent]] = {}
+    found: list[str] = []
+    for place, records in log.items():
+        found += _of_partition(history, place, records, stored.setdefault(place, {}))
+    lost = [sentence for place in history.acknowledged for sentence in _lost(history, place, stored.get(place, {}))]
+    gone = [sentence for place in log for sentence in _gone(history, place, stored[place])]
+    unseen = [
+        f"{place}: {what}, acknowledged at {offset}, was read as {seen} by who follows"
+        for place, offset, what, seen in unseen_records(history)
+    ]
+    return [*lost, *found, *history.odd, *gone, *unseen]
+
+
+def unseen_records(history: History) -> Iterator[tuple[Place, int, Sent, Sent | None]]:
+    """Acknowledged records that who follows should have read by the end, and what it has read in their place."""
+    for place, told in history.acknowledged.items():
+        seen, loss = history.read.get(place, {}), history.losses.get(place)
+        for offset, what in told.items():
+            if seen.get(offset) != what and (loss is None or offset >= loss.read_end):
+                yield place, offset, what, seen.get(offset)
+
+
+def commit_findings(history: History, log: Log, commits: Mapping[Place, int]) -> list[str]:
+    """What is wrong with the offsets that the group has committed when all of its members had read everything."""
+    found = []
+    for place, told in history.acknowledged.items():
+        least, most = max(told) + 1, len(log.get(place, ()))
+        if place not in history.losses and not least <= commits.get(place, -1) <= most:
+            found.append(f"{place}: {commits.get(place)} is committed, and all from {least} to {most} was read")
+    return found
+
+
+def _of_partition(
+    history: History,
+    place: Place,
+    records: Sequence[tuple[int, bytes]],
+    stored: dict[int, Sent],
+) -> Iterator[str]:
+    offsets: dict[Sent, int] = {}
+    loss = history.losses.get(place)
+    unordered = {} if loss is None else loss.numbers
+    last: dict[str, int] = {}
+    for expected, (offset, value) in enumerate(records):
+        if offset != expected:
+            yield f"{place}: offset {offset} was read where {expected} was expected"
+            return
+        try:
+            what = Sent.of(value)
+        except ValueError:
+            yield f"{place}: at {offset} is {value[:40]!r}, which nobody sent"
+            continue
+        stored[offset] = what
+        if what not in history.sent or what.place != place:
+            yield f"{place}: at {offset} is {what}, which nobody sent there"
+        if what in offsets:
+            yield f"{place}: {what} is stored twice, at {offsets[what]} and at {offset}"
+        elif unordered.get(what.writer, -1) < what.number < last.get(what.writer, -1):
+            yield f"{place}: at {offset} is {what}, after number {last[what.writer]} of the same writer"
+        offsets[what] = offset
+        last[what.writer] = max(what.number, last.get(what.writer, -1))
+
+
+def _lost(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterator[str]:
+    for offset, what in history.acknowledged[place].items():
+        there = stored.get(offset)
+        if there is None:
+            yield f"{place}: {what} was acknowledged at {offset} and is lost"
+        elif there != what:
+            yield f"{place}: {what} was acknowledged at {offset}, where now {there} is"
+
+
+def _gone(history: History, place: Place, stored: Mapping[int, Sent]) -> Iterator[str]:
+    """What a reader was given is committed: nothing else can be there later."""
+    if history.reread[place]:
+        yield f"{place}: {history.reread[place]} records were read again as other ones"
+    for offset, what in history.read.get(place, {}).items():
+        if stored.get(offset) != what:
+            yield f"{place}: {what} was read at {offset}, where now {stored.get(offset)} is"

@@ -1,12 +1,9 @@
 """The event loop of one simulated process.
 
-Noun: a loop object a process and life: when a process is started again it gets another. All share the queue of one
-`Scheduler`.
-
-Rule: a callback belongs to the loop that it was given to. After `kill` none of that loop runs any more, ever: what it
-held stays held until the end of the run, so that not even the `finally` of a forgotten coroutine runs. While a process
-is paused its callbacks wait, in their order. Whatever would reach the machine (threads, real sockets, names, signals)
-raises NotImplementedError.
+Each life of a process has a loop object of its own; all loops share the queue of one `Scheduler`. A callback belongs
+to the loop that it was given to. After `kill` no callback of that loop ever runs: what it held stays held until the
+end of the run, so that not even a `finally` runs. While a process is paused its callbacks wait, in order. Whatever
+would reach the machine (threads, real sockets, names, signals) raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from penstock.runtime.randomness import Random
 from penstock.testing.simulation.scheduler import Handle, Scheduler, SimulationFailed, Stuck
 
 if TYPE_CHECKING:
-    from penstock.testing.simulation.sockets import Pollable
+    from penstock.testing.simulation.network import Pollable
 
 T = TypeVar("T")
 

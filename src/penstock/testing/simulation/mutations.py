@@ -1,9 +1,8 @@
-"""Safeguards that can be switched off by name, to show that a drawn run would notice.
+"""Safeguards that can be switched off by name, to show that a run with drawn faults notices.
 
-A `Mutation` takes away one thing that this project promises, by replacing a function or two, and names the violation
-that follows. A replacement has the parameters of what it replaces: one that has drifted from the code is refused when
-it is applied, for whatever it broke would look like a catch. `campaign` runs mutations under drawn faults. A mutation
-that no seed catches is a hole in the simulator, not a safe broker.
+A `Mutation` replaces a function or two and names the violation that follows. A replacement has the parameters of what
+it replaces; one that has drifted from the code is rejected when it is applied, since whatever it broke would look like
+a catch. `campaign` runs mutations under drawn faults. A mutation that no seed catches is a gap in the simulator.
 """
 
 from __future__ import annotations
@@ -16,57 +15,52 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.connection import Connection
-from penstock.client.consumer.chunks import Chunk
-from penstock.client.consumer.commits import Commits
-from penstock.client.consumer.positions import Place
-from penstock.client.consumer.types import TopicPartition
+from penstock.client.consumer.coordinator import Commits
 from penstock.client.errors import GroupError
+from penstock.client.fetch_state import Chunk, Place
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.offset_stores.broker import BrokerOffsetStore
-from penstock.client.producer import settling
-from penstock.client.producer.batches import ProducerBatch
-from penstock.client.producer.outcomes import Decision, decide
-from penstock.client.producer.partition_queue import PartitionQueue
-from penstock.client.producer.sequences import UNNUMBERED
-from penstock.cluster import broker_changes, broker_news, controller_duties, elections, isr_changes
-from penstock.cluster.broker_news import BrokerNews
+from penstock.client.producer import sender
+from penstock.client.producer.accumulator import PartitionQueue
+from penstock.client.producer.producer_batch import UNNUMBERED, ProducerBatch
+from penstock.client.producer.sender import Decision, decide
+from penstock.cluster.controller import election, failover
+from penstock.cluster.controller.election import AlterPartitionError, IsrRequest, PartitionRules
+from penstock.cluster.controller.failover import MembershipChanges
 from penstock.cluster.image import ClusterImage, PartitionImage
-from penstock.cluster.isr_changes import IsrRefusal, IsrRequest
-from penstock.cluster.journal import Entry, Journal
-from penstock.cluster.layout import BrokerRegistration
-from penstock.cluster.partition_rules import PartitionRules
-from penstock.coordination import commits as group_commits
-from penstock.coordination.events import Outcome, RequestContext, Turn
+from penstock.cluster.tree.embedded import Entry, Journal
+from penstock.cluster.tree.layout import BrokerRegistration
+from penstock.coordination import offsets as group_commits
+from penstock.coordination.group_coordinator import _Shard
 from penstock.coordination.group_records import GroupRecord, SavedGroup
-from penstock.coordination.groups import syncing
+from penstock.coordination.groups import rebalance
 from penstock.coordination.groups.group import Group, GroupState
 from penstock.coordination.groups.rebalance import answer_syncs
-from penstock.coordination.service import _Shard
-from penstock.coordination.shard_core import ShardCore
-from penstock.log import opening, segment_recovery
-from penstock.log.damage import LogDamage
-from penstock.log.flush import Done, Flush, Flushable, GroupCommit
+from penstock.coordination.responses import Outcome, RequestContext, Turn
+from penstock.coordination.shard import ShardCore
+from penstock.log import log_loader, recovery
+from penstock.log.file_records import Piece, walk
+from penstock.log.group_commit import Done, Flush, Flushable, GroupCommit
 from penstock.log.partition_log import Appended, PartitionLog
-from penstock.log.producers.state import NEW, ProducerStates, Verdict
-from penstock.log.producers.state import ProducerBatch as StoredBatch
-from penstock.log.segment_recovery import Damage
-from penstock.log.walk import Piece, walk
+from penstock.log.producer_state import NEW, ProducerStates, Verdict
+from penstock.log.producer_state import ProducerBatch as StoredBatch
+from penstock.log.recovery import Damage, LogDamage
 from penstock.records import Buffer, records_of, scan
 from penstock.replication import partition as partitions
-from penstock.replication.fetch_course import Course
-from penstock.replication.following import EpochEnd, Epochs, Position
-from penstock.replication.leadership import UNKNOWN_START, Leadership, Progress
+from penstock.replication.fetch_state import EpochEnd, Epochs, PartitionFetchState, Position
+from penstock.replication.isr import UNKNOWN_START, Leadership, Progress
 from penstock.replication.partition import Partition
-from penstock.replication.replicas import Replicas
+from penstock.replication.replica_manager import ReplicaManager
 from penstock.runtime.files import File, Files
 from penstock.testing.simulated_files import SimulatedFile
 from penstock.testing.simulation.cluster import CannotStart
-from penstock.testing.simulation.healing import Unhealed
-from penstock.testing.simulation.observing import InvariantBroken
+from penstock.testing.simulation.cluster_checks import Unhealed
+from penstock.testing.simulation.observer import InvariantBroken
 from penstock.testing.simulation.run import Violation
 from penstock.testing.simulation.scheduler import SimulationFailed
-from penstock.wire.error_codes import ErrorCode
+from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.offset_commit import OffsetCommitRequest
 from penstock.wire.schemas.sync_group import SyncGroupRequest
 from penstock.wire.types import Message
@@ -225,7 +219,9 @@ def _lead_with_all(self: Partition, image: PartitionImage, me: int, brokers: Map
     return _REAL_LEAD(self, image, me, brokers, now_ms)
 
 
-def _when_durable_here(self: Replicas, partition: Partition, end_offset: int, timeout_ms: float, done: Any) -> None:
+def _when_durable_here(
+    self: ReplicaManager, partition: Partition, end_offset: int, timeout_ms: float, done: Any
+) -> None:
     self.when_durable(partition, end_offset, done)
 
 
@@ -259,7 +255,7 @@ def _forget_nothing(self: Progress, now_ms: float) -> None:
 
 def _refuse_nobody(
     partition: PartitionImage, request: IsrRequest, epochs: Mapping[int, int], leaving: Collection[int]
-) -> IsrRefusal | None:
+) -> AlterPartitionError | None:
     return None
 
 
@@ -275,10 +271,10 @@ def _never_forgetful(registration: BrokerRegistration, known_epoch: int) -> bool
 def _nobody_emptied(
     image: ClusterImage,
     found: Mapping[int, BrokerRegistration],
-    dealt_with: Mapping[int, int],
+    handled_epochs: Mapping[int, int],
     unsettled: Iterable[int] = (),
-) -> BrokerNews:
-    return _REAL_NEWS(image, found, dealt_with, unsettled)._replace(emptied=())
+) -> MembershipChanges:
+    return _REAL_NEWS(image, found, handled_epochs, unsettled)._replace(emptied=())
 
 
 def _nothing_ends(damage: Damage | None) -> LogDamage | None:
@@ -294,11 +290,11 @@ def _elect_in_the_same_epoch(
     live: Collection[int],
     restarted: Collection[int],
     controller_epoch: int,
-    rules: PartitionRules = elections._NO_RULES,
-    forgetful: Collection[int] = (),
+    rules: PartitionRules = election._NO_RULES,
+    uncleanly_stopped: Collection[int] = (),
     emptied: Collection[int] = (),
 ) -> PartitionImage | None:
-    return _REAL_ELECT(partition, live, (), controller_epoch, rules, forgetful, emptied)
+    return _REAL_ELECT(partition, live, (), controller_epoch, rules, uncleanly_stopped, emptied)
 
 
 def _eligible_for_ever(
@@ -315,8 +311,8 @@ _REAL_FOLLOW = Partition.follow
 _REAL_LEAD = Partition.lead
 _REAL_ASKED_BY = Partition.asked_by
 _REAL_APPEND = PartitionLog.append_as_follower
-_REAL_NEWS = broker_news.news_of_brokers
-_REAL_ELECT = elections.elect
+_REAL_NEWS = failover.find_membership_changes
+_REAL_ELECT = election.elect
 
 
 # --- the coordinators of groups
@@ -460,7 +456,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "recovery-without-checksum": Mutation(
         "recovery believes every batch whose header looks sound",
-        ((segment_recovery, "walk", _walk_unverified),),
+        ((recovery, "walk", _walk_unverified),),
         (_UNREAD, _LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
@@ -478,7 +474,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rotten-cache-believed": Mutation(
         "after a sync that failed, a restart believes what it finds in the page cache",
-        ((opening, "has_failed_sync", _no_failed_sync),),
+        ((log_loader, "has_failed_sync", _no_failed_sync),),
         (_LEADER_LACKS, _NOT_ON_DISK),
         ALONE,
     ),
@@ -512,7 +508,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "follower-asks-before-sync": Mutation(
         "a follower asks for more before what it has is on its disk",
-        ((Course, "must_sync", property(lambda self: False)),),
+        ((PartitionFetchState, "must_sync", property(lambda self: False)),),
         (_UNDURABLE,),
     ),
     "watermark-restored-too-high": Mutation(
@@ -522,7 +518,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "acknowledge-without-watermark": Mutation(
         "acks=all is answered when the leader alone has the records",
-        ((Replicas, "when_committed", _when_durable_here),),
+        ((ReplicaManager, "when_committed", _when_durable_here),),
         (_TOLD_EARLY,),
     ),
     "shrink-before-answer": Mutation(
@@ -546,7 +542,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
             (Partition, "asked_by", _known_already),
             (Progress, "forget", _forget_nothing),
             (Leadership, "_may_join", _may_join_as_before),
-            (isr_changes, "_refusal", _refuse_nobody),
+            (election, "_refusal", _refuse_nobody),
         ),
         (_IN_SYNC_LACKS, _LEADER_LACKS, _UNDURABLE),
     ),
@@ -557,27 +553,27 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "forgetful-brokers-trusted": Mutation(
         "who lost power is taken for one that has all that it told to have, where nothing is synced",
-        ((broker_news, "is_forgetful", _never_forgetful),),
+        ((failover, "had_unclean_shutdown", _never_forgetful),),
         (_LEADER_LACKS,),
     ),
     "emptied-brokers-trusted": Mutation(
         "who comes back with an empty disk is taken for one that is in sync",
-        ((controller_duties, "news_of_brokers", _nobody_emptied),),
+        ((failover, "find_membership_changes", _nobody_emptied),),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "damage-taken-for-a-torn-end": Mutation(
         "a log is cut where what was durable is damaged, and its broker is taken for one that is in sync",
-        ((opening, "_ended", _nothing_ends), (opening, "_missing_end", _nothing_is_missing)),
+        ((log_loader, "_ended", _nothing_ends), (log_loader, "_missing_end", _nothing_is_missing)),
         (_LEADER_LACKS, _IN_SYNC_LACKS),
     ),
     "epoch-stays-after-restart": Mutation(
         "a leader that was started again leads on in its old epoch",
-        ((elections, "elect", _elect_in_the_same_epoch), (broker_changes, "elect", _elect_in_the_same_epoch)),
+        ((election, "elect", _elect_in_the_same_epoch), (failover, "elect", _elect_in_the_same_epoch)),
         (_EPOCH_OF_TWO,),
     ),
     "eligible-for-ever": Mutation(
         "who has left the ISR is eligible however much was committed since",
-        ((elections, "_eligible", _eligible_for_ever),),
+        ((election, "_eligible", _eligible_for_ever),),
         (_LEADER_LACKS,),
     ),
     "old-generations-commit": Mutation(
@@ -607,7 +603,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "shares-answered-early": Mutation(
         "members are told their shares before the record of the generation is committed",
-        ((syncing, "_assign", _assign_at_once),),
+        ((rebalance, "_assign", _assign_at_once),),
         (_OWNED_TWICE,),
     ),
     "generations-not-counted": Mutation(
@@ -627,7 +623,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "doubtful-answers-believed": Mutation(
         "the producer takes it for an acknowledgement that too few replicas have a batch",
-        ((settling, "decide", _acknowledge_doubtful),),
+        ((sender, "decide", _acknowledge_doubtful),),
         (_LOST, _REPLACED, _GIVEN_TWICE, _UNREAD),
     ),
     "commits-what-was-fetched": Mutation(

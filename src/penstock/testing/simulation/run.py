@@ -1,16 +1,18 @@
-"""One run, from a seed to a verdict.
+"""One run, from a seed to a report.
 
-Noun: a `Report`: what was done, what was found, and the hash of the trace.
+Brokers start, clients work while faults happen, then the faults end and the cluster must recover within a bound:
+brokers serve, every replica is in sync, writes are acknowledged, readers have caught up. Then everything is read back
+and compared with what clients were told, and replicas with each other. Only the seed and the `Plan` determine a run.
 
-Rule: brokers start, clients work while faults happen, then the faults are over and everything must come right within a
-bound: brokers serve, every replica is in sync, writes are acknowledged, what was sent is settled, who follows has
-caught up. Then all is read once more and compared with what clients were told, and the replicas with one another.
-Nothing but the seed and the `Plan` decides what happens: two runs of one seed are the same.
+A broker is given its clock and randomness; the public clients create their own, by the names in `REPLACED_NAMES`,
+which stand for those of the simulated process during a run. A name that no longer exists is an error.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import importlib
 import logging
 import sys
 import warnings
@@ -19,34 +21,82 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
+from unittest import mock
 
-from penstock.cluster.tree import Operation
-from penstock.runtime.randomness import SeededRandom
+from penstock.cluster.tree.tree import Operation
+from penstock.runtime.clock import Clock
+from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation import cleanup
-from penstock.testing.simulation.checks import commit_findings, findings, unseen_records
 from penstock.testing.simulation.cleanup import Cleanup
 from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.cluster_checks import TreeAudit, Unhealed, differences, unhealed
+from penstock.testing.simulation.fault_injector import LONGEST_WAIT_S, FaultInjector
 from penstock.testing.simulation.faults import Fault, format_schedule, random_schedule
-from penstock.testing.simulation.hand import LONGEST_WAIT_S, Hand
-from penstock.testing.simulation.healing import Unhealed, differences, unhealed
-from penstock.testing.simulation.history import History
-from penstock.testing.simulation.observing import Observer, observed
-from penstock.testing.simulation.operator import Operator
-from penstock.testing.simulation.outside import simulated_outside
-from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed
-from penstock.testing.simulation.trace import Trace
-from penstock.testing.simulation.tree_audit import TreeAudit
+from penstock.testing.simulation.history import History, commit_findings, findings, unseen_records
+from penstock.testing.simulation.loop import SimulatedLoop
+from penstock.testing.simulation.observer import Observer, observed
+from penstock.testing.simulation.scheduler import Scheduler, SimulationFailed, Trace
 from penstock.testing.simulation.workload import (
     JOURNAL,
     PARTITIONS,
     SESSION_TIMEOUT_MS,
+    Operator,
     Reader,
     Writer,
     places_of,
     read_commits,
     read_everything,
 )
+
+
+class _Time:
+    """What clients use of the module `time`."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return _clock().monotonic_ms() / 1000
+
+    @staticmethod
+    def time_ns() -> int:
+        return _clock().now_ms() * 1_000_000
+
+
+def _clock() -> Clock:
+    return cast(Clock, _process().clock)
+
+
+def _random() -> Random:
+    return cast(Random, _process().random)
+
+
+def _process() -> SimulatedLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimulatedLoop) or loop.clock is None or loop.random is None:
+        raise RuntimeError(f"a client in the simulator runs outside of a simulated process, on {loop!r}")
+    return loop
+
+
+REPLACED_NAMES: tuple[tuple[str, str, Any], ...] = (
+    # Often enough that disks have something to forget, and to be damaged, that was known to be durable.
+    ("penstock.broker.broker", "_CHECKPOINT_MS", 2_000),
+    ("penstock.client.cluster_client", "SystemClock", _clock),
+    ("penstock.client.cluster_client", "SystemRandom", _random),
+    ("penstock.client.consumer.core", "SystemClock", _clock),
+    ("penstock.client.offset_stores.broker", "SystemClock", _clock),
+    ("penstock.client.producer.async_producer", "time", _Time),
+    ("penstock.client.producer.async_producer", "_time_ns", _Time.time_ns),
+)
+
+
+@contextmanager
+def simulated_client_environment() -> Iterator[None]:
+    """For the time of a run."""
+    with ExitStack() as stack:
+        for module, name, replacement in REPLACED_NAMES:
+            stack.enter_context(mock.patch.object(importlib.import_module(module), name, replacement))
+        yield
+
 
 QUICK: Final = "quick"
 ARCHIVE: Final = "archive"
@@ -154,7 +204,7 @@ class Report:
     last_lines: list[str] = field(default_factory=list)
 
 
-def hastened(fault: Fault) -> Fault:
+def compressed_in_time(fault: Fault) -> Fault:
     """A drawn fault, sooner and for a shorter time."""
     return replace(fault, at_s=round(fault.at_s / HASTE, 3), for_s=round(fault.for_s / HASTE, 3))
 
@@ -177,10 +227,10 @@ def simulate(seed: int, plan: Plan | None = None, *, lines: int = 60) -> Report:
             if run.scheduler.failure is not None:
                 raise run.scheduler.failure
         except Exception as failure:  # noqa: BLE001 - whatever it is, the seed that brings it about is worth knowing
-            report.problem = _told(failure)
+            report.problem = _problem_text(failure)
         finally:
             run.fill(report)
-            run.cluster.bury()
+            run.cluster.kill_all()
             del run
     report.trace_hash = trace.hash
     if report.problem:
@@ -209,7 +259,7 @@ class _Run:
             },
         )
         self.history = History()
-        self.hand = Hand(self.cluster, seed)
+        self.hand = FaultInjector(self.cluster, seed)
         self.observer = Observer(self.cluster, self.history)
         self.operator: Operator | None = None
         self.cleanup: Cleanup | None = None
@@ -217,7 +267,7 @@ class _Run:
         if not plan.is_alone:
             self.cluster.tree.audit = self._tree_changes
         self.schedule = plan.schedule if plan.schedule is not None else tuple(
-            hastened(fault) for fault in random_schedule(
+            compressed_in_time(fault) for fault in random_schedule(
                 SeededRandom(f"{seed}/schedule"),
                 [node.name for node in self.cluster.nodes],
                 [host.name for host in self.cluster.clients[: plan.writers + plan.readers]],
@@ -290,7 +340,7 @@ class _Run:
         self.hand.replace_rotten()
         for writer in writers:
             writer.is_calm = True
-        self._await("brokers serve", cluster.is_whole_or_fails)
+        self._await("brokers serve", cluster.all_serving)
         operator = self.operator
         if operator is not None:
             operator.is_ending = True
@@ -325,7 +375,7 @@ class _Run:
 
     def _await(self, what: str, done: Callable[[], object]) -> None:
         if not self.scheduler.run_until(done, limit_s=self._limit_s, look_every_s=_LOOK_EVERY_S):
-            state = "" if self.plan.is_alone else f" ({self.cluster.state_of_brokers()}; {unhealed(self.cluster)})"
+            state = "" if self.plan.is_alone else f" ({self.cluster.broker_states()}; {unhealed(self.cluster)})"
             raise Unhealed(f"{what}: not within {self.plan.heal_s:g} s after the last fault{state}")
 
     def fill(self, report: Report) -> None:
@@ -342,7 +392,7 @@ class _Run:
         report.checks = self.observer.checks + self.audit.states
 
 
-def _told(failure: BaseException) -> str:
+def _problem_text(failure: BaseException) -> str:
     told = f"{type(failure).__name__}: {failure}"
     if isinstance(failure, SimulationFailed) and failure.__cause__ is None:
         return told
@@ -380,7 +430,7 @@ def determined(trace: Trace) -> Iterator[Callable[[], Any]]:
     # What was there before is not looked at: it may be much, and whatever of it is garbage is none of this run's.
     gc.freeze()
     try:
-        with simulated_outside():
+        with simulated_client_environment():
             yield gc.collect
         before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         try:

@@ -1,11 +1,12 @@
-"""Virtual time, and whose turn it is.
+"""Virtual time: a queue of callbacks for now and a heap for later, of all processes of a run; and the trace.
 
-Noun: a queue of callbacks for now and a heap of callbacks for later, of all processes of a run.
+Ready callbacks run in the order in which they became ready, as on any event loop. Callbacks due at the same instant
+become ready in an order drawn from the seed. When nothing is ready, time leaps to what is due next. A callback takes
+no virtual time; 100,000 of them within one instant are taken for an endless loop and end the run, as does the first
+unhandled exception.
 
-Rule: what is ready runs in the order in which it became ready, as on any event loop. What is due at the same instant
-becomes ready in an order drawn from the seed, since no machine promises one. When nothing is ready, time leaps to what
-is due next. The first exception that nobody handled ends the run. A callback takes no virtual time; so many of them
-within one instant that it can only be a circle end the run too.
+The trace is one line per event with virtual time and place, and one hash over all lines: two runs of one seed have the
+same hash, or the simulator is broken. Log lines of the code under test are kept in it, but are not hashed.
 """
 
 from __future__ import annotations
@@ -14,14 +15,63 @@ import asyncio
 import contextvars
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
-
-from penstock.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.loop import SimulatedLoop
+
+
+_LINES_KEPT: Final = 4_000
+_LINES_HASHED: Final = 1_000
+
+Line = tuple[float, str, str, tuple[str | int, ...]]
+"""Virtual time, place, event and details of it."""
+
+
+class Trace:
+    """`now_s` is set by the scheduler as time goes on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.events = 0
+        self.counts: Counter[str] = Counter()
+        self._hash = blake2b(digest_size=16)
+        self._lines: deque[Line] = deque(maxlen=_LINES_KEPT)
+        self._unhashed: list[Line] = []
+
+    def note(self, place: str, event: str, *details: str | int) -> None:
+        """Part of the run's identity. What is costly to format is given as `details`, and formatted if it is read."""
+        self.events += 1
+        line = (self.now_s, place, event, details)
+        self._lines.append(line)
+        self._unhashed.append(line)
+        if len(self._unhashed) == _LINES_HASHED:
+            self._digest()
+
+    def _digest(self) -> None:
+        if self._unhashed:
+            self._hash.update(repr(self._unhashed).encode())
+            self._unhashed.clear()
+
+    def tell(self, place: str, text: str) -> None:
+        """For readers only."""
+        self._lines.append((self.now_s, place, text, ()))
+
+    def count(self, kind: str) -> None:
+        self.counts[kind] += 1
+
+    @property
+    def hash(self) -> str:
+        self._digest()
+        return self._hash.hexdigest()
+
+    def last_lines(self, count: int) -> list[str]:
+        lines = list(self._lines)[-count:]
+        return [f"{at_s:12.6f} {place:<12} {' '.join([event, *map(str, more)])}" for at_s, place, event, more in lines]
+
 
 _CALLBACKS_PER_INSTANT: Final = 100_000
 

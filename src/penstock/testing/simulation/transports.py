@@ -1,9 +1,7 @@
-"""asyncio's transports over simulated sockets.
+"""asyncio transports over simulated sockets.
 
-Noun: a transport, which hands what arrives to a protocol, plain or buffered, and takes what the protocol writes.
-
-Rule: as asyncio's own: callbacks of the protocol never come from within a call of it, `connection_lost` comes exactly
-once and last, and a peer that does not read makes `pause_writing` come.
+They behave as asyncio's own: callbacks of the protocol never run within a call of it, `connection_lost` comes exactly
+once and last, and a peer that does not read causes `pause_writing`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Final
 
 from penstock.runtime.files import Buffer
 from penstock.testing.simulation.loop import SimulatedLoop
-from penstock.testing.simulation.sockets import SimulatedListener, SimulatedSocket
+from penstock.testing.simulation.network import SimulatedListener, SimulatedSocket
 
 _HIGH_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 256 * 1024

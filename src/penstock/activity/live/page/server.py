@@ -1,20 +1,198 @@
-"""The page's server, in a thread of this process.
+"""The web page of a run: the application, and its server in a thread of this process.
 
-Noun: `PageServer`, a listening socket and who answers on it.
+    /                 the page                    /api/state           the snapshot, as JSON
+    /api/events       snapshots as they come      /api/feed/MEMBER     a member's feed
+    /metrics, /health                             the broker's, forwarded
 
-Rule: the socket is bound before anything else is started, so that a port in use is known at once, and nobody can take
-it in between. It listens on the loopback only.
+The page only reads. Its content security policy allows nothing from elsewhere, and only requests that name this
+machine are answered, so that no other site can read it through a name of its own. The socket is bound to the loopback
+before anything is started, so a port in use is known at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
-from typing import Final
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import resources
+from typing import Final, Protocol
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.activity.live.state import Feed, Snapshot
+
+STREAMS: Final = 32
+_LOOK_S: Final = 0.2
+_BEAT_S: Final = 10.0
+_BROKER_TIMEOUT_S: Final = 3.0
+_MOST_BYTES: Final = 16 << 20
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
+
+
+class Source(Protocol):
+    """What is shown."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def feed(self, member: int) -> Feed: ...
+
+
+class _Pages:
+    """The answers."""
+
+    def __init__(self, source: Source, broker_url: str | None) -> None:
+        self._source = source
+        self._broker_url = broker_url
+        self._encoded: tuple[int, bytes] = (-1, b"")
+        self._streams = 0
+
+    async def state(self, request: Request) -> Response:
+        return _json(self._state())
+
+    async def feed(self, request: Request) -> Response:
+        text = request.path_params["member"]
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise HTTPException(404, f"A member is a number, as /api/feed/17; not {text[:40]!r}.")
+        return _json(msgspec.json.encode(self._source.feed(int(text))))
+
+    async def events(self, request: Request) -> Response:
+        if self._streams >= STREAMS:
+            raise HTTPException(503, f"{STREAMS} pages are open already: this one has to ask /api/state.")
+        return StreamingResponse(
+            self._snapshots(request), media_type="text/event-stream", headers={"content-encoding": "identity"}
+        )
+
+    async def _snapshots(self, request: Request) -> AsyncIterator[bytes]:
+        self._streams += 1
+        shown, silent_s = -1, 0.0
+        try:
+            yield b"retry: 1000\n\n"
+            while not self._source.is_closed and not await request.is_disconnected():
+                number = self._source.snapshot.number
+                if number != shown:
+                    shown, silent_s = number, 0.0
+                    yield b"data: " + self._state() + b"\n\n"
+                elif silent_s >= _BEAT_S:
+                    silent_s = 0.0
+                    yield b": still here\n\n"
+                await asyncio.sleep(_LOOK_S)
+                silent_s += _LOOK_S
+        finally:
+            self._streams -= 1
+
+    async def broker(self, request: Request) -> Response:
+        """/metrics and /health are the broker's own."""
+        if self._broker_url is None:
+            raise HTTPException(404, "The cluster was not started here: ask its brokers for their metrics and health.")
+        return await run_in_threadpool(_passed_on, self._broker_url + request.url.path)
+
+    def _state(self) -> bytes:
+        """The snapshot as JSON, encoded once however many ask."""
+        snapshot = self._source.snapshot
+        if self._encoded[0] != snapshot.number:
+            self._encoded = snapshot.number, msgspec.json.encode(snapshot)
+        return self._encoded[1]
+
+
+def page_app(source: Source, broker_url: str | None = None) -> Starlette:
+    """The application. `broker_url` is where the broker's HTTP answers, if it is ours."""
+    pages = _Pages(source, broker_url)
+    routes = [
+        *(Route(path, _file(name, kind)) for path, (name, kind) in _FILES.items()),
+        Route("/api/state", pages.state),
+        Route("/api/events", pages.events),
+        Route("/api/feed/{member}", pages.feed),
+        Route("/metrics", pages.broker),
+        Route("/health", pages.broker),
+    ]
+    middleware = [
+        Middleware(_Headers),
+        Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
+        Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1),
+    ]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _error_response})
+
+
+class _Headers:
+    """Adds to every answer what the browser has to keep to."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    body = (resources.files(__package__) / "static" / name).read_bytes()
+
+    async def answer(request: Request) -> Response:
+        return Response(body, headers={"content-type": kind})
+
+    return answer
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+async def _error_response(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+
+def _passed_on(url: str) -> Response:
+    try:
+        with urllib.request.urlopen(url, timeout=_BROKER_TIMEOUT_S) as answer:
+            return Response(answer.read(_MOST_BYTES), answer.status, {"content-type": answer.headers["content-type"]})
+    except urllib.error.HTTPError as error:
+        with error:
+            return Response(error.read(_MOST_BYTES), error.code, {"content-type": error.headers["content-type"]})
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        return PlainTextResponse(f"The broker does not answer: {reason}\n", 503)
+
 
 HOST: Final = "127.0.0.1"
 _CLOSE_S: Final = 3.0

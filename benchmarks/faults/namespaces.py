@@ -1,0 +1,236 @@
+"""Where on the network a server runs, and how it is cut off.
+
+A `Place` has an address; a process that is started inside it listens there. `Loopback` puts all on 127.0.0.1, where
+nothing can be cut. `Namespaces` gives each a network namespace, joined by a bridge: a cut drops packets, as a broken
+switch does, and connections stay open and silent. A user namespace is the only privilege needed; `in_a_namespace` says
+how to start the program in one, or why it is impossible here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from typing import Final, Protocol
+
+from benchmarks.peers.servers import HOST
+
+_CLONE_NEWNET: Final = 0x4000_0000
+_INSIDE: Final = "PENSTOCK_FAULTS_NAMESPACE"
+_NEEDED: Final = ("unshare", "ip")
+_BRIDGE: Final = "faults"
+_SUBNET: Final = "10.77.0"
+_GATEWAY: Final = f"{_SUBNET}.1"
+_FIRST_HOST: Final = 11
+_FIRST_PORT: Final = 9092
+_COMMAND_S: Final = 10
+_LOOPBACK_PORTS: Final = range(12_000, 30_000)
+
+
+class NoNamespaces(Exception):
+    """Network namespaces are not to be had here; the text says why."""
+
+
+class Direction(Enum):
+    BOTH = "both"
+    OUT = "out"
+
+
+class Place(Protocol):
+    @property
+    def address(self) -> str: ...
+
+    def ports(self, count: int) -> list[int]:
+        """Ports that are free there."""
+
+    def enter(self) -> AbstractContextManager[None]:
+        """Processes begun in the block run there."""
+
+
+class Network(Protocol):
+    can_cut: bool
+
+    def place(self, name: str) -> Place:
+        """A new one."""
+
+    def cut(self, place: Place, others: Sequence[Place] | None, direction: Direction = Direction.BOTH) -> None:
+        """Lose what goes between it and the others (None: anybody), or, of that, only what it sends."""
+
+    def heal(self) -> None:
+        """Undo every cut."""
+
+
+class LoopbackPlace:
+    address = HOST
+
+    def __init__(self, given: set[int]) -> None:
+        self._given = given
+
+    def ports(self, count: int) -> list[int]:
+        found = []
+        # Outside the range from which connections are given theirs: a server that comes back must find its own free.
+        for port in random.sample(_LOOPBACK_PORTS, len(_LOOPBACK_PORTS)):
+            if port not in self._given and _is_free(port):
+                self._given.add(port)
+                found.append(port)
+                if len(found) == count:
+                    return found
+        raise OSError("there is no free port")
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        yield
+
+
+class Loopback:
+    """All on one address."""
+
+    can_cut = False
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def place(self, name: str) -> LoopbackPlace:
+        return LoopbackPlace(self._given)
+
+    def cut(self, place: Place, others: Sequence[Place] | None, direction: Direction = Direction.BOTH) -> None:
+        raise NoNamespaces("nothing on the loopback can be cut off")
+
+    def heal(self) -> None:
+        """Nothing was cut."""
+
+
+class NamespacePlace:
+    """A namespace that lasts as long as this object, held by a file of /proc."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self.name = name
+        self.address = f"{_SUBNET}.{_FIRST_HOST + number}"
+        self.port_of_bridge = f"h{number}"
+        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        _call("unshare", _CLONE_NEWNET)
+        try:
+            self._own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        finally:
+            _call("setns", self._home, _CLONE_NEWNET)
+        _ip(f"link add {self.port_of_bridge} type veth peer name eth0 netns /proc/{os.getpid()}/fd/{self._own}")
+        _ip(f"link set {self.port_of_bridge} master {_BRIDGE} up")
+        with self.enter():
+            _ip("link set lo up")
+            _ip(f"addr add {self.address}/24 dev eth0")
+            _ip("link set eth0 up")
+
+    def ports(self, count: int) -> list[int]:
+        return [_FIRST_PORT + number for number in range(count)]
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        _call("setns", self._own, _CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            _call("setns", self._home, _CLONE_NEWNET)
+
+
+class Namespaces:
+    """Each place in a namespace of its own. The program has to run as `in_a_namespace` says."""
+
+    can_cut = True
+
+    def __init__(self) -> None:
+        self._places: list[NamespacePlace] = []
+        self._ports_down: list[NamespacePlace] = []
+        self._routes_lost: list[tuple[NamespacePlace, str]] = []
+        _ip("link set lo up")
+        _ip(f"link add {_BRIDGE} type bridge")
+        _ip(f"addr add {_GATEWAY}/24 dev {_BRIDGE}")
+        _ip(f"link set {_BRIDGE} up")
+
+    def place(self, name: str) -> NamespacePlace:
+        made = NamespacePlace(len(self._places), name)
+        self._places.append(made)
+        return made
+
+    def cut(self, place: Place, others: Sequence[Place] | None, direction: Direction = Direction.BOTH) -> None:
+        own = self._own(place)
+        if others is None and direction is Direction.BOTH:
+            _ip(f"link set {own.port_of_bridge} down")
+            self._ports_down.append(own)
+            return
+        away = [self._own(other) for other in others] if others is not None else self._but(own)
+        for other in away:
+            self._lose(own, other.address)
+            if direction is Direction.BOTH:
+                self._lose(other, own.address)
+
+    def heal(self) -> None:
+        while self._ports_down:
+            _ip(f"link set {self._ports_down.pop().port_of_bridge} up")
+        while self._routes_lost:
+            place, address = self._routes_lost.pop()
+            with place.enter():
+                _ip(f"route del blackhole {address}/32")
+
+    def _lose(self, place: NamespacePlace, address: str) -> None:
+        with place.enter():
+            _ip(f"route add blackhole {address}/32")
+        self._routes_lost.append((place, address))
+
+    def _but(self, own: NamespacePlace) -> Iterable[NamespacePlace]:
+        return [place for place in self._places if place is not own]
+
+    def _own(self, place: Place) -> NamespacePlace:
+        return next(each for each in self._places if each is place)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def network(with_cuts: bool) -> Network:
+    return Namespaces() if with_cuts else Loopback()
+
+
+def is_in_a_namespace() -> bool:
+    return _INSIDE in os.environ
+
+
+def inside() -> dict[str, str]:
+    """The environment of what `in_a_namespace` gives, by which it knows."""
+    return {**os.environ, _INSIDE: "yes"}
+
+
+def in_a_namespace(command: Sequence[str]) -> list[str]:
+    """How the command is to be run, with the environment of `inside`, for `Namespaces` to work in it. NoNamespaces."""
+    for program in _NEEDED:
+        if shutil.which(program) is None:
+            raise NoNamespaces(f"there is no `{program}`: install util-linux and iproute2")
+    tried = subprocess.run(
+        ["unshare", "-rn", "ip", "link", "add", _BRIDGE, "type", "bridge"],
+        capture_output=True, text=True, timeout=_COMMAND_S,
+    )  # fmt: skip
+    if tried.returncode:
+        raise NoNamespaces(f"`unshare -rn` or a bridge in it is refused: {tried.stderr.strip()[-200:]}")
+    return ["unshare", "-rn", *command]
+
+
+def _ip(arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=_COMMAND_S)
+    if done.returncode:
+        raise NoNamespaces(f"`ip {arguments}` failed: {done.stderr.strip()}")
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise NoNamespaces(f"{name} failed: {os.strerror(ctypes.get_errno())}")

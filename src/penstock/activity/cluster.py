@@ -1,0 +1,55 @@
+"""The Kafka cluster that has the events, as pipelines, the watch and the report connect to it.
+
+Connection settings are given once, as options of the data source (`kafka.security.protocol`, `kafka.ssl.*`). They go
+to Spark's executors unchanged, and clients of this process use the same. Files that they name must exist on the
+executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.admin import Admin
+    from penstock.spark.options import ReaderOptions
+
+ValueFormat = Literal["json", "avro"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Any cluster that speaks the Kafka protocol."""
+
+    bootstrap: str
+    value_format: ValueFormat = "json"
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the readers, as the data source has them: kafka.* and so on."""
+
+    def admin(self, client_id: str, **more: Any) -> Admin:
+        """A client of this process; `more` is as that has it."""
+        from penstock.client.admin import Admin
+
+        return Admin(self.bootstrap, client_id=client_id, ssl=self.ssl(), **more)
+
+    def ssl(self) -> ssl.SSLContext | None:
+        """TLS as the options ask for it; None is plaintext. Raises ConfigError."""
+        from penstock.spark.connections import ssl_context
+        from penstock.spark.options import tls_of
+
+        tls = tls_of(self.options)
+        return None if tls is None else ssl_context(tls)
+
+    def reader(self) -> ReaderOptions:
+        """For who reads a range of a topic in this process."""
+        from penstock.spark.options import ReaderOptions, tls_of
+
+        return ReaderOptions(tls=tls_of(self.options))
+
+
+def cluster_of(where: Cluster | str) -> Cluster:
+    """An address is a cluster that needs nothing but that."""
+    return Cluster(where) if isinstance(where, str) else where

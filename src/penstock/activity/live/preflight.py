@@ -1,0 +1,240 @@
+"""Checks before a run starts: its folder, ports, Java, packages, the cluster.
+
+A failed check raises `CannotRun` with what to do; nothing has been started by then. A folder belongs to one cluster
+and one site, since offsets of another cluster or members of another site would corrupt its tables, and to one run at a
+time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.activity.live.supervisor import Plan
+
+
+_LOCK: Final = "lock"
+_MADE: Final = "run.json"
+OWN_BROKER: Final = "own broker"
+
+
+class CannotRun(Exception):
+    """Why a run cannot be, and what to do about it."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem} {advice}")
+        self.problem = problem
+        self.advice = advice
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first run in a folder was about."""
+
+    seed: int
+    cluster: str
+    """The id of the cluster, or that the broker is the folder's own."""
+    version: int = 1
+    value_format: str = "json"
+
+
+class RunFolder:
+    """Held until it is released, or the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def take(self) -> None:
+        """Make it if it is not there. Raises CannotRun."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotRun(
+                f"{self.path} cannot be written: {error.strerror}.",
+                "Choose a folder that this user can write to with --data-dir.",
+            ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(handle, 32).decode("ascii", "replace").strip()
+            os.close(handle)
+            raise CannotRun(
+                f"A run uses {self.path} already{f', as process {holder}' if holder else ''}.",
+                "Stop it with Ctrl-C, or choose another folder with --data-dir (and other ports).",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock = handle
+
+    def release(self) -> None:
+        handle, self._lock = self._lock, None
+        if handle is not None:
+            os.ftruncate(handle, 0)
+            os.close(handle)
+
+    def made(self) -> RunIdentity | None:
+        """What made it; None if nothing has yet. Raises CannotRun."""
+        try:
+            text = (self.path / _MADE).read_bytes()
+        except FileNotFoundError:
+            self._check_fresh()
+            return None
+        try:
+            return msgspec.json.decode(text, type=RunIdentity)
+        except msgspec.DecodeError as error:
+            raise CannotRun(
+                f"{self.path / _MADE} cannot be read: {error}.", "Choose another folder with --data-dir, or remove it."
+            ) from None
+
+    def _check_fresh(self) -> None:
+        if any((self.path / name).exists() for name in ("warehouse", "broker", "meta.properties")):
+            raise CannotRun(
+                f"{self.path} has data in it that no run of this command made.",
+                "Choose another folder with --data-dir.",
+            )
+
+    def check(self, seed: int | None, cluster: str, value_format: str = "json") -> RunIdentity:
+        """What made it, if that goes with what is asked for now. Raises CannotRun."""
+        made = self.made()
+        if made is None:
+            return RunIdentity(seed=1 if seed is None else seed, cluster=cluster, value_format=value_format)
+        if made.cluster != cluster:
+            of = "a broker of its own" if made.cluster == OWN_BROKER else f"cluster {made.cluster}"
+            now = "a broker of its own" if cluster == OWN_BROKER else f"cluster {cluster}"
+            raise CannotRun(
+                f"{self.path} has tables of {of}, and this run would use {now}.",
+                "Choose another folder with --data-dir, or the --bootstrap-server that it was made with.",
+            )
+        if value_format != made.value_format:
+            raise CannotRun(
+                f"{self.path} has events whose values are {made.value_format}, not {value_format}.",
+                f"Go on with --value-format {made.value_format}, or choose another folder with --data-dir.",
+            )
+        if seed is not None and seed != made.seed:
+            raise CannotRun(
+                f"{self.path} has the activity of the site with seed {made.seed}, not {seed}.",
+                "Leave --seed out to go on with it, or choose another folder with --data-dir.",
+            )
+        return made
+
+    def remember(self, made: RunIdentity) -> None:
+        """For the runs to come."""
+        temporary = self.path / f".{_MADE}"
+        temporary.write_bytes(msgspec.json.encode(made))
+        os.replace(temporary, self.path / _MADE)
+
+
+_HOST: Final = "127.0.0.1"
+_TRIED: Final = 100
+_TIMEOUT_MS: Final = 5_000
+_REMOTE: Final = "sc://"
+
+
+def check_packages() -> None:
+    """Spark, its tables and the page's server are extras of the package."""
+    from penstock.client.errors import MissingDependency
+    from penstock.client.serializers.base import load_optional
+
+    try:
+        for module, package, extra in (
+            ("numpy", "numpy", "spark"),
+            ("pyspark", "pyspark", "spark"),
+            ("deltalake", "deltalake", "spark"),
+            ("pyarrow", "pyarrow", "spark"),
+            ("starlette", "starlette", "console"),
+            ("uvicorn", "uvicorn", "console"),
+        ):
+            load_optional(module, package, extra, "a site's activity")
+    except MissingDependency as error:
+        raise CannotRun(_sentence(error.message), error.hint or "pip install 'penstock[spark,console]'") from None
+
+
+def check_java(master: str | None) -> str:
+    """Which Java it will be; on a Spark Connect server there is one."""
+    if master is not None and master.startswith(_REMOTE):
+        return "of the Spark Connect server"
+    from penstock.spark.session import NoJava, find_java
+
+    try:
+        java = find_java()
+    except NoJava as error:
+        raise CannotRun(_sentence(error.message), _sentence(error.hint)) from None
+    return f"Java {java.version}, {java.origin}"
+
+
+def bound_page(port: int) -> socket.socket:
+    """The page's socket."""
+    from penstock.activity.live.page.server import bound
+
+    return _bound(port, bound, "--http-port", "")
+
+
+def check_broker_port(port: int) -> int:
+    """The broker's port; for 0 one that is free."""
+    from penstock.activity.live.page.server import bound
+
+    use_it = f"If it is a broker that you want to use, add --bootstrap-server {_HOST}:{port}; if not, "
+    with _bound(port, bound, "--port", use_it) as probe:
+        return int(probe.getsockname()[1])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def cluster_id(plan: Plan) -> str:
+    """Of a cluster that others run."""
+    from penstock.client.errors import PenstockError
+
+    try:
+        with plan.cluster.admin(
+            "penstock-activity", request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
+        ) as admin:
+            return admin.describe_cluster().cluster_id or plan.servers
+    except PenstockError as error:
+        raise CannotRun(
+            f"{_sentence(error.message)}", _sentence(error.hint or "Name a broker that runs with --bootstrap-server")
+        ) from None
+
+
+def _bound(port: int, bind: Callable[[int], socket.socket], option: str, use_it: str) -> socket.socket:
+    try:
+        return bind(port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise CannotRun(
+                f"{_HOST}:{port} cannot be listened on: {error.strerror}.", f"Choose a port above 1023 with {option}."
+            ) from None
+    free = next((each for each in range(port + 1, min(port + _TRIED, 65_536)) if _is_free(each)), 0)
+    raise CannotRun(
+        f"{_HOST}:{port} is in use: another process listens there (`ss -ltnp` names it).",
+        _sentence(f"{use_it}stop it, or choose another port: {option} {free}"),
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    if text.partition(" ")[0] in ("a", "it", "no", "stop", "the"):  # not a name, which keeps its case
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -1,0 +1,430 @@
+"""What a broker in a cluster has beyond one that stands alone.
+
+`ClusterServices` holds the broker's membership, its connections to the other brokers (`BrokerLinks`), the failure
+detectors, the replica fetchers, the ISR updates and the replication throttles.
+
+Data folders are opened and ports are open before the broker registers: nobody waits for a leader that is still
+reading its logs, and the controller can reach it. Until the first image arrives, only ApiVersions and PushImage are
+served. Shutdown runs in the opposite order: leadership moves to other brokers first. A link has one connection to one
+broker for one purpose, because a broker answers in order and the controller must not wait behind a long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.api_table import FORWARDED, Api, forwarded
+from penstock.broker.background_tasks import BackgroundTasks
+from penstock.broker.dynamic_config import ClusterWideRules, SettingsRules, cluster_wide_from_file, overridden
+from penstock.broker.handlers import alter_partition, controlled_shutdown, push_image
+from penstock.broker.log_loader import cluster_id_to_keep
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.client.addresses import Address
+from penstock.client.connection import Connection
+from penstock.client.connection_pool import ConnectionOptions, open_connection
+from penstock.client.errors import PenstockError
+from penstock.cluster.broker_links import LinkLost
+from penstock.cluster.controller.topics import TopicDefaults
+from penstock.cluster.errors import ClusterError
+from penstock.cluster.image import ClusterImage, TopicImage
+from penstock.cluster.membership.broker_lifecycle import ControllerDependencies, Membership, TreeOpener
+from penstock.cluster.membership.failure_detection import ConnectionFailureDetector, ProbeFailureDetector
+from penstock.cluster.membership.shutdown import clear_clean_shutdown, read_previous_epoch, write_broker_epoch
+from penstock.cluster.tree import layout
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
+from penstock.cluster.tree.tree import Tree, ensure_path
+from penstock.log.log_dirs.identity import MetadataFileError, read_meta
+from penstock.replication.follower import UNLIMITED, FetcherSettings, ReplicaFetcherManager, Throttle
+from penstock.replication.replica_manager import AlterPartitionManager
+from penstock.wire.protocol import ApiKey
+from penstock.wire.types import Message
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+AddressOf = Callable[[int], Address | None]
+"""By the broker's id; None if it is not registered."""
+
+
+class BrokerLinks:
+    """Makes links; `close` ends all of them."""
+
+    def __init__(self, address_of: AddressOf, way: ConnectionOptions) -> None:
+        self._address_of = address_of
+        self._way = way
+        self._links: set[BrokerLink] = set()
+
+    def to(self, broker_id: int) -> BrokerLink:
+        link = BrokerLink(self, broker_id, self._address_of, self._way)
+        self._links.add(link)
+        return link
+
+    def forget(self, link: BrokerLink) -> None:
+        self._links.discard(link)
+
+    def close(self) -> None:
+        for link in tuple(self._links):
+            link.close()
+
+
+class BrokerLink:
+    """See `penstock.cluster.broker_links.Link`."""
+
+    def __init__(self, links: BrokerLinks, broker_id: int, address_of: AddressOf, way: ConnectionOptions) -> None:
+        self._links = links
+        self._broker_id = broker_id
+        self._address_of = address_of
+        self._way = way
+        self._connection: Connection | None = None
+        self._address: Address | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def ask(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
+        """LinkLost; then nobody knows whether the question arrived."""
+        try:
+            connection = await self._open()
+            answer: Message = await connection.request(api_key, message, version=version, timeout_ms=timeout_ms)
+        except PenstockError as error:
+            raise LinkLost(f"broker {self._broker_id}: {error}") from error
+        return answer
+
+    def send(self, api_key: int, version: int, message: Message, timeout_ms: float) -> asyncio.Future[Message] | None:
+        connection = self._connection
+        if connection is None or connection.closed or self._address_of(self._broker_id) != self._address:
+            return None
+        return connection.send(api_key, message, version=version, timeout_ms=timeout_ms)
+
+    async def _open(self) -> Connection:
+        async with self._opening:
+            self._require_open()
+            address = self._address_of(self._broker_id)
+            if address is None:
+                raise LinkLost(f"broker {self._broker_id} is not registered")
+            connection = self._connection
+            if connection is not None and not connection.closed and address == self._address:
+                return connection
+            if connection is not None:
+                connection.close("the broker is registered with another address")
+            self._connection, self._address = await open_connection(address, self._way), address
+            self._require_open()
+            return self._connection
+
+    def _require_open(self) -> None:
+        if self._closed:
+            if self._connection is not None:
+                self._connection.close("the link is closed")
+            raise LinkLost(f"broker {self._broker_id}: the link is closed")
+
+    def close(self) -> None:
+        """Whoever waits gets LinkLost. Again is harmless."""
+        self._closed = True
+        self._links.forget(self)
+        if self._connection is not None:
+            self._connection.close("the link is closed")
+
+
+logger = logging.getLogger(__name__)
+
+_ISR_TICK_MS: Final = 100
+_CONNECT_TIMEOUT_MS: Final = 3_000
+_WITHDRAW_MS: Final = 500
+_NO_RATE: Final = 2**63 - 1
+
+
+class ClusterServices:
+    """Of one broker. The methods are called in their order, once each."""
+
+    def __init__(self, broker: Broker, open_tree: TreeOpener) -> None:
+        settings = broker.settings
+        self._broker = broker
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.rules = ClusterWideRules()
+        way = ConnectionOptions(f"broker-{broker.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
+        self.links = BrokerLinks(self.address_of, way)
+        dependencies = ControllerDependencies(
+            broker.random,
+            SettingsRules(),
+            self.rules.rules,
+            TopicDefaults(settings.num_partitions, settings.default_replication_factor),
+            cluster_wide_from_file(settings),
+            self.links,
+        )
+        self.membership = Membership(
+            broker.node_id,
+            open_tree,
+            dependencies,
+            broker.clock,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            is_gone=self._is_gone,
+        )
+        self._connection_detector = ConnectionFailureDetector(
+            self.membership, self.address_of, settings.zookeeper_session_timeout_ms
+        )
+        self._probe_detector = ProbeFailureDetector(self.membership, self.links, settings.zookeeper_session_timeout_ms)
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where another broker listens to brokers."""
+        listener = self._broker.settings.inter_broker_listener.name
+        controller = self.membership.controller
+        # Who has just come is known to the controller before any broker's image tells of it.
+        image = self.membership.image if controller is None else controller.image
+        endpoint = image.endpoint(broker_id, listener)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+    def bound(self, settings: TopicSettings, image: ClusterImage, topic: str) -> TopicSettings:
+        """A topic's settings with what the whole cluster agrees on."""
+        return self.rules.bound(settings, image, topic)
+
+    def _is_gone(self, topic: TopicImage) -> bool:
+        return self._broker.roles.is_gone(topic)
+
+    # --- coming
+
+    async def open(self) -> ClusterImage:
+        """A session; what the tree holds."""
+        broker = self._broker
+        folders = broker.settings.log_dirs
+        image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, broker.files, folders))
+        self._previous_epoch = read_previous_epoch(broker.files, folders)
+        clear_clean_shutdown(broker.files, folders)
+        for name, text in overridden(broker.settings, image).items():
+            if layout.DEFAULT_BROKER in image.broker_configs:
+                logger.warning(
+                    "%s=%s of this broker's own settings is not in force: the cluster has one value for all brokers; "
+                    "change it with penstock configs alter for the default broker",
+                    name,
+                    text,
+                )
+        return image
+
+    def remove_moved_partitions(self, image: ClusterImage) -> None:
+        """Logs of partitions that have other replicas by now."""
+        logs = self._broker.replicas.logs
+        moved = [
+            (hosted.topic, hosted.partition)
+            for hosted in logs.logs()
+            for partition in (image.partition(hosted.topic, hosted.partition),)
+            if partition is not None and self._broker.node_id not in (*partition.replicas, *partition.removing)
+        ]
+        if moved:
+            logger.info("%d partitions have moved to other brokers and are removed: %s", len(moved), moved[:5])
+            logs.delete_all(moved, self._broker.clock.now_ms())
+
+    def start_replication(self) -> ReplicaFetcherManager:
+        broker, settings = self._broker, self._broker.settings
+        self._throttle = Throttle(UNLIMITED, self._is_following_throttled)
+        broker.replicas.throttle = Throttle(UNLIMITED, self._is_leading_throttled)
+        self.fetchers = ReplicaFetcherManager(
+            broker.node_id,
+            lambda: self.membership.broker_epoch,
+            self.links,
+            broker.commits,
+            broker.loop,
+            FetcherSettings(
+                max_wait_ms=settings.replica_fetch_wait_max_ms,
+                min_bytes=settings.replica_fetch_min_bytes,
+                max_bytes=settings.replica_fetch_response_max_bytes,
+                partition_max_bytes=settings.replica_fetch_max_bytes,
+                backoff_max_ms=settings.replica_fetch_backoff_ms,
+            ),
+            self._throttle,
+        )
+        self._alter_partition_manager = AlterPartitionManager(
+            broker.replicas,
+            broker.node_id,
+            lambda: self.membership.broker_epoch,
+            lambda: broker.replicas.brokers,
+            self.membership.ask_isrs,
+            lambda: broker.settings.replica_lag_time_max_ms,
+            broker.clock.monotonic_ms,
+        )
+        self.set_rates(settings)
+        return self.fetchers
+
+    def set_rates(self, settings: BrokerSettings) -> None:
+        """Settings that changed while the broker runs."""
+        if not hasattr(self, "_throttle"):
+            return
+        broker = self._broker
+        _set_rate(self._throttle, settings.follower_replication_throttled_rate, broker.loop.time() * 1000)
+        if broker.replicas.throttle is not None:
+            now_ms = broker.clock.monotonic_ms()
+            _set_rate(broker.replicas.throttle, settings.leader_replication_throttled_rate, now_ms)
+
+    def _is_following_throttled(self, topic: str, index: int) -> bool:
+        return self._is_in(self._broker.topic_settings_of(topic).follower_throttled_replicas, index)
+
+    def _is_leading_throttled(self, topic: str, index: int) -> bool:
+        return self._is_in(self._broker.topic_settings_of(topic).leader_throttled_replicas, index)
+
+    def _is_in(self, throttled: tuple[str, ...], index: int) -> bool:
+        return "*" in throttled or f"{index}:{self._broker.node_id}" in throttled
+
+    async def join(self) -> None:
+        """Be one of the cluster; returns with its first image."""
+        broker = self._broker
+        endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in broker.advertised)
+        registration = BrokerRegistration(
+            broker.node_id,
+            endpoints,
+            broker.settings.broker_rack,
+            broker.clock.now_ms(),
+            clean_epoch=self._previous_epoch.clean_epoch,
+            is_emptied=self._previous_epoch.is_emptied,
+        )
+        await self.membership.join(registration)
+        write_broker_epoch(broker.files, broker.settings.log_dirs, self.membership.broker_epoch, clean=False)
+        self._connection_detector.start()
+        self._probe_detector.start()
+
+    def start_background_tasks(self, upkeep: BackgroundTasks) -> None:
+        settings = self._broker.settings
+        upkeep.every("in-sync replicas", _ISR_TICK_MS, lambda: self._spawn(self._alter_partition_manager.tick()))
+        if settings.auto_leader_rebalance_enable:
+            seconds = settings.leader_imbalance_check_interval_seconds
+            upkeep.every("preferred leaders", seconds * 1000, lambda: self._spawn(self._balance()))
+
+    async def _balance(self) -> None:
+        controller = self.membership.controller
+        if controller is not None:
+            try:
+                moved = await controller.tick(self._broker.settings.leader_imbalance_per_broker_percentage)
+            except ClusterError as error:
+                logger.warning("leaders were not looked after: %s", error)
+            else:
+                if moved:
+                    logger.info("%d partitions are led by their preferred replica again", moved)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._broker.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- figures
+
+    def under_replicated(self) -> int:
+        return sum(1 for each in self._broker.replicas.led() if each.leadership and not each.leadership.is_complete)
+
+    def is_controller(self) -> int:
+        return int(self.membership.controller is not None)
+
+    def offline_partitions(self) -> int:
+        controller = self.membership.controller
+        if controller is None:
+            return 0
+        image = controller.image
+        return sum(
+            image.live_leader(partition) < 0
+            for topic in image.topics.values()
+            if topic.name not in image.deleting
+            for partition in topic.partitions
+        )
+
+    def max_lag(self) -> int:
+        return max(self.fetchers.lags().values(), default=0)
+
+    # --- going
+
+    async def leave(self) -> None:
+        """Let others lead what this broker leads."""
+        settings = self._broker.settings
+        within_ms = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms
+        if settings.controlled_shutdown_enable:
+            await self.membership.leave(within_ms)
+        await self.stop_replication()
+
+    async def withdraw(self, reason: str) -> None:
+        """Leave the cluster at once, without handing over: somebody else in sync leads then.
+
+        The ports close: who would still be answered here would be told of a cluster that is no more.
+        """
+        logger.error(
+            "broker %d leaves the cluster: %s. Others lead its partitions now, if they are in sync; repair or replace "
+            "the disk, then stop this broker and start it again",
+            self._broker.node_id,
+            reason,
+        )
+        await self._broker.server.close(_WITHDRAW_MS)
+        await self.stop_replication()
+        self._broker.replicas.close()
+        await self.close()
+
+    async def stop_replication(self) -> None:
+        """Ask, propose and take nothing any more."""
+        self._last_epoch = self.membership.broker_epoch
+        await self._connection_detector.close()
+        await self._probe_detector.close()
+        await self.membership.retire()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if hasattr(self, "fetchers"):
+            await self.fetchers.close()
+
+    async def close(self) -> None:
+        """End the session; the others know at once that the broker is gone."""
+        await self.membership.close()
+        self.links.close()
+
+    def record_clean_shutdown(self) -> None:
+        """After the data folders are closed."""
+        write_broker_epoch(self._broker.files, self._broker.settings.log_dirs, self._last_epoch, clean=True)
+
+
+def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
+    wanted = UNLIMITED if rate_bytes_s >= _NO_RATE else float(rate_bytes_s)
+    if wanted != throttle.rate_bytes_s:
+        throttle.set_rate(wanted, now_ms)
+
+
+async def resolve_broker_id(broker: Broker, open_tree: TreeOpener) -> int:
+    """For a broker without a number: the one that its data folders name, or a new one from the tree. ClusterError."""
+    for folder in broker.settings.log_dirs:
+        try:
+            meta = read_meta(broker.files, folder)
+        except (OSError, MetadataFileError):
+            continue  # whoever opens the folder says what is wrong with it
+        if meta is not None and meta.node_id is not None:
+            return meta.node_id
+    tree = await open_tree()
+    try:
+        await ensure_path(tree, layout.SEQUENCE_IDS)
+        return broker.settings.reserved_broker_max_id + await tree.set(layout.SEQUENCE_IDS, b"")
+    finally:
+        await tree.close()
+
+
+def zookeeper_opener(settings: BrokerSettings) -> TreeOpener:
+    """Sessions with the ZooKeeper that the settings name."""
+    connect = settings.zookeeper_connect
+    if connect is None:
+        raise ValueError("zookeeper.connect is not set")
+
+    async def open_tree() -> Tree:
+        from penstock.cluster.tree.zookeeper.tree import open_zookeeper_tree
+
+        return await open_zookeeper_tree(
+            connect,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            connection_timeout_ms=settings.zookeeper_connection_timeout_ms,
+        )
+
+    return open_tree
+
+
+_CLUSTER_APIS: Final[dict[int, Api]] = {
+    ApiKey.PUSH_IMAGE: Api(0, 0, push_image.handle),
+    ApiKey.ALTER_PARTITION: Api(3, 3, alter_partition.handle),
+    ApiKey.CONTROLLED_SHUTDOWN: Api(3, 3, controlled_shutdown.handle),
+}
+
+
+def cluster_api_table(served: Mapping[int, Api]) -> dict[int, Api]:
+    """What a broker of several serves."""
+    forwarding = {key: each._replace(handle=forwarded(each.handle)) for key, each in served.items() if key in FORWARDED}
+    return {**served, **forwarding, **_CLUSTER_APIS}

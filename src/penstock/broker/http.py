@@ -1,0 +1,473 @@
+"""A small HTTP/1.1 server for `/metrics` and `/health`.
+
+Only GET and HEAD are served. The parser is strict: what two readers could understand differently (folded headers, two
+lengths) is rejected. Each peer costs a bounded amount: request heads are limited in bytes and time, responses in
+time, bodies are never read, connections are counted, and the longest idle one makes room. A route sends a few
+responses at a time, so slow readers of `/metrics` do not block `/health`.
+
+The Host header must name this broker (an address, localhost, or a known name): a page from another site whose name
+was pointed here cannot read its metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import json
+import logging
+import re
+import socket
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+from penstock.broker.metrics import CONTENT_TYPE as METRICS_TYPE
+from penstock.runtime.clock import Clock, SystemClock
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
+_FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_TARGET = re.compile(r"(?:https?://[^/?#]+)?(/[^?]*|(?=\?|$))(?:\?(.*))?|\*", re.IGNORECASE)
+
+
+class RejectedRequest(Exception):
+    """A request that gets an error for an answer, and its connection an end."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The head of a request. Names of headers are in lower case, values of repeated ones joined by commas."""
+
+    method: str
+    path: str
+    query: str
+    minor_version: int
+    headers: Mapping[str, str]
+
+    @property
+    def has_body(self) -> bool:
+        return "transfer-encoding" in self.headers or self.headers.get("content-length", "0").strip("0") != ""
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection goes on after this. A body is never read, so what follows it cannot be either."""
+        options = {option.strip().lower() for option in self.headers.get("connection", "").split(",")}
+        return not self.has_body and "close" not in options and (self.minor_version >= 1 or "keep-alive" in options)
+
+    @property
+    def accepts_gzip(self) -> bool:
+        for item in self.headers.get("accept-encoding", "").lower().split(","):
+            coding, *parameters = (part.strip() for part in item.split(";"))
+            if coding in ("gzip", "x-gzip"):
+                return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+        return False
+
+
+def parse_request(head: bytes) -> HttpRequest:
+    """The request of a head, which ends with an empty line. Raises `Rejected`."""
+    line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the first line is not that of an HTTP/1.1 request")
+    method, target, major, minor = (group.decode("ascii") for group in match.groups())
+    if major != "1":
+        raise RejectedRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
+    headers = _parse_fields(fields)
+    if minor != "0" and "host" not in headers:
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "a Host header is missing")
+    where = _TARGET.fullmatch(target)
+    if where is None:
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the target of a request is a path")
+    return HttpRequest(method, where[1] or "/", where[2] or "", int(minor), headers)
+
+
+def _parse_fields(fields: list[bytes]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for field in fields:
+        name, colon, value = field.partition(b":")
+        if not colon or not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise RejectedRequest(HTTPStatus.BAD_REQUEST, "a header is malformed")
+        key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
+        if key in headers:
+            if key in ("host", "content-length"):
+                raise RejectedRequest(HTTPStatus.BAD_REQUEST, f"there is more than one {key} header")
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or ("transfer-encoding" in headers and "content-length" in headers):
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the length of the body is not clear")
+    return headers
+
+
+logger = logging.getLogger(__name__)
+
+_TEXT = "text/plain; charset=utf-8"
+_GZIP_MIN_BYTES = 1024
+_GZIP_LEVEL = 1  # Metrics shrink to a tenth already; more would cost the loop more than it saves the network.
+_GZIP_WBITS = 31
+_NOT_HERE = "this broker has another name; add the name that you use to penstock.http.hosts"
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
+
+
+class HttpServerError(Exception):
+    """The server cannot be what it was asked to be."""
+
+
+class CannotListen(HttpServerError):
+    """An address that cannot be listened on; the text says why, and what to do."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"HTTP (metrics, health) cannot listen on {host or '*'}:{port}: {reason}; "
+            "choose another port with --http-port, or turn HTTP off with --http-port 0"
+        )
+        self.host = host
+        self.port = port
+
+
+class AddressInUse(CannotListen):
+    """Somebody else listens there."""
+
+
+class Reply(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes | AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler = Callable[[HttpRequest], Awaitable[Reply]]
+_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    head_bytes: int = 8 * 1024
+    connections: int = 64
+    idle_s: float = 60.0
+    head_s: float = 10.0
+    answer_s: float = 30.0
+    answers_per_route: int = 8
+    """Answers of one route that may be on their way at a time."""
+    slow_s: float = 2.0
+    """An answer that takes longer gives way to others."""
+
+
+class HttpServer:
+    """Serves `routes` on the running event loop."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, Handler],
+        *,
+        limits: HttpLimits | None = None,
+        clock: Clock | None = None,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        """`hosts` are the names of this machine, besides addresses and localhost; None is any."""
+        self._routes = dict(routes)
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._limits = limits or HttpLimits()
+        self._clock = clock or SystemClock()
+        self._servers: list[asyncio.Server] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._refusing: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the longest waiting one first
+        # Answers on their way by route, with the time of their begin; the oldest first.
+        self._answering: dict[str, dict[asyncio.StreamWriter, float]] = {path: {} for path in self._routes}
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._serving)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on every address of `host` ("" is all of the machine's); returns the port, chosen freely for 0."""
+        bound, failure = port, "it has no address"
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
+                try:
+                    # One by one, so that a port chosen for the first address is that of the others too.
+                    server = await asyncio.start_server(self._connected, address, bound, limit=self._limits.head_bytes)
+                except OSError as error:
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    failure = f"{address} is not an address of this machine"
+                    continue
+                self._servers.append(server)
+                bound = server.sockets[0].getsockname()[1]
+        except (OSError, OverflowError, UnicodeError) as error:
+            self._stop_listening()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, bound, "another process listens there") from error
+            raise CannotListen(host, port, getattr(error, "strerror", None) or str(error)) from error
+        if not self._servers:
+            raise CannotListen(host, port, failure)
+        return bound
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Accept nothing more, end idle connections, and others when answered or when the grace is over."""
+        self._closing = True
+        self._stop_listening()
+        for writer in self._waiting:
+            writer.transport.abort()
+        open_tasks = self._serving | self._refusing
+        if open_tasks:
+            _, late = await asyncio.wait(open_tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    def _stop_listening(self) -> None:
+        while self._servers:
+            self._servers.pop().close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        full = len(self._serving) >= self._limits.connections
+        if full and self._waiting:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+            full = False
+        elif full and any(self._cut_slow(path) for path in self._answering):
+            full = False
+        if self._closing or (full and len(self._refusing) >= self._limits.connections):
+            writer.transport.abort()
+            return
+        tasks, talk = (self._refusing, self._refuse) if full else (self._serving, self._serve)
+        # What is written is then held by the system, not here: a drain waits until all of it has gone.
+        writer.transport.set_write_buffer_limits(high=0)
+        task = asyncio.get_running_loop().create_task(self._guarded(talk, reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    def _cut_slow(self, path: str) -> bool:
+        """End the oldest answer of a route if it takes too long; whether it did."""
+        answering = self._answering[path]
+        oldest, since_ms = next(iter(answering.items()), (None, 0.0))
+        if oldest is None or self._clock.monotonic_ms() - since_ms < self._limits.slow_s * 1000:
+            return False
+        del answering[oldest]
+        oldest.transport.abort()
+        return True
+
+    async def _guarded(self, talk: _Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+            await _end(reader, writer)
+        except (OSError, TimeoutError):
+            pass  # The peer has gone, or is too slow to be waited for.
+        except Exception:
+            logger.exception("an HTTP connection ended by an error")
+
+    async def _refuse(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later")
+        async with asyncio.timeout(self._limits.answer_s):
+            await self._send(writer, None, reply._replace(headers=(("Retry-After", "1"),)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        goes_on = True
+        while goes_on and not self._closing:
+            try:
+                head = await self._read_head(reader, writer)
+                if not head:
+                    return
+                request = parse_request(head)
+            except RejectedRequest as refused:
+                async with asyncio.timeout(self._limits.answer_s):
+                    await self._send(writer, None, _text_reply(refused.status, refused.text))
+                return
+            async with asyncio.timeout(self._limits.answer_s):
+                goes_on = await self._answer(writer, request)
+
+    async def _answer(self, writer: asyncio.StreamWriter, request: HttpRequest) -> bool:
+        if self._hosts is not None and not is_host_of(request.headers.get("host"), self._hosts):
+            return await self._send(writer, request, _text_reply(HTTPStatus.MISDIRECTED_REQUEST, _NOT_HERE))
+        answering = self._answering.get(request.path)
+        if answering is None:
+            return await self._send(writer, request, await self._reply(request))
+        if len(answering) >= self._limits.answers_per_route and not self._cut_slow(request.path):
+            text = f"{len(answering)} answers of {request.path} are on their way; try again later"
+            reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            return await self._send(writer, request, reply._replace(headers=(("Retry-After", "1"),)))
+        answering[writer] = self._clock.monotonic_ms()
+        try:
+            return await self._send(writer, request, await self._reply(request))
+        finally:
+            answering.pop(writer, None)
+
+    async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """The next head; nothing, if the peer has ended or stays idle."""
+        self._waiting[writer] = None
+        try:
+            try:
+                async with asyncio.timeout(self._limits.idle_s):
+                    first = await reader.read(1)
+            except TimeoutError:
+                return b""
+            return first and await self._finish_head(reader, first)
+        finally:
+            self._waiting.pop(writer, None)
+
+    async def _finish_head(self, reader: asyncio.StreamReader, first: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(self._limits.head_s):
+                if first == b"\r":  # An empty line before a request: old clients end a body with one.
+                    first = (await reader.readexactly(2))[1:]
+                return first + await reader.readuntil(b"\r\n\r\n")
+        except TimeoutError:
+            raise RejectedRequest(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive") from None
+        except asyncio.LimitOverrunError:
+            text = f"the head of a request has {self._limits.head_bytes} bytes at most"
+            raise RejectedRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
+        except asyncio.IncompleteReadError:
+            raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the request ends in its middle") from None
+
+    async def _reply(self, request: HttpRequest) -> Reply:
+        handler = self._routes.get(request.path)
+        if handler is None:
+            return _text_reply(HTTPStatus.NOT_FOUND, "nothing is here; there is " + ", ".join(sorted(self._routes)))
+        if request.method not in ("GET", "HEAD"):
+            reply = _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are served")
+            return reply._replace(headers=(("Allow", "GET, HEAD"),))
+        try:
+            return await handler(request)
+        except Exception:
+            logger.exception("no answer for %s", request.path)
+            return _text_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the broker's log says why")
+
+    async def _send(self, writer: asyncio.StreamWriter, request: HttpRequest | None, reply: Reply) -> bool:
+        """Returns whether the connection goes on; not after a request that was refused (None)."""
+        goes_on = request is not None and request.keeps_alive and not self._closing
+        body = reply.body
+        squeezed = request is not None and request.accepts_gzip
+        headers = [("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)), ("Content-Type", reply.content_type)]
+        chunked = False
+        if isinstance(body, bytes):
+            squeezed = squeezed and len(body) >= _GZIP_MIN_BYTES
+            body = zlib.compress(body, _GZIP_LEVEL, _GZIP_WBITS) if squeezed else body
+            headers.append(("Content-Length", str(len(body))))
+        elif request is not None and request.minor_version >= 1:
+            chunked = True
+            headers.append(("Transfer-Encoding", "chunked"))
+        else:
+            goes_on = False  # The end of the connection is the end of the body.
+        if squeezed:
+            headers.append(("Content-Encoding", "gzip"))
+        headers += [("Vary", "Accept-Encoding"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
+        headers += [*reply.headers, ("Connection", "keep-alive" if goes_on else "close")]
+        lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", *(f"{k}: {v}" for k, v in headers)]
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        wanted = request is None or request.method != "HEAD"
+        if isinstance(body, bytes):
+            writer.write(head + body if wanted else head)
+        else:
+            writer.write(head)
+            await _stream(writer, body, wanted=wanted, chunked=chunked, squeezed=squeezed)
+        await writer.drain()
+        return goes_on
+
+
+async def _stream(
+    writer: asyncio.StreamWriter, body: AsyncIterator[bytes], *, wanted: bool, chunked: bool, squeezed: bool
+) -> None:
+    squeezer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if squeezed else None
+
+    async def write(data: bytes) -> None:
+        if data:  # An empty chunk would be the end.
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            await writer.drain()
+
+    try:
+        if wanted:
+            async for piece in body:
+                await write(squeezer.compress(piece) if squeezer else piece)
+            await write(squeezer.flush() if squeezer else b"")
+            writer.write(b"0\r\n\r\n" if chunked else b"")
+    finally:
+        if isinstance(body, AsyncGenerator):
+            await body.aclose()
+
+
+async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close so that the peer can still read the answer: over unread bytes, closing would reset the connection."""
+    async with asyncio.timeout(_LINGER_S):
+        writer.write_eof()
+        unread = _LINGER_BYTES
+        while unread > 0 and (data := await reader.read(64 * 1024)):
+            unread -= len(data)
+
+
+def is_host_of(header: str | None, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine: by an address, as localhost, or by one of its names."""
+    if header is None:
+        return True  # HTTP/1.0, which no browser speaks
+    host = header.strip().lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") <= 1:
+        host = host.partition(":")[0]
+    if host == "localhost" or host.endswith(".localhost") or host.removesuffix(".") in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _text_reply(status: HTTPStatus, text: str) -> Reply:
+    return Reply(status, _TEXT, f"{text}\n".encode())
+
+
+class Health(NamedTuple):
+    """How a broker is. One that is degraded serves, though not all that it should; the reasons say what is amiss."""
+
+    status: Literal["ok", "degraded", "starting", "stopping"]
+    broker_id: int
+    version: str
+    uptime_s: float
+    reasons: tuple[str, ...] = ()
+    progress: Mapping[str, int] | None = None  # of a start
+
+
+def health_route(read: Callable[[], Health]) -> Handler:
+    """`/health`: 200 while the broker serves, 503 while it does not yet or no more."""
+
+    async def handle(_: HttpRequest) -> Reply:
+        health = read()
+        status = HTTPStatus.OK if health.status in ("ok", "degraded") else HTTPStatus.SERVICE_UNAVAILABLE
+        fields = health._asdict()
+        if health.progress is None:
+            del fields["progress"]
+        return Reply(status, "application/json", json.dumps(fields).encode() + b"\n")
+
+    return handle
+
+
+def metrics_route(render: Callable[[], Iterator[bytes]]) -> Handler:
+    """`/metrics`: `render` gives the text in pieces, and between them the loop serves others."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in render():
+            yield piece
+            await asyncio.sleep(0)
+
+    async def handle(_: HttpRequest) -> Reply:
+        return Reply(HTTPStatus.OK, METRICS_TYPE, pieces())
+
+    return handle

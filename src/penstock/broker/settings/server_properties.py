@@ -1,0 +1,339 @@
+"""Reading server.properties: Java's format, and names of older Kafka versions.
+
+What java.util.Properties reads from a file, this reads too, with two differences: bytes are UTF-8 (Latin-1 only if
+they are not), and a damaged line costs only itself: its problem is reported with the rest.
+
+An old name (Kafka 0.7, and those of 0.8 that were removed) is read as the new one and messages say so; if both are
+set, the new one applies. Old per-topic settings (`topic.log.file.size=clicks:1048576`) become presets: what such
+topics start with unless they set their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS
+from penstock.broker.settings.config_def import (
+    HOUR_MS,
+    INT_MAX,
+    MINUTE_MS,
+    InvalidValue,
+    Notice,
+    Problem,
+    UnreadableFile,
+    parse_numbers,
+    parse_value,
+    shown,
+)
+from penstock.broker.settings.listeners import DEFAULT_PORT
+from penstock.cluster.topic_names import check_topic_name
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+
+_BLANK: Final = " \t\f"
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_ESCAPE = re.compile(r"\\(u(.{0,4})|.|$)", re.DOTALL)
+_HEX4 = re.compile(r"[0-9a-fA-F]{4}")
+_PLAIN: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One setting as somebody wrote it."""
+
+    name: str
+    value: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedProperties:
+    """In the order of the file; a name may occur more than once."""
+
+    properties: tuple[Property, ...]
+    problems: tuple[Problem, ...]
+
+
+class _BadEscape(Exception):
+    pass
+
+
+def read_properties(path: str | Path) -> ParsedProperties:
+    """The settings of a file. UnreadableFile if there is none, or if it is no text."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UnreadableFile(str(path), error.strerror or str(error)) from error
+    except ValueError as error:  # a NUL in the path
+        raise UnreadableFile(str(path), str(error)) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise UnreadableFile(str(path), f"larger than {MAX_FILE_BYTES} bytes, so hardly a file of settings")
+    if b"\0" in data:
+        raise UnreadableFile(str(path), "contains zero bytes, so it is not a text file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return parse_properties(text, Path(path).name)
+
+
+def parse_properties(text: str, file_name: str) -> ParsedProperties:
+    """The settings in a text; `file_name` is for messages."""
+    properties = []
+    problems = []
+    for number, line in _logical_lines(text):
+        where = f"{file_name}:{number}"
+        raw_name, raw_value = _split(line)
+        try:
+            properties.append(Property(_unescaped(raw_name), _unescaped(raw_value), where))
+        except _BadEscape as error:
+            problems.append(Problem(where, shown(raw_name), str(error)))
+    return ParsedProperties(tuple(properties), tuple(problems))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number of its first line, line with its continuations joined on), without comments and blank lines."""
+    pieces: list[str] = []
+    first = 0
+    for number, raw in enumerate(_LINE_END.split(text), start=1):
+        line = raw.lstrip(_BLANK)
+        if not pieces:
+            # An empty logical line is still at its beginning: a comment may start here.
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            if line[:-1] or pieces:
+                pieces.append(line[:-1])
+            continue
+        pieces.append(line)
+        yield first, "".join(pieces)
+        pieces.clear()
+    if any(pieces):
+        yield first, "".join(pieces)
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Name and value, both still escaped: the name ends at the first =, : or blank that has no backslash."""
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANK:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    return line[:end], rest
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(_replacement, text)
+    try:
+        # Characters beyond 16 bits are written as two escapes.
+        return plain.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise _BadEscape("half of a pair of \\u escapes; a character beyond \\uffff takes two of them") from None
+
+
+def _replacement(match: re.Match[str]) -> str:
+    digits = match[2]
+    if digits is None:
+        return _PLAIN.get(match[1], match[1])
+    if _HEX4.fullmatch(digits) is None:
+        raise _BadEscape(
+            f"\\u{digits} is no character: four hexadecimal digits follow \\u (write \\\\ for a backslash)"
+        )
+    return chr(int(digits, 16))
+
+
+# Old name: new name, and the factor between their units.
+RENAMED: Final[Mapping[str, tuple[str, int]]] = {
+    "brokerid": ("broker.id", 1),
+    "max.socket.request.bytes": ("socket.request.max.bytes", 1),
+    "socket.send.buffer": ("socket.send.buffer.bytes", 1),
+    "socket.receive.buffer": ("socket.receive.buffer.bytes", 1),
+    "max.message.size": ("message.max.bytes", 1),
+    "num.threads": ("num.io.threads", 1),
+    "log.file.size": ("log.segment.bytes", 1),
+    "log.retention.size": ("log.retention.bytes", 1),
+    "log.cleanup.interval.mins": ("log.retention.check.interval.ms", MINUTE_MS),
+    "log.flush.interval": ("log.flush.interval.messages", 1),
+    "log.default.flush.interval.ms": ("log.flush.interval.ms", 1),
+    "log.default.flush.scheduler.interval.ms": ("log.flush.scheduler.interval.ms", 1),
+    "log.delete.delay.ms": ("log.segment.delete.delay.ms", 1),
+    "zk.connect": ("zookeeper.connect", 1),
+    "zk.connectiontimeout.ms": ("zookeeper.connection.timeout.ms", 1),
+    "zk.sessiontimeout.ms": ("zookeeper.session.timeout.ms", 1),
+    "zk.synctime.ms": ("zookeeper.sync.time.ms", 1),
+}
+
+# Old name of a setting for single topics: the topic's setting, and the factor between their units.
+_PARTITIONS: Final = ""
+PER_TOPIC: Final[Mapping[str, tuple[str, int]]] = {
+    "topic.partition.count.map": (_PARTITIONS, 1),
+    "topic.log.file.size": ("segment.bytes", 1),
+    "topic.log.roll.hours": ("segment.ms", HOUR_MS),
+    "topic.log.retention.hours": ("retention.ms", HOUR_MS),
+    "topic.log.retention.size": ("retention.bytes", 1),
+    "topic.flush.intervals.ms": ("flush.ms", 1),
+    "log.segment.bytes.per.topic": ("segment.bytes", 1),
+    "log.roll.hours.per.topic": ("segment.ms", HOUR_MS),
+    "log.retention.hours.per.topic": ("retention.ms", HOUR_MS),
+    "log.retention.bytes.per.topic": ("retention.bytes", 1),
+    "log.flush.interval.ms.per.topic": ("flush.ms", 1),
+    "log.flush.intervals.ms.per.topic": ("flush.ms", 1),
+}
+
+# The parts that listeners were written in before there were listeners.
+BIND_HOST, PORT, ADVERTISED_PORT, ENABLE_ZOOKEEPER = "host.name", "port", "advertised.port", "enable.zookeeper"
+ADVERTISED_HOSTS: Final = ("advertised.host.name", "hostname")
+
+GONE: Final = frozenset({
+    "monitoring.period.secs", "max.topic.name.length", "replica.lag.max.messages", "controller.message.queue.size",
+    "log.cleaner.min.cleanable.bytes", "leader.imbalance.per.broker.bytes", "kafka.csv.metrics.reporter.enabled",
+})  # fmt: skip
+
+OLD_NAMES: Final = frozenset({*RENAMED, *PER_TOPIC, BIND_HOST, PORT, ADVERTISED_PORT, ENABLE_ZOOKEEPER,
+                              *ADVERTISED_HOSTS, *GONE})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPreset:
+    """What a topic starts out with: partitions (None: as all others) and settings of its own."""
+
+    partitions: int | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A setting by its present name, and by which it was written if that is another."""
+
+    name: str
+    text: str
+    where: str
+    written: str = ""
+
+
+@dataclass(slots=True)
+class Translation:
+    """One layer's settings by their present names."""
+
+    settings: dict[str, Written] = field(default_factory=dict)
+    presets: dict[str, TopicPreset] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+
+def translate(properties: Iterable[Property]) -> Translation:
+    """The settings of a file or a command line by their present names; of a repeated name the last counts."""
+    result = Translation()
+    given: dict[str, Property] = {}
+    for each in properties:
+        if each.name in given:
+            earlier = given[each.name].where
+            result.notices.append(Notice(each.where, shown(each.name), f"was set before ({earlier}); this one counts"))
+        given[each.name] = each
+    for name, each in given.items():
+        if name not in OLD_NAMES:
+            result.settings[name] = Written(name, each.value, each.where)
+    for name, each in given.items():
+        if name in RENAMED:
+            _rename(each, result)
+        elif name in PER_TOPIC:
+            _preset(each, result)
+        elif name in GONE:
+            result.notices.append(Notice(each.where, name, "a setting of an older Kafka, without effect here"))
+    _join_listeners(given, result)
+    _apply_enable_zookeeper(given.get(ENABLE_ZOOKEEPER), result)
+    return result
+
+
+def _rename(each: Property, result: Translation) -> None:
+    name, factor = RENAMED[each.name]
+    text = each.value
+    if factor != 1:
+        try:
+            text = str(parse_numbers(f"x:{text.strip()}")["x"] * factor)
+        except InvalidValue:
+            reason = f"{shown(text)!r} is not a whole number"
+            result.problems.append(Problem(each.where, f"{each.name} (an older name of {name})", reason))
+            return
+    _set(Written(name, text, each.where, each.name), result)
+
+
+def _set(setting: Written, result: Translation) -> None:
+    other = result.settings.get(setting.name)
+    if other is None:
+        result.settings[setting.name] = setting
+    else:
+        text = f"an older name of {setting.name}, which is set too ({other.where}) and counts"
+        result.notices.append(Notice(setting.where, setting.written, text))
+
+
+def _join_listeners(given: Mapping[str, Property], result: Translation) -> None:
+    """host.name and port make up listeners, hostname and advertised.port what is advertised."""
+    _set_listener("listeners", given.get(BIND_HOST), given.get(PORT), DEFAULT_PORT, result)
+    host = next((given[name] for name in ADVERTISED_HOSTS if name in given), None)
+    # Port 0: that of the listener, which another layer may set.
+    _set_listener("advertised.listeners", host, given.get(ADVERTISED_PORT), 0, result)
+
+
+def _set_listener(
+    name: str, host: Property | None, port: Property | None, default_port: int, result: Translation
+) -> None:
+    parts = [part for part in (host, port) if part is not None and part.value.strip()]
+    if not parts:
+        return
+    host_text = host.value.strip() if host is not None else ""
+    port_text = port.value.strip() if port is not None else str(default_port)
+    bracketed = f"[{host_text}]" if ":" in host_text else host_text
+    written = " and ".join(part.name for part in parts)
+    _set(Written(name, f"PLAINTEXT://{bracketed}:{port_text}", parts[0].where, written), result)
+
+
+def _apply_enable_zookeeper(each: Property | None, result: Translation) -> None:
+    if each is None:
+        return
+    enabled = each.value.strip().lower()
+    if enabled not in ("true", "false"):
+        result.problems.append(Problem(each.where, each.name, f"{shown(each.value)!r} is not true or false"))
+    elif enabled == "false":
+        result.settings["zookeeper.connect"] = Written("zookeeper.connect", "", each.where, each.name)
+
+
+def _preset(each: Property, result: Translation) -> None:
+    setting, factor = PER_TOPIC[each.name]
+    try:
+        numbers = parse_numbers(each.value)
+    except InvalidValue as error:
+        result.problems.append(Problem(each.where, each.name, str(error)))
+        return
+    for topic, number in numbers.items():
+        reason = check_topic_name(topic) or _objection(setting, number * factor)
+        if reason is not None:
+            result.problems.append(Problem(each.where, each.name, f"{shown(topic)}:{number}: {reason}"))
+            continue
+        old = result.presets.get(topic, TopicPreset())
+        if setting == _PARTITIONS:
+            result.presets[topic] = TopicPreset(number, old.settings)
+        else:
+            settings = {**old.settings, setting: str(number * factor)}
+            result.presets[topic] = TopicPreset(old.partitions, MappingProxyType(settings))
+
+
+def _objection(setting: str, number: int) -> str | None:
+    if setting == _PARTITIONS:
+        return None if 1 <= number <= INT_MAX else "a topic has at least 1 partition"
+    try:
+        parse_value(TOPIC_DEFINITIONS[setting], str(number))
+    except InvalidValue as error:
+        return f"as {setting}, {error}"
+    return None

@@ -1,0 +1,474 @@
+"""The checks of `penstock doctor`: addresses, versions, partitions, disks, clocks, and this machine.
+
+A broker that cannot be reached is reported with the cause; the others are still checked. Checks of this machine (the
+compiled kernel, Java, Spark, the limit of open files) give notes only: none of them keeps a broker or a client from
+working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from email.utils import parsedate_to_datetime
+from importlib import metadata
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from penstock.cli.connection import Cluster, command_error_for
+from penstock.cli.output import counted, human_bytes, sentence
+from penstock.cli.topics.topics_report import is_troubled
+from penstock.cli.values import duration_text
+from penstock.client.admin import AsyncAdmin, ConfigResource, LogDirectory, OffsetResult, TopicDescription, TopicSpec
+from penstock.client.cluster_metadata import Node
+from penstock.client.connection import Connection
+from penstock.client.errors import BootstrapError, PenstockError
+from penstock.wire.protocol import APIS, ApiKey
+
+OK: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "problem"
+
+
+class Finding(NamedTuple):
+    """`level` is ok, note or problem; `check` is for programs, and stays the same."""
+
+    level: str
+    check: str
+    subject: str
+    text: str
+    advice: str = ""
+
+
+# Spark 4 runs on Java 17 and later.
+_JAVA_NEEDED: Final = 17
+_OPEN_FILES: Final = 1024
+_JAVA_TIMEOUT_S: Final = 20
+_PYTHON_TIMEOUT_S: Final = 20
+
+
+def examine_machine() -> list[Finding]:
+    return [_kernel(), _java(), *_spark(), *_limits()]
+
+
+def _kernel() -> Finding:
+    from penstock.records import kernel
+
+    if kernel.KERNEL == "compiled":
+        return Finding(OK, "kernel", "this machine", "the compiled kernel for records is used")
+    return Finding(
+        NOTE, "kernel", "this machine", "records are encoded and decoded in plain Python, which is slow",
+        "Install a C compiler, or `pip install ziglang`, and install Penstock again.",
+    )  # fmt: skip
+
+
+def java_version(text: str) -> int | None:
+    """17 of `openjdk version "17.0.9"`, 8 of `java version "1.8.0"`."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if found is None:
+        return None
+    return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=os.path.join(home, "bin") if home else None) or shutil.which("java")
+    advice = f"Only Spark and ZooKeeper need it. Install a JDK {_JAVA_NEEDED} or later, and set JAVA_HOME to it."
+    if path is None:
+        return Finding(NOTE, "java", "Java", "not installed", advice)
+    try:
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(NOTE, "java", "Java", f"{path} does not run: {error}", advice)
+    version = java_version(done.stderr + done.stdout)
+    if version is None:
+        return Finding(NOTE, "java", "Java", f"{path} does not say which version it is", advice)
+    if version < _JAVA_NEEDED:
+        return Finding(NOTE, "java", "Java", f"{path} is version {version}, which is too old for Spark 4", advice)
+    return Finding(OK, "java", "Java", f"version {version}, {path}")
+
+
+def _spark() -> list[Finding]:
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return [
+            Finding(
+                NOTE, "spark", "Spark", "PySpark is not installed",
+                "Only the pipelines need it: pip install 'penstock[spark]'",
+            )
+        ]  # fmt: skip
+    return [Finding(OK, "spark", "Spark", f"PySpark {version}"), _spark_python(dict(os.environ))]
+
+
+def _spark_python(environment: dict[str, str]) -> Finding:
+    """Whether a plain SparkSession finds the data source: Spark looks for it in the Python that it starts.
+
+    The environment is as it was before anything of penstock.spark was imported, which changes it.
+    """
+    from penstock.spark.environment import is_ours, started_python
+
+    command = started_python(environment)
+    found = shutil.which(command, path=environment.get("PATH"))
+    subject = "Python of Spark"
+    if found is not None and (is_ours(command, environment) or _has_source(found, environment)):
+        return Finding(OK, "spark-python", subject, f'{found} finds format("penstock")')
+    text = "which does not have penstock" if found is not None else "which is not there"
+    return Finding(
+        NOTE, "spark-python", subject,
+        f'a plain SparkSession starts {found or command}, {text}: format("penstock") is not found',
+        "Import penstock.spark before the session starts, activate this environment, or set PYSPARK_PYTHON to "
+        f"{sys.executable}.",
+    )  # fmt: skip
+
+
+def _has_source(python: str, environment: dict[str, str]) -> bool:
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pyspark_penstock') is None)"
+    try:
+        done = subprocess.run(
+            [python, "-c", look], env=environment, capture_output=True, timeout=_PYTHON_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _limits() -> list[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > _OPEN_FILES * 4:
+        return []
+    return [
+        Finding(
+            NOTE, "open-files", "this machine", f"a process may have {hard} files open at most",
+            "A broker needs two or three for each partition: raise the limit (LimitNOFILE, ulimit -Hn).",
+        )
+    ]  # fmt: skip
+
+
+# A broker refuses records whose time is further off than message.timestamp.after.max.ms, an hour by default; seconds
+# already spoil what reads by time.
+_SKEW_S: Final = 5.0
+_FUTURE_MS: Final = 60_000
+_FREE_SHARE: Final = 0.10
+_FREE_BYTES: Final = 1024**3
+_MOST_PARTITIONS: Final = 2_000
+_MOST_TOPICS: Final = 1_000
+_HTTP_TIMEOUT_S: Final = 2.0
+# What each part of the command needs a broker to serve.
+_NEEDS: Final = {
+    "produce": (ApiKey.PRODUCE, ApiKey.METADATA),
+    "consume": (ApiKey.FETCH, ApiKey.LIST_OFFSETS),
+    "groups": (ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_COMMIT),
+    "idempotent producers": (ApiKey.INIT_PRODUCER_ID,),
+    "topics create and delete": (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS),
+    "configs": (ApiKey.DESCRIBE_CONFIGS,),
+    "sizes of disks": (ApiKey.DESCRIBE_LOG_DIRS,),
+}
+
+
+def examine_cluster(cluster: Cluster, http_port: int, *, probe: bool) -> list[Finding]:
+    return asyncio.run(_examine(cluster, http_port, probe))
+
+
+async def _examine(cluster: Cluster, http_port: int, probe: bool) -> list[Finding]:
+    admin = cluster.async_admin()
+    try:
+        try:
+            await admin.start()
+        except BootstrapError as error:
+            return [_attempt(address, detail, cause, hint) for address, cause, detail, hint in error.attempts]
+        except PenstockError as error:
+            return [_failed("connect", cluster.servers, error)]
+        findings = [Finding(OK, "connect", cluster.servers, "a broker answers")]
+        try:
+            described = await admin.describe_cluster()
+            for node in described.nodes:
+                findings += await _broker(admin, node, cluster.servers, http_port)
+            findings += await _topics(admin)
+            findings += await _disks(admin, described.nodes)
+            if probe:
+                findings += await _probe(admin, cluster)
+        except PenstockError as error:
+            findings.append(_failed("cluster", "the cluster", error))
+        return findings
+    finally:
+        await admin.close()
+
+
+def _attempt(address: str, detail: str, cause: str, hint: str) -> Finding:
+    from penstock.cli.connection import HINTS_BY_CAUSE
+    from penstock.client.errors import Cause
+
+    name = Cause(cause).name
+    return Finding(PROBLEM, name.lower().replace("_", "-"), address, detail, sentence(HINTS_BY_CAUSE.get(name, hint)))
+
+
+def _failed(check: str, subject: str, error: PenstockError) -> Finding:
+    hint = command_error_for(error).hint
+    return Finding(PROBLEM, check, subject, error.message, "" if "penstock doctor" in hint else hint)
+
+
+# --- brokers
+
+
+async def _broker(admin: AsyncAdmin, node: Node, servers: str, http_port: int) -> list[Finding]:
+    name = f"broker {node.id}"
+    try:
+        connection = await admin.cluster.to(node.id)
+    except PenstockError as error:
+        return [
+            Finding(
+                PROBLEM, "advertised", name,
+                f"advertises {node.host}:{node.port}, which cannot be used from here: {error.message}",
+                "Set advertised.listeners of the broker to an address that its clients can reach.",
+            )
+        ]  # fmt: skip
+    findings = [Finding(OK, "advertised", name, f"answers at {node.host}:{node.port}, the address that it advertises")]
+    if _is_loopback(node.host) and not all(_is_loopback(part.rpartition(":")[0]) for part in servers.split(",")):
+        findings.append(
+            Finding(
+                PROBLEM, "advertised", name,
+                f"advertises {node.host}, which on any other machine is that machine itself",
+                "Set advertised.listeners of the broker to an address that its clients can reach.",
+            )
+        )  # fmt: skip
+    findings.append(_versions(name, connection))
+    if http_port:
+        findings += await asyncio.to_thread(_clock_by_http, name, node.host, http_port)
+    return findings
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _versions(name: str, connection: Connection) -> Finding:
+    served = connection.versions
+    lacking: dict[str, list[str]] = {}
+    for part, keys in _NEEDS.items():
+        for key in keys:
+            api, theirs = APIS[key], served.get(key)
+            if theirs is None:
+                lacking.setdefault(part, []).append(f"{api.name}: not served")
+            elif theirs[0] > api.versions.highest or theirs[1] < api.versions.lowest:
+                ours = f"{api.versions.lowest}-{api.versions.highest}"
+                lacking.setdefault(part, []).append(f"{api.name}: {theirs[0]}-{theirs[1]} there, {ours} here")
+    if not lacking:
+        return Finding(OK, "versions", name, f"shares versions of {counted(len(served), 'kind')} of requests with us")
+    text = "; ".join(f"{part} ({', '.join(reasons)})" for part, reasons in lacking.items())
+    era = f"it is of the time of Kafka {connection.era}, and " if connection.era else ""
+    basic = any(part in lacking for part in ("produce", "consume"))
+    return Finding(
+        PROBLEM if basic else NOTE, "versions", name, f"{era}these do not work with it: {text}",
+        "Use a broker of Kafka 2.3 or later, or one of Penstock.",
+    )  # fmt: skip
+
+
+def _clock_by_http(name: str, host: str, port: int) -> list[Finding]:
+    """The Date of /health. Only brokers of Penstock have it, so no answer says nothing."""
+    address = f"[{host}]" if ":" in host else host
+    sent = time.time()
+    try:
+        with urllib.request.urlopen(f"http://{address}:{port}/health", timeout=_HTTP_TIMEOUT_S) as answer:
+            date = answer.headers.get("Date", "")
+    except urllib.error.HTTPError as error:
+        date = error.headers.get("Date", "")
+    except (OSError, ValueError):
+        return []
+    try:
+        there = parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return []
+    # The header is cut to seconds: half of one is its mean error.
+    return [_skew(name, there + 0.5 - (sent + time.time()) / 2, 0.5)]
+
+
+def _skew(name: str, ahead_s: float, error_s: float) -> Finding:
+    if abs(ahead_s) <= _SKEW_S + error_s:
+        within_ms = max(abs(ahead_s), error_s, 0.001) * 1000
+        return Finding(OK, "clock", name, f"its clock agrees with this machine's within {within_ms:.0f} ms")
+    which = "ahead of" if ahead_s > 0 else "behind"
+    return Finding(
+        PROBLEM, "clock", name, f"its clock is {duration_text(abs(ahead_s))} {which} this machine's",
+        "Let both follow the same time (chrony, systemd-timesyncd): lag in seconds, retention and reading by time "
+        "go wrong otherwise.",
+    )  # fmt: skip
+
+
+# --- topics
+
+
+async def _topics(admin: AsyncAdmin) -> list[Finding]:
+    answers = await admin.describe_topics()
+    topics = [topic for topic in answers.values() if isinstance(topic, TopicDescription)]
+    parts = [(topic.name, part) for topic in topics for part in topic.partitions]
+    findings = []
+    leaderless = [f"{name}-{part.index}" for name, part in parts if part.leader is None]
+    if leaderless:
+        findings.append(
+            Finding(
+                PROBLEM, "leaders", "partitions",
+                f"{_some(leaderless)} without a leader: nothing can be written or read",
+                "Bring the brokers that hold them back: `penstock topics describe --troubled` names them.",
+            )
+        )  # fmt: skip
+    behind = [f"{name}-{part.index}" for name, part in parts if part.leader is not None and is_troubled(part)]
+    if behind:
+        findings.append(
+            Finding(
+                PROBLEM, "replicas", "partitions", f"{_some(behind)} with replicas out of sync",
+                "See whether brokers are down or slow: `penstock topics describe --troubled` names them.",
+            )
+        )  # fmt: skip
+    if not findings:
+        findings.append(Finding(OK, "leaders", "partitions", f"all {len(parts):,} have leaders and replicas in sync"))
+    findings += await _min_insync(admin, topics)
+    return findings + await _future_records(admin, [(name, part.index) for name, part in parts if part.leader])
+
+
+async def _min_insync(admin: AsyncAdmin, topics: list[TopicDescription]) -> list[Finding]:
+    """Topics that ask for more replicas in sync than they have: no write with acks=all will ever succeed."""
+    looked_at = {ConfigResource.topic(topic.name): topic for topic in topics[:_MOST_TOPICS] if topic.partitions}
+    try:
+        settings = await admin.describe_configs(looked_at)
+    except PenstockError:
+        return []
+    wrong: dict[str, tuple[int, int]] = {}
+    for config_resource, topic in looked_at.items():
+        found = settings[config_resource]
+        entry = None if isinstance(found, PenstockError) else found.get("min.insync.replicas")
+        needed = int(entry.value) if entry is not None and entry.value and entry.value.isdigit() else 0
+        fewest = min(len(part.replicas) for part in topic.partitions)
+        if needed > fewest:
+            wrong[topic.name] = (needed, fewest)
+    if not wrong:
+        return []
+    name, (needed, fewest) = next(iter(wrong.items()))
+    return [
+        Finding(
+            PROBLEM, "min-insync", _some(list(wrong)),
+            f"min.insync.replicas is {needed} and there {'is' if fewest == 1 else 'are'} {counted(fewest, 'replica')}: "
+            "no write with acks=all can succeed",
+            f"Ask for fewer: penstock configs alter --topic {name} --set min.insync.replicas={fewest}. "
+            f"Or add replicas: penstock reassign plan {name} -r {needed}",
+        )
+    ]  # fmt: skip
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+async def _future_records(admin: AsyncAdmin, partitions: list[tuple[str, int]]) -> list[Finding]:
+    """Records that are younger than now: the clock of who wrote them was wrong, or ours is."""
+    try:
+        found = await admin.list_offsets(dict.fromkeys(partitions[:_MOST_PARTITIONS], "max_timestamp"))
+    except PenstockError:
+        return []
+    now_ms = time.time() * 1000
+    future = {
+        str(partition): answer.timestamp - now_ms
+        for partition, answer in found.items()
+        if isinstance(answer, OffsetResult) and answer.timestamp > now_ms + _FUTURE_MS
+    }
+    if not future:
+        return []
+    most = duration_text(max(future.values()) / 1000)
+    return [
+        Finding(
+            PROBLEM, "clock", _some(list(future)),
+            f"the youngest record is {most} in the future of this machine's clock",
+            "Compare the clocks of the producers and of this machine: such records are kept too long.",
+        )
+    ]  # fmt: skip
+
+
+# --- disks
+
+
+async def _disks(admin: AsyncAdmin, nodes: tuple[Node, ...]) -> list[Finding]:
+    answers = await admin.describe_log_dirs(node.id for node in nodes)
+    findings: list[Finding] = []
+    for broker, folders in answers.items():
+        if isinstance(folders, PenstockError):
+            findings.append(Finding(NOTE, "disk", f"broker {broker}", f"does not tell of its disks: {folders.message}"))
+            continue
+        local = any(node.id == broker and _is_loopback(node.host) for node in nodes)
+        findings += [_disk(f"broker {broker}", folder, local) for folder in folders]
+    return findings
+
+
+def _disk(name: str, folder: LogDirectory, local: bool) -> Finding:
+    if folder.error is not None:
+        return Finding(
+            PROBLEM, "disk", name, f"{folder.path} is offline: {folder.error}",
+            "Look at the broker's log and at the disk; the broker takes the folder back when it is started again.",
+        )  # fmt: skip
+    total, free = folder.total_bytes, folder.usable_bytes
+    if total < 0 and local:
+        total, free = _local_disk(folder.path)
+    if total < 0:
+        return Finding(NOTE, "disk", name, f"{folder.path}: the broker is too old to say how much is free")
+    text = f"{folder.path}: {human_bytes(free)} of {human_bytes(total)} free"
+    if free < _FREE_BYTES or (total and free / total < _FREE_SHARE):
+        return Finding(
+            PROBLEM, "disk", name, text,
+            "Free some space or let topics keep less (retention.ms, retention.bytes): a full disk takes its folder "
+            "offline. `penstock brokers disks --topics` shows what is large.",
+        )  # fmt: skip
+    return Finding(OK, "disk", name, text)
+
+
+def _local_disk(path: str) -> tuple[int, int]:
+    import shutil
+
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return -1, -1
+    return usage.total, usage.free
+
+
+# --- a record there and back
+
+
+async def _probe(admin: AsyncAdmin, cluster: Cluster) -> list[Finding]:
+    """Through a topic of its own, whose records have the broker's time."""
+    from penstock.client.consumer import AsyncConsumer
+    from penstock.client.producer import AsyncProducer
+
+    topic = f"penstock-doctor-{uuid.uuid4().hex[:12]}"
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    await admin.create_topic(TopicSpec(topic, partitions=1, config=settings))
+    try:
+        async with AsyncProducer(cluster.servers, **cluster.connecting("penstock-doctor")) as producer:
+            sent = time.time()
+            stored = await producer.send(topic, b"is there anybody?")
+            took = time.time() - sent
+        async with AsyncConsumer(
+            bootstrap_servers=cluster.servers, auto_offset_reset="earliest", **cluster.connecting("penstock-doctor")
+        ) as consumer:
+            await consumer.assign([(topic, 0)])
+            records = await consumer.poll(timeout_ms=cluster.request_timeout_ms)
+        findings = [Finding(OK, "probe", topic, f"a record was written in {took * 1000:.1f} ms, and read")]
+        if not records:
+            findings = [Finding(PROBLEM, "probe", topic, "a record was acknowledged, but cannot be read")]
+        if stored.timestamp >= 0:
+            findings.append(_skew("the broker", stored.timestamp / 1000 - (sent + took / 2), took / 2))
+        return findings
+    finally:
+        await admin.delete_topic(topic, missing_ok=True)

@@ -1,0 +1,491 @@
+"""How a command reaches a cluster: address options, client properties, TLS, and errors of the client library.
+
+`Cluster` holds the address and the client properties of a command line. One properties file serves all commands, so a
+property counts where it means something; one that no client has is rejected with the nearest name, and so is a value
+of the wrong type, before anything is sent. Types are read from the annotations of the Python clients. For TLS the
+names of librdkafka are understood, and Kafka's own where the stores are PEM.
+
+Errors of the client library become two sentences, what failed and what to do on the command line, and an exit code:
+
+    2  invalid options, or a missing package      3  no broker could be reached, or none answered in time
+    4  a broker answered and rejected the request
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
+
+import click
+
+from penstock.cli.completion import DEFAULT_SERVER, PROFILE_VARIABLE, SERVER_VARIABLE, profile_names
+from penstock.cli.output import JSON, CommandError, sentence, show_error
+from penstock.cli.values import COUNT, Assignment
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin, AsyncAdmin
+    from penstock.client.errors import BootstrapError, PenstockError
+
+
+_CONNECTION: Final = (
+    "bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol", "ssl.ca.location",
+    "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
+    "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type",
+)  # fmt: skip
+_COMPRESSION: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+
+
+def client_properties(path: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a file, if there is one, and those given besides, which override it."""
+
+    found = {**({} if path is None else _read(path)), **given}
+    known = known_properties() if found else ()
+    for name, text in found.items():
+        if name not in known:
+            raise unknown_property(name, known)
+        property_value(name, text)
+    return found
+
+
+def property_value(name: str, text: str) -> Any:
+    """The value of a property as the Python clients take it; CommandError names the property whose value is wrong."""
+    kinds = _kinds().get(name, (str,))
+    if name == "partition.assignment.strategy":
+        return _assignors(name, text)
+    choices = [*_COMPRESSION] if name == "compression.type" else []
+    choices += [str(each) for kind in kinds if get_origin(kind) is Literal for each in get_args(kind)]
+    if choices:
+        if text not in choices:
+            raise CommandError(f"{name} is {text!r}.", f"It can be {_listed(list(dict.fromkeys(choices)))}.")
+        return text
+    if bool in kinds:
+        if text.lower() not in ("true", "false"):
+            raise CommandError(f"{name} is {text!r}.", "It can be true or false.")
+        return text.lower() == "true"
+    if float in kinds or int in kinds:
+        return _number(name, text, is_whole=float not in kinds)
+    return text
+
+
+def _assignors(name: str, text: str) -> list[str]:
+    from penstock.client.consumer.assignors import BUILT_IN, assignors_from
+
+    names = [each.strip() for each in text.split(",")]
+    try:
+        assignors_from(names)
+    except ValueError:
+        advice = f"It can be one or more of {', '.join(BUILT_IN)}, separated by commas."
+        raise CommandError(f"{name} is {text!r}.", advice) from None
+    return names
+
+
+def _number(name: str, text: str, *, is_whole: bool) -> float:
+    try:
+        number = int(text) if is_whole or text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        kind = "a whole number" if is_whole else "a number"
+        unit = " of milliseconds" if name.endswith(".ms") else ""
+        raise CommandError(f"{name} is {text!r}.", f"Give {kind}{unit}.") from None
+    least = 1 if name.endswith("timeout.ms") else 0
+    if name != "compression.level" and not least <= number < float("inf"):
+        raise CommandError(f"{name} is {text}.", f"It must be {least} or more.")
+    return number
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+@functools.cache
+def _kinds() -> dict[str, tuple[Any, ...]]:
+    """Property to the types that the clients' options of that name take."""
+    from typing import get_type_hints
+
+    from penstock.client.consumer.settings import ConsumerOptions
+    from penstock.client.producer.producer import Producer
+
+    hints = {**get_type_hints(ConsumerOptions), **get_type_hints(Producer.__init__)}
+    names = producer_options() | consumer_options()
+    return {
+        name.replace("_", "."): get_args(hint) if get_origin(hint) not in (None, Literal) else (hint,)
+        for name, hint in hints.items()
+        if name in names
+    }
+
+
+def _read(path: str) -> dict[str, str]:
+    from penstock.broker.settings.config_def import UnreadableFile
+    from penstock.broker.settings.server_properties import read_properties
+
+    try:
+        parsed = read_properties(path)
+    except UnreadableFile as error:
+        raise CommandError(f"{error}.", "Give a file of NAME=VALUE lines with --command-config.") from None
+    if parsed.problems:
+        raise CommandError(f"{parsed.problems[0]}.", "Correct that line.")
+    return {item.name: item.value.strip() for item in parsed.properties}
+
+
+def known_properties() -> list[str]:
+    """What any client can be told."""
+    return sorted({*_CONNECTION, *(name.replace("_", ".") for name in producer_options() | consumer_options())})
+
+
+def producer_options() -> set[str]:
+    from inspect import Parameter, signature
+
+    from penstock.client.producer.producer import Producer
+
+    parameters = signature(Producer.__init__).parameters.values()
+    names = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+    return names - {
+        "key", "value", "ssl", "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
+        "statistics_interval_ms",
+    }  # fmt: skip
+
+
+def consumer_options() -> set[str]:
+    from penstock.client.consumer.settings import ConsumerOptions
+
+    return set(ConsumerOptions.__annotations__) - {
+        "ssl", "offset_store", "on_decode_error", "consumer_timeout_ms", "on_statistics", "statistics_interval_ms",
+    }  # fmt: skip
+
+
+def ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
+    """What security.protocol and ssl.* ask for; None is plaintext."""
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise CommandError(
+            f"security.protocol is {protocol}, which is not supported.", f"It can be {' or '.join(_PROTOCOLS)}."
+        )
+    if protocol == "PLAINTEXT":
+        return None
+    for store in ("ssl.truststore", "ssl.keystore"):
+        if f"{store}.location" in properties and properties.get(f"{store}.type", "PEM").upper() != "PEM":
+            raise CommandError(f"{store}.type is {properties[f'{store}.type']}.", "Only PEM files can be read.")
+    authority = properties.get("ssl.ca.location", properties.get("ssl.truststore.location"))
+    certificate = properties.get("ssl.certificate.location", properties.get("ssl.keystore.location"))
+    key = properties.get("ssl.key.location")
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, properties.get("ssl.key.password"))
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(path for path in (authority, certificate, key) if path)
+        raise CommandError(
+            f"The TLS files ({named}) cannot be used: {error.strerror or error}.",
+            "ssl.ca.location, ssl.certificate.location and ssl.key.location name PEM files.",
+        ) from None
+    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in ("", "none"):
+        context.check_hostname = False
+    return context
+
+
+EXIT_UNREACHABLE: Final = 3
+EXIT_REJECTED: Final = 4
+_TIMESTAMPS_SINCE_VERSION: Final = 1
+_SERVERS: Final = "bootstrap.servers"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Cluster:
+    """Where the cluster is, and how to talk to it."""
+
+    def __init__(self, servers: str, properties: Mapping[str, str], request_timeout_ms: int) -> None:
+        self.servers = servers
+        self.properties = dict(properties)
+        self.request_timeout_ms = request_timeout_ms
+
+    def admin(self) -> Admin:
+        from penstock.client.admin import Admin
+
+        return Admin(self.servers, **self.connecting("penstock-admin"))
+
+    def async_admin(self) -> AsyncAdmin:
+        from penstock.client.admin import AsyncAdmin
+
+        return AsyncAdmin(self.servers, **self.connecting("penstock-admin"))
+
+    def check_times(self) -> None:
+        """Raise if the cluster cannot tell the offset of a time: before 0.10.1 brokers know times of files only."""
+        import asyncio
+
+        from penstock.wire.protocol import ApiKey
+
+        async def ask() -> None:
+            async with self.async_admin() as admin:
+                connection = await admin.cluster.to_any()
+                if not connection.supports(ApiKey.LIST_OFFSETS, _TIMESTAMPS_SINCE_VERSION):
+                    raise Rejected(
+                        f"{connection.node} is too old to find records by their time.",
+                        "Its records have no times. Use offsets: `penstock offsets` shows those there are.",
+                    )
+
+        asyncio.run(ask())
+
+    def connecting(self, client_id: str) -> dict[str, Any]:
+        """The options that every client takes."""
+        return {
+            "client_id": self.properties.get("client.id", client_id),
+            "request_timeout_ms": self.request_timeout_ms,
+            "connect_timeout_ms": min(10_000, self.request_timeout_ms),
+            "ssl": self._ssl(),
+        }
+
+    def options_for(self, client_id: str, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
+        """Client options: those of the file, those that every client takes, and over both what is given by name."""
+        names = {name: name.replace("_", ".") for name in known}
+        by_property = {dotted: name for name, dotted in names.items()}
+        unknown = [name for name in given if name not in by_property]
+        if unknown:
+            raise unknown_property(unknown[0], by_property)
+
+        def values(properties: Mapping[str, str]) -> dict[str, Any]:
+            return {
+                by_property[name]: property_value(name, text)
+                for name, text in properties.items()
+                if name in by_property
+            }
+
+        return values(self.properties) | self.connecting(client_id) | values(given)
+
+    def _ssl(self) -> ssl.SSLContext | None:
+
+        return ssl_context(self.properties)
+
+
+def unknown_property(name: str, known: Iterable[str]) -> CommandError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return CommandError(
+        f"A client has no property {name!r}.", f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+    )
+
+
+def cluster_command(command: _Command) -> _Command:
+    """A command about a cluster: it gets a `Cluster` first, the options that make it, and its errors told."""
+
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        bootstrap_server: str | None,
+        profile: str | None,
+        zookeeper: str | None,
+        command_config: str | None,
+        command_property: tuple[tuple[str, str], ...],
+        request_timeout_ms: int,
+        **params: Any,
+    ) -> Any:
+        if zookeeper is not None:
+            bootstrap_server = zookeeper if zookeeper.startswith("zookeeper://") else f"zookeeper://{zookeeper}"
+        servers, properties = resolve_cluster(bootstrap_server, profile, command_config, dict(command_property))
+        given_timeout = click.get_current_context().get_parameter_source("request_timeout_ms")
+        if given_timeout is not None and given_timeout.name == "DEFAULT":
+            request_timeout_ms = _milliseconds(properties.get("request.timeout.ms"), request_timeout_ms)
+        with client_errors_reported():
+            return command(*args, Cluster(servers, properties, request_timeout_ms), **params)
+
+    for option in _OPTIONS:
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def resolve_cluster(
+    server: str | None, profile: str | None, command_config: str | None, given: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Where the cluster is and its clients' properties, of all that may say so.
+
+    The address is that of --bootstrap-server, else of PENSTOCK_BOOTSTRAP_SERVER unless --profile is given, else that of
+    --command-config, else the profile's. The profile in use counts only where nothing else names a cluster.
+    """
+
+    properties = client_properties(command_config, given)
+    named = profile or os.environ.get(PROFILE_VARIABLE)
+    by_variable = os.environ.get(SERVER_VARIABLE)
+    if not named and not (server or by_variable or _SERVERS in properties):
+        from penstock.cli.profile import in_use
+
+        named = in_use()
+    kept: dict[str, str] = {}
+    if named:
+        from penstock.cli.profile import properties_of
+
+        kept = properties_of(named)
+    found = (
+        server,
+        by_variable if not profile else None,
+        properties.get(_SERVERS),
+        kept.get(_SERVERS),
+        by_variable,
+        DEFAULT_SERVER,
+    )
+    return next(address for address in found if address), {**kept, **properties}
+
+
+def _milliseconds(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isdigit() or not int(text):
+        raise CommandError(f"request.timeout.ms is {text!r}.", "Give a number of milliseconds above 0.")
+    return int(text)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--request-timeout-ms", type=COUNT, default=30_000, show_default=True, metavar="MS",
+        help="How long an answer is waited for.",
+    ),
+    click.option(
+        "--command-property", type=Assignment(), multiple=True, help="One property more for the client.",
+    ),
+    click.option(
+        "--command-config", metavar="FILE",
+        help="Properties for the client, as Kafka has them: client.id, security.protocol, ssl.ca.location ...",
+    ),
+    click.option(
+        "--profile", metavar="NAME", shell_complete=profile_names,
+        help=f"A profile: `penstock profile`.  [env: {PROFILE_VARIABLE}; default: the one in use]",
+    ),
+    click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers through ZooKeeper instead."),
+    click.option(
+        "-b", "--bootstrap-server", "--bootstrap-servers", "--broker-list", "bootstrap_server",
+        metavar="HOST:PORT,...",
+        help=f"Where the cluster is.  [env: {SERVER_VARIABLE}; default: the profile's, else {DEFAULT_SERVER}]",
+    ),
+)  # fmt: skip
+
+
+class Unreachable(CommandError):
+    """No broker could be reached, or none answered in time."""
+
+    exit_code = EXIT_UNREACHABLE
+    code = "UNREACHABLE"
+
+
+class Rejected(CommandError):
+    """A broker answered, and does not do what was asked for."""
+
+    exit_code = EXIT_REJECTED
+    code = "REJECTED"
+
+
+@contextmanager
+def client_errors_reported() -> Iterator[None]:
+    """Errors of the client library leave as what went wrong and what to do."""
+    from penstock.client.errors import PenstockError
+
+    try:
+        yield
+    except PenstockError as error:
+        raise command_error_for(error) from None
+
+
+def command_error_for(error: PenstockError) -> CommandError:
+    """The error as the command line says it."""
+    from penstock.client.errors import BootstrapError, BrokerError, ConfigError, MissingDependency, TimedOut
+    from penstock.client.errors import NotConnected as Lost
+
+    if isinstance(error, BootstrapError):
+        return _unreachable(error)
+    kind: type[CommandError] = Rejected
+    code = error.code.name if error.code is not None else None
+    if isinstance(error, ConfigError):
+        return CommandError(sentence(_in_properties(error.message)), sentence(hint_for(error)))
+    if isinstance(error, MissingDependency):
+        return CommandError(sentence(error.message), error.hint, code="MISSING_PACKAGE")
+    if isinstance(error, TimedOut | Lost) and not isinstance(error, BrokerError):
+        kind = Unreachable
+    return kind(sentence(_message_of(error)), sentence(hint_for(error)), code=code)
+
+
+def error_document(error: PenstockError) -> dict[str, object]:
+    """An error as it stands in a JSON document: code, message and hint."""
+    return command_error_for(error).document()
+
+
+def show_failures(errors: Iterable[PenstockError | CommandError], output_format: str) -> None:
+    """What could not be done of several things, on standard error."""
+    for error in errors:
+        show_error(
+            error if isinstance(error, CommandError) else command_error_for(error), as_json=output_format == JSON
+        )
+
+
+def _message_of(error: PenstockError) -> str:
+    """What happened; of a topic that does not exist just that, whatever the broker calls it."""
+    from penstock.client.errors import UnknownTopic
+
+    if isinstance(error, UnknownTopic) and error.where.startswith("topic ") and " " not in error.where[6:]:
+        return f"there is no topic {error.where[6:]!r} ({error.code.name})"
+    return error.message
+
+
+def _unreachable(error: BootstrapError) -> Unreachable:
+    """Every address with its cause; the advice of the first."""
+    lines = "; ".join(f"{attempt.address}: {attempt.detail}" for attempt in error.attempts)
+    first = error.attempts[0]
+    return Unreachable(f"No broker was found: {lines}.", sentence(HINTS_BY_CAUSE.get(first.cause.name, first.hint)))
+
+
+def hint_for(error: PenstockError) -> str:
+    """What to do about it, in options instead of arguments; nothing where nothing is known to help."""
+    from penstock.client.errors import ConfigError, UnknownBroker
+
+    if error.code is not None and error.code.name in _HINTS_BY_CODE:
+        return _HINTS_BY_CODE[error.code.name]
+    if isinstance(error, ConfigError) and "bootstrap" in error.message:
+        return "Write HOST:PORT, several as HOST:PORT,HOST:PORT"
+    if error.hint:
+        return _in_properties(error.hint)
+    if isinstance(error, UnknownBroker):
+        return "`penstock brokers` shows the brokers"
+    helps = error.retriable or (error.code is not None and error.code.name in _DOCTOR_FINDS)
+    return "Run `penstock doctor` to see whether the cluster is well" if helps else ""
+
+
+def _in_properties(text: str) -> str:
+    """Arguments of the Python clients by the names that properties have: linger_ms is linger.ms."""
+    import re
+
+    known = producer_options() | consumer_options() | {"bootstrap_servers", "request_timeout_ms", "connect_timeout_ms"}
+    return re.sub(
+        r"\b[a-z]+(?:_[a-z]+)+\b", lambda word: word[0].replace("_", ".") if word[0] in known else word[0], text
+    )
+
+
+HINTS_BY_CAUSE: Final = {
+    "REFUSED": "Nothing listens there. `penstock up` runs a broker on this machine; another one is named with "
+    "--bootstrap-server",
+    "TLS_REQUIRED": "The port speaks TLS: put security.protocol=SSL into a file and name it with --command-config, or "
+    "use the plaintext port",
+    "TLS_REFUSED": "The port does not speak TLS: leave security.protocol=SSL out, or use the TLS port",
+    "TLS_CERTIFICATE": "Name the authority with ssl.ca.location in the file of --command-config, and use the host name "
+    "that the certificate has",
+}
+_HINTS_BY_CODE: Final = {
+    "TOPIC_ALREADY_EXISTS": "--if-not-exists accepts a topic that exists",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics",
+    "UNKNOWN_TOPIC_ID": "`penstock topics list` shows the topics",
+    "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups",
+    "UNSUPPORTED_VERSION": "`penstock brokers versions` shows what the brokers serve; this needs a newer one",
+    "REQUEST_TIMED_OUT": "The broker may be overloaded or hung; --request-timeout-ms gives it more time",
+    "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows which offsets there are",
+    "MESSAGE_TOO_LARGE": "Send less at once, compress, or raise max.message.bytes: "
+    "penstock configs alter --topic TOPIC --set max.message.bytes=N",
+    "NOT_ENOUGH_REPLICAS": "`penstock topics describe --under-min-isr` shows which brokers are missing; "
+    "penstock configs alter --topic TOPIC --set min.insync.replicas=N asks for fewer",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "`penstock topics describe --under-min-isr` shows which brokers are missing",
+    "UNSUPPORTED_COMPRESSION_TYPE": "The broker is too old for this codec: choose another --compression",
+    "FENCED_INSTANCE_ID": "Give every running member a group.instance.id of its own",
+}
+_DOCTOR_FINDS: Final = frozenset(
+    {"KAFKA_STORAGE_ERROR", "UNKNOWN_SERVER_ERROR", "BROKER_NOT_AVAILABLE", "CLUSTER_AUTHORIZATION_FAILED"}
+)

@@ -1,0 +1,128 @@
+"""`penstock perf`: throughput and latency of a cluster, measured from here.
+
+`produce` counts acknowledged records, `consume` counts decoded ones. Percentiles are taken from the sorted measured
+values, not from averages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from penstock.cli.completion import topic_names
+from penstock.cli.connection import Cluster, cluster_command
+from penstock.cli.output import format_option, printable
+from penstock.cli.values import Assignment
+
+_MOST_BYTES: Final = 1 << 30
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.group()
+def perf() -> None:
+    """Measure a cluster: throughput of producing and consuming, latency."""
+
+
+def _common(command: Any) -> Any:
+    """--topic, and --json as a short way to say --format json."""
+    command = format_option(command)
+    command = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(command)
+    return click.option(
+        "-t", "--topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Which topic."
+    )(command)
+
+
+_record_size: Final = click.option(
+    "-s", "--record-size", type=click.IntRange(0, _MOST_BYTES), default=100, show_default=True, metavar="BYTES"
+)
+_create: Final = click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+
+
+@perf.command(short_help="Send records as fast as possible, or at a rate.")
+@_common
+@click.option(
+    "-n", "--records", "--num-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N"
+)
+@_record_size
+@click.option(
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+)
+@click.option("-z", "--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
+@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="[default: 256 KiB]")
+@click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
+@_create
+@click.option("--random", "is_random", is_flag=True, help="Bytes that cannot be compressed, instead of text.")
+@click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer.")
+@cluster_command
+def produce(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
+    """Send records, one by one, and measure how many are acknowledged a second and how long that takes.
+
+    Latency is from `send` to the acknowledgement, of every hundredth record or of more if there are few.
+
+    \b
+    Exit code: 1  some records were not acknowledged
+    """
+    from penstock.cli.records.measurement import measure_producing
+
+    _check_topic(cluster, topic, create)
+    click.get_current_context().exit(measure_producing(cluster, topic, options, _format(as_json, output_format)))
+
+
+@perf.command(short_help="Read records as fast as possible.")
+@_common
+@click.option(
+    "-n", "--records", "--messages", type=click.IntRange(min=1), metavar="N", help="[default: all that are there]"
+)
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of a group.")
+@click.option(
+    "--as", "kind", type=click.Choice(["records", "arrow"]), default="records", show_default=True,
+    help="What they are decoded to: objects of Python, or columns of Arrow.",
+)  # fmt: skip
+@click.option("--timeout-ms", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="MS",
+              help="End when nothing came for this long.")  # fmt: skip
+@click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer.")
+@cluster_command
+def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
+    """Read a topic from its beginning, and measure records and bytes a second.
+
+    The first fetch is part of it, and in a group the time that joining takes.
+
+    \b
+    Exit code: 1  fewer records came than were asked for
+    """
+    from penstock.cli.records.measurement import measure_consuming
+
+    click.get_current_context().exit(measure_consuming(cluster, topic, options, _format(as_json, output_format)))
+
+
+@perf.command(short_help="Send records one at a time, and wait for each.")
+@_common
+@click.option("-n", "--records", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N")
+@_record_size
+@click.option(
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+)
+@click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
+@_create
+@click.option("--end-to-end", is_flag=True, help="Until a consumer has the record, instead of the acknowledgement.")
+@cluster_command
+def latency(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
+    """Send records one at a time: how long is it until each is acknowledged, or read by a consumer?"""
+    from penstock.cli.records.measurement import measure_latency
+
+    _check_topic(cluster, topic, create)
+    click.get_current_context().exit(measure_latency(cluster, topic, options, _format(as_json, output_format)))
+
+
+def _check_topic(cluster: Cluster, topic: str, create: bool) -> None:
+    """Report a topic that comes into being; at a terminal that needs --create."""
+    from penstock.cli.topics.partitions import is_new_topic
+
+    if is_new_topic(cluster, topic, create=create):
+        click.echo(f"Topic {printable(topic)!r} did not exist; it is created.", err=True)
+
+
+def _format(as_json: bool, output_format: str) -> str:
+    return "json" if as_json else output_format

@@ -1,0 +1,410 @@
+"""`penstock table`: topics as tables of a warehouse. `penstock load` fills them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.connection import Cluster, cluster_command
+from penstock.cli.options import watch_option
+from penstock.cli.output import (
+    JSON,
+    CommandError,
+    Output,
+    confirm,
+    counted,
+    format_option,
+    human_bytes,
+    printable,
+    show_table,
+)
+from penstock.cli.spark.warehouse import (
+    engine_options,
+    open_warehouse,
+    reader_properties,
+    task_runner,
+    warehouse_option,
+)
+from penstock.cli.values import Assignment, Timestamp, time_text
+
+if TYPE_CHECKING:
+    from penstock.spark.tables import OpenTable, Table
+    from penstock.spark.tables.audit import Audit
+
+_EXIT_UNSOUND = 1
+_DAY_MS = 86_400_000
+
+
+@click.group()
+def table() -> None:
+    """Make, list, describe, audit, tend and drop tables of topics; `penstock load` fills them."""
+
+
+@table.command(short_help="Make a table for a topic.")
+@click.argument("declared", metavar="FILE|NAME")
+@click.option("-t", "--topic", help="The topic, if a NAME is given and not a FILE. [default: the name]")
+@click.option("-c", "--set", "settings", type=Assignment(), multiple=True, help="A setting; overrides the file.")
+@click.option("--update", is_flag=True, help="Give a table that is there this declaration: columns added or widened.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the table already exists.")
+@warehouse_option
+@format_option
+@cluster_command
+def create(
+    cluster: Cluster,
+    declared: str,
+    topic: str | None,
+    settings: tuple[tuple[str, str], ...],
+    update: bool,
+    if_not_exists: bool,
+    warehouse_uri: str,
+    output_format: str,
+) -> None:
+    """Make a table as FILE declares it (TOML), or one called NAME with its columns inferred from the records.
+
+    \b
+    penstock table create views.toml
+    penstock table create views --set partition_by=hour --set event_time=at --set "schema=user string, at timestamp_ms"
+    """
+    from penstock.spark.tables.warehouse import redeclare
+
+    made = _declaration(declared, topic, dict(settings))
+    warehouse = open_warehouse(warehouse_uri)
+    there = made.name in warehouse.names()
+    added: list[str] = []
+    if there and update:
+        opened = warehouse.open(made.name)
+        added = redeclare(opened, made)
+    elif there and if_not_exists:
+        opened = warehouse.open(made.name)
+    else:
+        opened = _created(cluster, warehouse_uri, made)
+    output = Output()
+    if output_format == JSON:
+        _describe_json(output, opened)
+        return
+    word = "updated" if there and update else "there already" if there else "made"
+    output.line(f"{made.name}: {word}, {counted(len(opened.table.columns), 'column')}, in {opened.store.storage.uri}")
+    if added:
+        output.line(f"New or wider columns: {', '.join(added)}")
+
+
+def _created(cluster: Cluster, warehouse_uri: str, made: Table) -> OpenTable:
+    from penstock.spark.tables.load_plan import log_state
+    from penstock.spark.tables.loader import reader_options
+    from penstock.spark.tables.schema_evolution import sample_columns
+
+    reader = reader_options(cluster.servers, made.topic, {**made.options, **reader_properties(cluster)})
+    with cluster.admin() as admin:
+        state = log_state(admin, made.topic, made.isolation)
+    return open_warehouse(warehouse_uri).create(
+        made, state, lambda: sample_columns(made, state, cluster.servers, reader)
+    )
+
+
+def _declaration(declared: str, topic: str | None, settings: dict[str, str]) -> Table:
+    from penstock.spark.tables.declaration import from_mapping, read_toml
+
+    is_file = declared.endswith(".toml") or "/" in declared
+    document: dict[str, Any] = dict(read_toml(declared)) if is_file else {"name": declared, "topic": topic or declared}
+    if topic is not None:
+        document["topic"] = topic
+    for name, text in settings.items():
+        document[name] = int(text) if text.isdigit() and name != "start" else text
+    if isinstance(document.get("key"), str):
+        document["key"] = [part.strip() for part in document["key"].split(",")]
+    return from_mapping(document, folder=Path(declared).parent if is_file else None)
+
+
+@table.command("list", short_help="List tables.")
+@warehouse_option
+@watch_option
+@format_option
+@cluster_command
+def list_(cluster: Cluster, warehouse_uri: str, output_format: str) -> None:
+    """List the tables of the warehouse."""
+    from penstock.spark.tables.warehouse import described
+
+    warehouse = open_warehouse(warehouse_uri)
+    found = [described(warehouse.open(name)) for name in warehouse.names()]
+    output = Output()
+    if output_format == JSON:
+        output.json({"tables": found}, indent=2)
+        return
+    rows = [
+        (one["name"], one["topic"], one["format"], one["mode"], one["rows"], one["dead"], one["files"], one["version"])
+        for one in found
+    ]
+    show_table(output, ["TABLE", "TOPIC", "FORMAT", "MODE", "ROWS", "DEAD", "FILES", "VERSION"], rows)
+    if not rows:
+        output.nothing(f"There are no tables in {printable(warehouse_uri)}.")
+
+
+@table.command(short_help="Show a table: columns, settings, how far it is.")
+@click.argument("name", metavar="TABLE")
+@warehouse_option
+@format_option
+@cluster_command
+def describe(cluster: Cluster, name: str, warehouse_uri: str, output_format: str) -> None:
+    """Show a table: its columns and settings, its size, and how far each partition of its topic is loaded."""
+    opened = open_warehouse(warehouse_uri).open(name)
+    output = Output()
+    if output_format == JSON:
+        _describe_json(output, opened)
+        return
+    from penstock.spark.tables.warehouse import described
+
+    facts = described(opened)
+    for label, value in (
+        ("Table", facts["name"]), ("Topic", facts["topic"]), ("Format", facts["format"]), ("Mode", facts["mode"]),
+        ("Partitioned by", f"{facts['partitionBy']} of {facts['eventTime']}"), ("Late records", facts["late"]),
+        ("Records that do not fit", facts["onError"]), ("Evolution", facts["evolution"]), ("Version", facts["version"]),
+        ("Rows", f"{facts['rows']:,}"), ("Dead letters", f"{facts['dead']:,}"),
+        ("Files", f"{facts['files']:,}, {human_bytes(opened_bytes(opened))}"), ("Folder", facts["uri"]),
+    ):  # fmt: skip
+        output.line(f"{label + ':':<26}{value}")
+    output.line()
+    show_table(output, ["COLUMN", "TYPE"], [str(column).split(" ", 1) for column in opened.table.columns])
+    output.line()
+    show_table(output, ["PARTITION", "FIRST", "NEXT"], _standing_rows(opened))
+
+
+def opened_bytes(opened: OpenTable) -> int:
+    return sum(file.size for file in opened.store.files())
+
+
+def _standing_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
+    """Partitions have no gaps in their numbers: the first that was never loaded ends the list."""
+    rows: list[tuple[int, int, int]] = []
+    while True:
+        standing = opened.standing([len(rows)])
+        if not standing.covered:
+            return rows
+        rows.append((len(rows), *standing.covered[len(rows)]))
+
+
+def _describe_json(output: Output, opened: OpenTable) -> None:
+    from penstock.spark.tables.warehouse import described
+
+    offsets = {str(partition): {"first": first, "next": after} for partition, first, after in _standing_rows(opened)}
+    output.json({**described(opened), "offsets": offsets}, indent=2)
+
+
+@table.command(short_help="Remove a table and its files.")
+@click.argument("name", metavar="TABLE")
+@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+@warehouse_option
+@format_option
+@cluster_command
+def drop(cluster: Cluster, name: str, yes: bool, warehouse_uri: str, output_format: str) -> None:
+    """Remove a table, its dead letters and all their files. The topic stays as it is."""
+    warehouse = open_warehouse(warehouse_uri)
+    opened = warehouse.open(name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise CommandError(f"{name} would be removed with all its files.", "Add --yes to do so.")
+        rows = sum(file.rows or 0 for file in opened.store.files())
+        confirm(f"Remove {name} and its {counted(rows, 'row')}?", yes=False)
+    warehouse.drop(name)
+    output = Output()
+    if output_format == JSON:
+        output.json({"dropped": name})
+    else:
+        output.line(f"{name}: removed")
+
+
+@table.command(short_help="Show records that did not fit.")
+@click.argument("name", metavar="TABLE")
+@click.option("--max", "most", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@warehouse_option
+@format_option
+@cluster_command
+def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_format: str) -> None:
+    """Show dead letters, the newest first: where they are in the log, and why they are not in the table."""
+    opened = open_warehouse(warehouse_uri).open(name)
+    rows = opened.dead.delta.to_pyarrow_table(
+        columns=["_partition", "_offset", "_timestamp", "reason", "value", "dropped"]
+    )
+    newest = rows.sort_by([("_timestamp", "descending"), ("_offset", "descending")]).slice(0, most).to_pylist()
+    output = Output()
+    if output_format == JSON:
+        documents = [
+            {
+                "partition": one["_partition"],
+                "offset": one["_offset"],
+                "timestamp": round(one["_timestamp"].timestamp() * 1000),
+                "reason": one["reason"],
+                "dropped": one["dropped"],
+                "value": None if one["value"] is None else one["value"].decode("utf-8", "backslashreplace"),
+            }
+            for one in newest
+        ]
+        output.json({"table": name, "count": rows.num_rows, "dead": documents}, indent=2)
+        return
+    show_table(
+        output, ["PARTITION", "OFFSET", "TIME", "REASON"],
+        [(one["_partition"], one["_offset"], time_text(round(one["_timestamp"].timestamp() * 1000)), one["reason"])
+         for one in newest],
+    )  # fmt: skip
+    if rows.num_rows > most:
+        click.echo(f"{rows.num_rows - most:,} more.", err=True)
+
+
+@table.command("replay-dead", short_help="Try records again that did not fit.")
+@click.argument("name", metavar="TABLE")
+@engine_options
+@warehouse_option
+@format_option
+@cluster_command
+def replay_dead(
+    cluster: Cluster, name: str, local: bool, spark: bool, master: str | None, warehouse_uri: str, output_format: str
+) -> None:
+    """Try all dead letters again, after the table or its declaration has changed: those that fit now are moved into it.
+
+    It is one commit: a record is in the table or a dead letter, at every moment.
+    """
+    from penstock.spark.tables import Loader
+    from penstock.spark.tables.loader import replay_dead as replayed
+
+    opened = open_warehouse(warehouse_uri).open(name)
+    with (
+        cluster.admin() as admin,
+        task_runner(f"penstock replay {name}", local=local, spark=spark, master=master) as runner,
+    ):
+        loader = Loader(opened, admin, cluster.servers, runner, options=reader_properties(cluster))
+        result = replayed(loader)
+    output = Output()
+    if output_format == JSON:
+        output.json({"table": name, "tried": result.tried, "landed": result.landed})
+    else:
+        output.line(f"{name}: {counted(result.tried, 'dead letter')} tried, {result.landed:,} landed")
+
+
+@table.command(short_help="Join small files, remove old days and versions.")
+@click.argument("name", metavar="TABLE")
+@click.option("--all", "everything", is_flag=True, help="Join all small files, however few.")
+@engine_options
+@warehouse_option
+@format_option
+@cluster_command
+def maintain(
+    cluster: Cluster,
+    name: str,
+    everything: bool,
+    local: bool,
+    spark: bool,
+    master: str | None,
+    warehouse_uri: str,
+    output_format: str,
+) -> None:
+    """Join small files, remove days beyond the retention, and files that no recent version needs.
+
+    Loads do this too, when enough of it is due.
+    """
+    from penstock.spark.tables.maintenance import compact
+    from penstock.spark.tables.maintenance import maintain as maintained
+
+    opened = open_warehouse(warehouse_uri).open(name)
+    with task_runner(f"penstock maintain {name}", local=local, spark=spark, master=master) as runner:
+        joined, into = compact(opened, runner, least=2) if everything else (0, 0)
+        done = maintained(opened, runner, time.time_ns() // 1_000_000, vacuum=True)
+    facts = {
+        "joined": joined + done.joined,
+        "into": into + done.into,
+        "expired": done.expired,
+        "vacuumed": done.vacuumed,
+    }
+    output = Output()
+    if output_format == JSON:
+        output.json({"table": name, **facts})
+    else:
+        output.line(
+            f"{name}: {counted(facts['joined'], 'file')} joined into {facts['into']:,}, {facts['expired']:,} of old "
+            f"days removed, {facts['vacuumed']:,} of old versions deleted"
+        )
+
+
+@table.command(short_help="Compare what was produced with what has landed, by hour.")
+@click.argument("name", metavar="TABLE")
+@click.option("--since", "since_ms", type=Timestamp(), help="From the hour of this time on. [default: a day ago]")
+@click.option("--plot", "plot_path", metavar="FILE.svg", help="Also draw it.")
+@engine_options
+@warehouse_option
+@format_option
+@cluster_command
+def audit(
+    cluster: Cluster,
+    name: str,
+    since_ms: int | None,
+    plot_path: str | None,
+    local: bool,
+    spark: bool,
+    master: str | None,
+    warehouse_uri: str,
+    output_format: str,
+) -> None:
+    """Compare, hour by hour of the log, what was produced with what has landed; and say until when all is complete.
+
+    Every offset of an hour is in the table, a dead letter, dropped by policy, still waiting, or has no record (a
+    transaction's marker, compacted away). The log is read only for hours whose sums differ, by Spark if --spark or
+    --master is given.
+
+    \b
+    Exit code: 1  records are missing, or there twice
+    """
+    from penstock.spark.tables import Loader
+    from penstock.spark.tables.audit import audit_svg, audit_table
+
+    opened = open_warehouse(warehouse_uri).open(name)
+    now_ms = time.time_ns() // 1_000_000
+    with (
+        cluster.admin() as admin,
+        task_runner(f"penstock audit {name}", local=local, spark=spark, master=master) as runner,
+    ):
+        loader = Loader(opened, admin, cluster.servers, runner, options=reader_properties(cluster))
+        found = audit_table(loader, admin, runner, now_ms - _DAY_MS if since_ms is None else since_ms, now_ms)
+    output = Output()
+    if output_format == JSON:
+        output.json(_audit_document(found), indent=2)
+    else:
+        _show_audit(output, found)
+    if plot_path is not None:
+        Path(plot_path).write_text(audit_svg(found), encoding="utf-8")
+    output.flush()
+    if not found.is_sound:
+        click.echo("Records are missing, or there twice: load those hours again (penstock load --since).", err=True)
+        click.get_current_context().exit(_EXIT_UNSOUND)
+
+
+_AUDITED = ("produced", "landed", "dead", "dropped", "waiting", "empty", "missing", "surplus")
+
+
+def _audit_document(found: Audit) -> dict[str, object]:
+    return {
+        "table": found.table,
+        "topic": found.topic,
+        "completeUntil": found.complete_until_ms,
+        "sound": found.is_sound,
+        "hours": [
+            {"start": hour.start_ms, **{name: getattr(hour, name) for name in _AUDITED}, "complete": hour.is_complete}
+            for hour in found.hours
+        ],
+    }
+
+
+def _show_audit(output: Output, found: Audit) -> None:
+    names = [name for name in _AUDITED if name in ("produced", "landed", "waiting") or found.total(name)]
+    rows = [
+        (
+            time_text(hour.start_ms)[:16] + "Z",
+            *(getattr(hour, name) for name in names),
+            "yes" if hour.is_complete else "no",
+        )
+        for hour in found.hours
+        if hour.produced or hour.landed
+    ]
+    show_table(output, ["HOUR", *(name.upper() for name in names), "COMPLETE"], rows)
+    output.line(f"Complete until {time_text(found.complete_until_ms)}")

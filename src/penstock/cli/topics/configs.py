@@ -1,0 +1,193 @@
+"""`penstock configs`: settings of topics and brokers, where their values come from, and changes to them.
+
+A name that the broker does not know is rejected with the nearest known one, before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.completion import broker_ids, setting_names, topic_names
+from penstock.cli.connection import Cluster, Rejected, cluster_command
+from penstock.cli.options import dry_run_option, set_option, unset_option, watch_option
+from penstock.cli.output import JSON, CommandError, Output, format_option, printable, sentence, show_table
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin, ConfigEntry, ConfigResource
+
+# As a default it is how Kafka writes "not set": flush.messages, flush.ms, max.compaction.lag.ms.
+_LONG_MAX = str(2**63 - 1)
+
+LAYERS = {
+    "topic": "topic",
+    "dynamic broker": "this broker, altered",
+    "dynamic default": "all brokers, altered",
+    "static": "broker's file or options",
+    "default": "default",
+}
+
+
+@click.group()
+def configs() -> None:
+    """Show and change the settings of topics and brokers."""
+
+
+def _whose(command: Any) -> Any:
+    """--topic, --broker or --all-brokers."""
+    for option in (
+        click.option("--all-brokers", is_flag=True, help="What was altered for all brokers together."),
+        click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Whose settings."),
+        click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Whose settings."),
+    ):
+        command = option(command)
+    return command
+
+
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> ConfigResource:
+    from penstock.client.admin import ConfigResource
+
+    if (topic is not None) + (broker is not None) + all_brokers != 1:
+        raise CommandError("Whose settings are meant?", "Give one of --topic TOPIC, --broker ID and --all-brokers.")
+    return ConfigResource.topic(topic) if topic is not None else ConfigResource.broker(broker)
+
+
+@configs.command(short_help="Show settings and where their values come from.")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=setting_names)
+@_whose
+@click.option("--all", "everything", is_flag=True, help="Those that have their default value, too.")
+@click.option("--docs", is_flag=True, help="Say what each is for.")
+@watch_option
+@format_option
+@cluster_command
+def describe(
+    cluster: Cluster,
+    names: tuple[str, ...],
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    everything: bool,
+    docs: bool,
+    output_format: str,
+) -> None:
+    """Show the settings of a topic or a broker, and the layer that each value comes from.
+
+    "(not set)" stands for the largest number, by which Kafka says that there is no limit.
+
+    Without NAME, those that do not have their default value; with --all, all of them.
+    """
+    resource = _resource(topic, broker, all_brokers)
+    with cluster.admin() as admin:
+        settings = _described(admin, resource)
+    check_names(settings, names, resource)
+    shown = [
+        entry
+        for name, entry in sorted(settings.items())
+        if (name in names if names else everything or entry.source != "default")
+    ]
+    output = Output()
+    if output_format == JSON:
+        output.json({"resource": str(resource), "settings": [_document(entry) for entry in shown]}, indent=2)
+        return
+    if not shown:
+        output.line(f"{resource}: all {len(settings)} settings have their default values; --all shows them.")
+        return
+    rows = [(entry.name, _value(entry), LAYERS.get(entry.source, entry.source)) for entry in shown]
+    if docs:
+        for entry, row in zip(shown, rows, strict=True):
+            output.line(output.style(printable(f"{row[0]} = {row[1]}"), bold=True) + f"  ({row[2]})")
+            output.paragraph(printable(entry.documentation or "The broker says nothing about it."), "    ")
+        return
+    show_table(output, ("SETTING", "VALUE", "FROM"), rows)
+
+
+@configs.command(short_help="Change settings.")
+@_whose
+@set_option
+@unset_option
+@dry_run_option
+@format_option
+@cluster_command
+def alter(
+    cluster: Cluster,
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,
+    assignments: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Change settings of a topic or of brokers while they run; shows each before and after.
+
+    For example: penstock configs alter --topic views --set retention.ms=86400000
+    """
+    resource = _resource(topic, broker, all_brokers)
+    changes: dict[str, str | None] = {**dict(assignments), **dict.fromkeys(unset)}
+    if not changes:
+        raise CommandError("Nothing to change was given.", "Give --set NAME=VALUE or --unset NAME.")
+    with cluster.admin() as admin:
+        before = _described(admin, resource)
+        if not all_brokers:
+            check_names(before, changes, resource)
+        admin.alter_config(resource, changes, validate_only=dry_run)
+        after = before if dry_run else admin.describe_config(resource)
+    output = Output()
+    rows = [
+        (name, _value(before.get(name)), (value or "(default)") if dry_run else _value(after.get(name)))
+        for name, value in changes.items()
+    ]
+    if output_format == JSON:
+        found = [{"name": name, "before": old, "after": new} for name, old, new in rows]
+        output.json({"resource": str(resource), "dryRun": dry_run, "changes": found}, indent=2)
+        return
+    show_table(output, ("SETTING", "BEFORE", "AFTER"), rows)
+    if dry_run:
+        output.line("Dry run: nothing was changed, but it would be accepted.")
+
+
+def _described(admin: Admin, resource: ConfigResource) -> Mapping[str, ConfigEntry]:
+    """The settings of a topic or broker; Refused, with the nearest, for a topic that does not exist."""
+    from penstock.cli.topics.partitions import topic_errors
+    from penstock.client.errors import UnknownTopic
+
+    try:
+        return admin.describe_config(resource)
+    except UnknownTopic as error:
+        raise topic_errors(admin, {resource.name: error})[resource.name] from None
+
+
+def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose: object) -> None:
+    """Raise for a name that is not among the settings, with the one that was perhaps meant."""
+    from difflib import get_close_matches
+
+    for name in names:
+        if name not in settings:
+            near = get_close_matches(name.lower(), list(settings), n=1)
+            raise Rejected(
+                sentence(f"{whose} has no setting {name!r}"),
+                f"Did you mean {near[0]}?" if near else "`penstock configs describe --all` shows those there are.",
+            )
+
+
+def _value(entry: ConfigEntry | None) -> str | None:
+    if entry is None:
+        return None
+    if entry.is_sensitive and entry.value is None:
+        return "(hidden)"
+    return "(not set)" if entry.value == _LONG_MAX else entry.value
+
+
+def _document(entry: ConfigEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source,
+        "default": entry.is_default,
+        "readOnly": entry.is_read_only,
+        "sensitive": entry.is_sensitive,
+        "documentation": entry.documentation,
+    }

@@ -1,0 +1,433 @@
+"""`penstock topics`: create, list, describe, alter, trim and delete topics.
+
+A command over several topics does what it can, reports each failure, and exits with the code of the first one.
+Internal topics are shown on request.
+
+`trim` deletes the oldest records. The plan is made and shown per partition before anything is deleted, and stays
+within the partition: an offset before its start deletes nothing, one behind its end deletes everything. A timestamp
+deletes all records before the first one with that timestamp or a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.connection import Cluster, cluster_command, command_error_for, error_document, show_failures
+from penstock.cli.options import (
+    confirmation_options,
+    confirmed_plan,
+    dry_run_option,
+    set_option,
+    topic_arguments,
+    unset_option,
+    watch_option,
+)
+from penstock.cli.output import JSON, CommandError, Output, confirm, counted, format_option, printable, show_table
+from penstock.cli.topics.partitions import offsets_at, selected_partitions, topic_errors
+from penstock.cli.values import COUNT, FACTOR, Duration, NameAndPartitions, Timestamp, now_ms
+
+if TYPE_CHECKING:
+    import re
+
+    from penstock.client.admin import Admin
+    from penstock.client.cluster_metadata import TopicPartition
+    from penstock.client.errors import PenstockError
+
+
+_EXIT_PARTLY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A partition: where it begins and ends, and where it begins afterwards."""
+
+    partition: TopicPartition
+    begin: int
+    end: int
+    before: int
+
+    @property
+    def records(self) -> int:
+        """Offsets that go, which is at least as many as records."""
+        return self.before - self.begin
+
+
+@click.command(short_help="Delete the oldest records of topics.")
+@topic_arguments(required=True, partitions=True)
+@click.option("--before-offset", "--offset", type=click.IntRange(min=0), metavar="N", help="Records below this offset.")
+@click.option("--before-time", type=Timestamp(), help="Records before the first one at or after this time.")
+@click.option("--older-than", type=Duration(), help="The same for a time so long ago: 7d, 1h30m.")
+@click.option("--all-records", is_flag=True, help="All records there are now.")
+@confirmation_options
+@format_option
+@cluster_command
+def trim(
+    cluster: Cluster,
+    names: tuple[NameAndPartitions, ...],
+    before_offset: int | None,
+    before_time: int | None,
+    older_than: int | None,
+    all_records: bool,
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Delete the oldest records of topics or of some of their partitions. It cannot be undone.
+
+    Shows what would go, and asks at a terminal; without one it deletes only if --execute is given.
+
+    \b
+    penstock topics trim views --older-than 7d
+    penstock topics trim views:0,2 --before-offset 120000 --execute
+    penstock topics trim views --all-records --dry-run
+
+    \b
+    Exit code: 0  planned, or done
+               1  some partitions could not be trimmed; they are reported. Or you said no
+               4  refused: there is no such topic
+    """
+    limits = [before_offset is not None, before_time is not None, older_than is not None, all_records]
+    if sum(limits) != 1:
+        raise CommandError(
+            "Which records are meant?", "Give one of --before-offset, --before-time, --older-than and --all-records."
+        )
+    if older_than is not None:
+        before_time = max(0, now_ms() - older_than)
+    if before_time is not None:
+        cluster.check_times()
+    output = Output()
+    with cluster.admin() as admin:
+        cuts = _plan(admin, selected_partitions(admin, names), before_offset, before_time)
+        wanted = [cut for cut in cuts if cut.records]
+        if output_format != JSON:
+            _show(output, cuts)
+        failures: dict[TopicPartition, PenstockError] = {}
+        total = sum(cut.records for cut in wanted)
+        question = f"Delete {counted(total, 'record')} of {counted(len(wanted), 'partition')}?"
+        done = bool(wanted) and confirmed_plan(question, dry_run=dry_run, execute=execute)
+        if done:
+            failures = _carry_out(admin, wanted)
+    if output_format == JSON:
+        output.json({"executed": done, "partitions": [_document(cut, failures) for cut in cuts]}, indent=2)
+    elif done:
+        gone = [cut for cut in wanted if cut.partition not in failures]
+        output.line(f"Deleted {counted(sum(cut.records for cut in gone), 'record')}.")
+    elif wanted:
+        output.line(output.style("Dry run: nothing was deleted. Add --execute to do it.", "yellow"))
+    output.flush()
+    show_failures(failures.values(), output_format)
+    if failures:
+        click.get_current_context().exit(_EXIT_PARTLY)
+
+
+def _plan(
+    admin: Admin, partitions: Sequence[TopicPartition], before_offset: int | None, before_time: int | None
+) -> list[Cut]:
+    begins, ends = offsets_at(admin, partitions, "earliest"), offsets_at(admin, partitions, "latest")
+    at = offsets_at(admin, partitions, before_time) if before_time is not None else {}
+    cuts = []
+    for partition in partitions:
+        begin, end = begins[partition], ends[partition]
+        wanted = end if before_offset is None else before_offset
+        if at.get(partition, -1) >= 0:
+            wanted = at[partition]
+        cuts.append(Cut(partition, begin, end, min(max(wanted, begin), end)))
+    return cuts
+
+
+def _carry_out(admin: Admin, cuts: Sequence[Cut]) -> dict[TopicPartition, PenstockError]:
+    """Delete; those that failed."""
+    from penstock.client.errors import PenstockError
+
+    answers = admin.delete_records({cut.partition: cut.before for cut in cuts})
+    return {partition: answer for partition, answer in answers.items() if isinstance(answer, PenstockError)}
+
+
+def _show(output: Output, cuts: Sequence[Cut]) -> None:
+    rows = [(*cut.partition, cut.begin, cut.end, cut.before, cut.records) for cut in cuts]
+    show_table(output, ("TOPIC", "PARTITION", "BEGIN", "END", "NEW BEGIN", "DELETED"), rows)
+    if not any(cut.records for cut in cuts):
+        output.line("Nothing to delete: no record is that old.")
+    output.flush()
+
+
+def _document(cut: Cut, failures: Mapping[TopicPartition, PenstockError]) -> dict[str, object]:
+    error = failures.get(cut.partition)
+    return {
+        "topic": cut.partition.topic,
+        "partition": cut.partition.partition,
+        "begin": cut.begin,
+        "end": cut.end,
+        "newBegin": cut.before,
+        "deleted": cut.records,
+        "error": None if error is None else error_document(error),
+    }
+
+
+_EXIT_CODES = """\b
+    Exit code: 0  done
+               2  the options make no sense
+               3  no broker could be reached
+               4  refused; the message says why"""
+
+
+@click.group(epilog=_EXIT_CODES)
+def topics() -> None:
+    """Create, list, describe, alter, trim and delete topics."""
+
+
+topics.add_command(trim)
+
+
+@topics.command(short_help="Create topics.")
+@topic_arguments(required=True)
+@click.option("-p", "--partitions", type=COUNT, metavar="N", help="[default: the broker's num.partitions]")
+@click.option(
+    "-r", "--replication-factor", type=FACTOR, metavar="N",
+    help="[default: the broker's default.replication.factor]",
+)  # fmt: skip
+@set_option
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
+@dry_run_option
+@format_option
+@cluster_command
+def create(
+    cluster: Cluster,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    assignments: tuple[tuple[str, str], ...],
+    if_not_exists: bool,
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Create topics.
+
+    For example: penstock topics create views --partitions 6 --set retention.ms=86400000
+    """
+    from penstock.cli.topics.topics_report import show_created, unknown_settings
+    from penstock.client.admin import TopicSpec
+    from penstock.client.errors import InvalidSetting, PenstockError
+
+    configs = dict(assignments)
+    specs = [TopicSpec(name, partitions or -1, replication_factor or -1, configs) for name in names]
+    with cluster.admin() as admin:
+        answers = admin.create_topics(specs, exist_ok=if_not_exists, validate_only=dry_run)
+        refused = [error for error in answers.values() if isinstance(error, PenstockError)]
+        # Which of the settings it was that the broker did not know is worth a question.
+        better = unknown_settings(admin, configs) if any(isinstance(e, InvalidSetting) for e in refused) else None
+    show_created(Output(), output_format, answers, dry_run=dry_run)
+    if better is not None:
+        raise better
+    _raise_first([command_error_for(error) for error in refused], output_format)
+
+
+@topics.command("list", short_help="List topics.")
+@click.option("--internal", "--all", is_flag=True, help="Show internal topics too.")
+@click.option("--match", metavar="REGEX", help="Only topics whose whole name matches.")
+@watch_option
+@format_option
+@cluster_command
+def list_(cluster: Cluster, internal: bool, match: str | None, output_format: str) -> None:
+    """List topics: their names, a line each; with --format json their numbers of partitions and replicas too."""
+    from penstock.cli.topics.topics_report import is_internal, topic_summary
+    from penstock.client.admin import TopicDescription
+
+    pattern = _pattern(match)
+    with cluster.admin() as admin:
+        described = admin.describe_topics()
+    output = Output()
+    found = [
+        topic
+        for name, topic in sorted(described.items())
+        if isinstance(topic, TopicDescription)
+        and (internal or not is_internal(topic))
+        and (pattern is None or pattern.fullmatch(name))
+    ]
+    if output_format == JSON:
+        output.json({"topics": [topic_summary(topic) for topic in found]}, indent=2)
+        return
+    for topic in found:
+        output.line(printable(topic.name))
+    if not found:
+        hidden = "" if internal or not described else " (--internal shows internal ones)"
+        output.nothing(f"No topic matches {match!r}." if match and described else f"There are no topics{hidden}.")
+
+
+@topics.command(short_help="Show partitions, leaders, replicas, settings and sizes.")
+@topic_arguments(required=False)
+@click.option("--internal", "--all", is_flag=True, help="Show internal topics too, if no topic is named.")
+@click.option("--troubled", is_flag=True, help="Only partitions without a leader or with replicas out of sync.")
+@click.option(
+    "--under-replicated", "--under-replicated-partitions", is_flag=True,
+    help="Only partitions that have a replica out of sync; one that is just being added does not count.",
+)  # fmt: skip
+@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option(
+    "--under-min-isr", "--under-min-isr-partitions", is_flag=True,
+    help="Only partitions that reject acks=all: fewer replicas are in sync than min.insync.replicas.",
+)  # fmt: skip
+@watch_option
+@format_option
+@cluster_command
+def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_format: str, **filters: bool) -> None:
+    """Show topics: partitions, leaders, replicas, those in sync, offsets and sizes, and settings of their own.
+
+    Without TOPIC, all of them. ISR are the replicas in sync; ELR those that are not, but may lead, since they have all
+    that was acknowledged. With several of the filters, what fits one of them is shown; internal topics too.
+    """
+    from penstock.cli.topics.topics_report import collect, filter_of, is_internal, show_described
+    from penstock.client.admin import TopicDescription
+    from penstock.client.errors import PenstockError
+
+    with cluster.admin() as admin:
+        answers = admin.describe_topics(names or None, include_eligible=True)
+        internal = internal or bool(names) or any(filters.values())
+        found = [
+            topic
+            for _, topic in sorted(answers.items())
+            if isinstance(topic, TopicDescription) and (internal or not is_internal(topic))
+        ]
+        pictures = collect(admin, found)
+        missing = topic_errors(
+            admin, {name: error for name, error in answers.items() if isinstance(error, PenstockError)}
+        )
+    output = Output()
+    show_described(output, output_format, pictures, filter_of(filters))
+    if not pictures and not names and output_format != JSON:
+        output.nothing("There are no topics.")
+    _raise_first(list(missing.values()), output_format)
+
+
+@topics.command(short_help="Add partitions, change settings.")
+@topic_arguments(required=True)
+@click.option("-p", "--partitions", type=COUNT, metavar="N", help="New partition count; only more.")
+@set_option
+@unset_option
+@dry_run_option
+@format_option
+@cluster_command
+def alter(
+    cluster: Cluster,
+    names: tuple[str, ...],
+    partitions: int | None,
+    assignments: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Add partitions to topics, or change their settings.
+
+    Records of a key go to another partition once there are more of them; what is stored stays where it is.
+    """
+    changes: dict[str, str | None] = {**dict(assignments), **dict.fromkeys(unset)}
+    if partitions is None and not changes:
+        raise CommandError("Nothing to alter was given.", "Give --partitions, --set or --unset.")
+    output = Output()
+    altered: list[dict[str, object]] = []
+    failed: dict[str, PenstockError] = {}
+    with cluster.admin() as admin:
+        for name in names:
+            error = _alter(admin, name, partitions, changes, dry_run=dry_run)
+            if error is not None:
+                failed[name] = error
+                continue
+            altered.append({"topic": name, "dryRun": dry_run, "partitions": partitions, "config": changes})
+        errors = topic_errors(admin, failed)
+    if output_format == JSON:
+        document = {"altered": altered, "failed": {name: error.document() for name, error in errors.items()}}
+        output.json(document, indent=2)
+    else:
+        done = ([f"{partitions} partitions"] if partitions is not None else []) + [
+            f"{key} {'reset to its default' if value is None else f'= {value}'}" for key, value in changes.items()
+        ]
+        for each in altered:
+            text = f"{each['topic']}: {', '.join(done)}{' would be accepted (dry run)' if dry_run else ''}."
+            output.line(printable(text))
+    output.flush()
+    _raise_first(list(errors.values()), output_format)
+
+
+def _alter(
+    admin: Admin, name: str, partitions: int | None, changes: Mapping[str, str | None], *, dry_run: bool
+) -> PenstockError | None:
+    """Change one topic. Raises Refused for a setting that does not exist."""
+    from penstock.cli.topics.configs import check_names
+    from penstock.client.admin import ConfigResource
+    from penstock.client.errors import PenstockError
+
+    resource = ConfigResource.topic(name)
+    try:
+        if changes:
+            check_names(admin.describe_config(resource), changes, resource)
+        if partitions is not None:
+            admin.create_partitions(name, partitions, validate_only=dry_run)
+        if changes:
+            admin.alter_config(resource, changes, validate_only=dry_run)
+    except PenstockError as error:
+        return error
+    return None
+
+
+@topics.command(short_help="Delete topics and their records.")
+@topic_arguments(required=True)
+@click.option("--if-exists", is_flag=True, help="Do not fail if there is no such topic.")
+@confirmation_options
+@format_option
+@cluster_command
+def delete(
+    cluster: Cluster, names: tuple[str, ...], if_exists: bool, dry_run: bool, execute: bool, output_format: str
+) -> None:
+    """Delete topics, with all their records. It cannot be undone.
+
+    At a terminal it asks first.
+    """
+    from penstock.client.errors import PenstockError, UnknownTopic
+
+    with cluster.admin() as admin:
+        answers: dict[str, PenstockError | None]
+        if dry_run:
+            found = admin.describe_topics(names)
+            answers = {name: topic if isinstance(topic, PenstockError) else None for name, topic in found.items()}
+        else:
+            confirm(f"Delete {', '.join(names)} with all records?", yes=execute)
+            answers = dict(admin.delete_topics(names))
+        failed = {name: error for name, error in answers.items() if error is not None}
+        if if_exists:
+            failed = {name: error for name, error in failed.items() if not isinstance(error, UnknownTopic)}
+        errors = topic_errors(admin, failed)
+    output = Output()
+    deleted = [name for name, error in answers.items() if error is None]
+    if output_format == JSON:
+        documents = {name: error.document() for name, error in errors.items()}
+        output.json({"dryRun": dry_run, "deleted": deleted, "failed": documents}, indent=2)
+    else:
+        for name in deleted:
+            output.line(printable(f"{name} would be deleted (dry run)." if dry_run else f"Deleted {name}."))
+    output.flush()
+    _raise_first(list(errors.values()), output_format)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    import re
+
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise CommandError(
+            f"{text!r} is not a regular expression: {error}.", "For example: --match 'views.*'"
+        ) from None
+
+
+def _raise_first(errors: list[CommandError], output_format: str) -> None:
+    if errors:
+        show_failures(errors[1:], output_format)
+        raise errors[0]

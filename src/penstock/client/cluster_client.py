@@ -1,0 +1,670 @@
+"""A client's access to a cluster: bootstrap, metadata, connections to leaders and coordinators.
+
+Bootstrap: all addresses are tried in random order, staggered by 250 ms; the first that answers as a broker wins. At
+least one advertised address must be reachable too, since all work goes there. A zookeeper:// address is read once for
+the brokers' registrations. If no known node can be reached, the bootstrap addresses are tried again.
+
+`view` is refreshed by age and whenever a response shows that it is stale. Any node can be asked, the least busy
+first. While a node leaves requests unanswered (`overdue`), the others are asked for its partitions' leaders, twice a
+second at first, and listeners of `on_overdue` can send their requests there. Coordinators are cached until a response
+says otherwise, and have a lane of their own, since a JoinGroup may take minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import ssl as tls
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeVar
+
+from penstock.client.addresses import Address, Addresses, ZooKeeperAddress, parse_address, parse_bootstrap
+from penstock.client.backoff import Backoff
+from penstock.client.cluster_metadata import ClusterView, Node, TopicView
+from penstock.client.connection import Connection
+from penstock.client.connection_pool import (
+    HINTS,
+    ConnectionKey,
+    ConnectionOptions,
+    ConnectionPool,
+    UnusableAddress,
+    first_of,
+    open_connection,
+    run_in_daemon_thread,
+    shared,
+)
+from penstock.client.errors import (
+    Attempt,
+    BootstrapError,
+    Cause,
+    ClosedError,
+    ConfigError,
+    MissingDependency,
+    NotConnected,
+    PenstockError,
+    TimedOut,
+    UnknownBroker,
+    UnsupportedVersion,
+    error_for,
+)
+from penstock.client.metadata_updater import MetadataUpdater, ask_metadata
+from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.randomness import Random, SystemRandom
+from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.schemas.metadata import MetadataResponse
+
+_IDS = "/brokers/ids"
+
+
+async def broker_addresses(where: ZooKeeperAddress, timeout_ms: float, *, with_tls: bool) -> tuple[Address, ...]:
+    """Raises Unusable if ZooKeeper cannot be asked or knows no broker."""
+    documents = await run_in_daemon_thread(lambda: _registrations(where, timeout_ms), "penstock-zookeeper")
+    found = [address for document in documents if (address := endpoint_of(document, with_tls=with_tls)) is not None]
+    if not found:
+        kind = "TLS" if with_tls else "plaintext"
+        known = f"{len(documents)} brokers, none with a {kind} listener" if documents else "no broker"
+        raise UnusableAddress(str(where), Cause.ZOOKEEPER, f"{where.chroot}{_IDS} has {known}")
+    return tuple(dict.fromkeys(found))
+
+
+def _registrations(where: ZooKeeperAddress, timeout_ms: float) -> list[bytes]:
+    library, errors, waiting = _kazoo("client"), _kazoo("exceptions"), _kazoo("handlers.threading")
+    client = library.KazooClient(hosts=where.hosts, read_only=True)
+    try:
+        client.start(timeout=timeout_ms / 1000)
+        documents = []
+        # Not kazoo's own chroot: it warns of one that is missing, and that is an error of ours.
+        folder = where.chroot + _IDS
+        for child in client.get_children(folder):
+            with suppress(errors.NoNodeError):  # It left between the two calls.
+                documents.append(client.get(f"{folder}/{child}")[0])
+        return documents
+    except errors.NoNodeError:
+        return []
+    except waiting.KazooTimeoutError:
+        raise UnusableAddress(
+            str(where), Cause.ZOOKEEPER, f"no ZooKeeper answered within {timeout_ms:.0f} ms"
+        ) from None
+    except errors.KazooException as error:
+        raise UnusableAddress(
+            str(where), Cause.ZOOKEEPER, f"ZooKeeper said {type(error).__name__} {error}".rstrip()
+        ) from None
+    finally:
+        client.stop()
+        client.close()
+
+
+def _kazoo(module: str) -> Any:
+    try:
+        return importlib.import_module(f"kazoo.{module}")
+    except ImportError:
+        raise MissingDependency("kazoo", "a zookeeper:// address") from None
+
+
+def endpoint_of(document: bytes, *, with_tls: bool) -> Address | None:
+    """The address in a broker's registration that fits; None if there is none, or no sense in it."""
+    try:
+        fields: Any = json.loads(document)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    wanted = "SSL" if with_tls else "PLAINTEXT"
+    protocols = fields.get("listener_security_protocol_map")
+    for endpoint in fields.get("endpoints") or ():
+        listener, found, rest = str(endpoint).partition("://")
+        protocol = protocols.get(listener, listener) if isinstance(protocols, dict) else listener
+        if found and protocol == wanted:
+            with suppress(ConfigError):
+                return parse_address(rest)
+    host, port = fields.get("host"), fields.get("port")
+    if not with_tls and isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
+        return Address(host, port)
+    return None
+
+
+T = TypeVar("T")
+
+STAGGER_MS = 250
+
+
+class Seed(NamedTuple):
+    """A broker that was found, and where."""
+
+    address: Address
+    connection: Connection
+
+
+async def find_seed(bootstrap: tuple[Address, ...] | ZooKeeperAddress, way: ConnectionOptions, random: Random) -> Seed:
+    """Raises BootstrapError."""
+    if isinstance(bootstrap, ZooKeeperAddress):
+        try:
+            addresses = await broker_addresses(bootstrap, way.connect_timeout_ms, with_tls=way.ssl is not None)
+        except UnusableAddress as error:
+            raise BootstrapError([error.attempt]) from error
+    else:
+        addresses = bootstrap
+    order = list(addresses)
+    random.shuffle(order)
+    outcome = await first_of(
+        [lambda address=address: open_connection(address, way) for address in order],  # type: ignore[misc]
+        stagger_ms=STAGGER_MS,
+        discard=Connection.close,
+    )
+    if isinstance(outcome, tuple):
+        return Seed(order[outcome[0]], outcome[1])
+    failures = dict(zip(order, outcome, strict=True))
+    raise BootstrapError([attempt_of(str(address), failures[address]) for address in addresses])
+
+
+def attempt_of(address: str, error: PenstockError) -> Attempt:
+    if isinstance(error, UnusableAddress):
+        return error.attempt._replace(address=address)
+    return Attempt(address, Cause.OTHER, error.message, error.hint)
+
+
+def unreachable_cluster(seed: Address, failures: Sequence[tuple[str, PenstockError]]) -> BootstrapError:
+    """The bootstrap address works, none of the advertised ones does."""
+    return BootstrapError(
+        [
+            Attempt(
+                address,
+                Cause.ADVERTISED,
+                f"{seed} answers, but the broker advertises {address}, which cannot be used from here: "
+                f"{error.reason if isinstance(error, UnusableAddress) else error.message}",
+                HINTS[Cause.ADVERTISED],
+            )
+            for address, error in failures
+        ]
+    )
+
+
+Kind = Literal["group", "transaction"]
+
+_KEY_TYPES: Final[dict[Kind, int]] = {"group": 0, "transaction": 1}
+_FIRST_WITH_TYPES: Final = 1
+_FIRST_WITH_MANY: Final = 4
+
+
+class CoordinatorLookup:
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[Kind, str], Node] = {}
+        self._asking: dict[tuple[Kind, str], asyncio.Task[Node]] = {}
+
+    def forget(self, kind: Kind, key: str) -> None:
+        self._known.pop((kind, key), None)
+
+    def end(self) -> list[asyncio.Task[Node]]:
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def connect(self, kind: Kind, key: str) -> Connection:
+        node = self._known.get((kind, key)) or await self._ask(kind, key)
+        try:
+            return await self._cluster.to_node(node, kind)
+        except NotConnected:
+            self.forget(kind, key)
+            raise
+
+    async def _ask(self, kind: Kind, key: str) -> Node:
+        task = self._asking.get((kind, key))
+        if task is None:
+            task = self._asking[kind, key] = asyncio.ensure_future(self._find(kind, key))
+            task.add_done_callback(lambda done: self._asked((kind, key), done))
+        return await shared(task)
+
+    def _asked(self, which: tuple[Kind, str], task: asyncio.Task[Node]) -> None:
+        self._asking.pop(which, None)
+        if not task.cancelled() and task.exception() is None:
+            self._known[which] = task.result()
+
+    async def _find(self, kind: Kind, key: str) -> Node:
+        cluster = self._cluster
+        backoff = cluster.new_backoff()
+        failure: PenstockError | None = None
+        try:
+            async with asyncio.timeout(cluster.request_timeout_ms / 1000):
+                while True:
+                    try:
+                        return await self._find_once(await cluster.to_any(), kind, key)
+                    except PenstockError as error:
+                        if not error.retriable:
+                            raise
+                        failure = error
+                    await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)
+        except TimeoutError as error:
+            if isinstance(error, PenstockError):
+                raise
+            if failure is not None:
+                raise failure from None
+            raise TimedOut(
+                f"no broker said within {cluster.request_timeout_ms} ms who coordinates {kind} {key}"
+            ) from None
+
+    async def _find_once(self, connection: Connection, kind: Kind, key: str) -> Node:
+        version = connection.version_of(ApiKey.FIND_COORDINATOR)
+        request = FindCoordinatorRequest()
+        if version >= _FIRST_WITH_MANY:
+            request.coordinator_keys = [key]
+        else:
+            request.key = key
+        if version >= _FIRST_WITH_TYPES:
+            request.key_type = _KEY_TYPES[kind]
+        elif kind != "group":
+            raise UnsupportedVersion(connection.node, "FindCoordinator", (_FIRST_WITH_TYPES, 6), (0, version))
+        answer: FindCoordinatorResponse = await connection.request(
+            ApiKey.FIND_COORDINATOR, request, version=version, timeout_ms=self._cluster.request_timeout_ms
+        )
+        found = answer.coordinators[0] if version >= _FIRST_WITH_MANY and answer.coordinators else answer
+        if found.error_code:
+            raise error_for(found.error_code, where=f"{kind} {key}", detail=found.error_message)
+        return Node(found.node_id, found.host, found.port)
+
+
+Change = Callable[[ClusterView, ClusterView], None]
+
+_log = logging.getLogger(__name__)
+_MAIN_LANE = ""
+_OVERDUE_FOR_MS = 3_000.0  # after a report, longer than it takes to the next one
+
+
+class ClusterClient:
+    """Used on one event loop. `start` before anything else, `close` at the end; both may be called again."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        *,
+        client_id: str = "penstock",
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
+        metadata_max_age_ms: int = 300_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        ssl: tls.SSLContext | None = None,
+        rack: str | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        _require_positive(
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+        )
+        if ssl is not None and not isinstance(ssl, tls.SSLContext):
+            raise ConfigError(f"ssl is {ssl!r}, no ssl.SSLContext", hint="Pass ssl.create_default_context()")
+        _require_text(client_id=client_id)
+        self.bootstrap = parse_bootstrap(bootstrap_servers)
+        self.client_id = client_id
+        self.rack = rack
+        self.request_timeout_ms = request_timeout_ms
+        self.retry_backoff_ms = retry_backoff_ms
+        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.clock = clock or SystemClock()
+        self.random = random or SystemRandom()
+        self.view = ClusterView()
+        self._way = ConnectionOptions(client_id, connect_timeout_ms, request_timeout_ms, ssl)
+        self._links = ConnectionPool(self._way, self.clock, self.random, retry_backoff_ms, retry_backoff_max_ms)
+        self._refresher = MetadataUpdater(self, metadata_max_age_ms)
+        self._coordinators = CoordinatorLookup(self)
+        self._listeners: list[Change] = []
+        self._overdue_until_ms: dict[int, float] = {}
+        self._overdue_listeners: list[Callable[[int], None]] = []
+        self._links.on_silence = self.overdue
+        self._origin: Address | None = None
+        self._bootstrapping: asyncio.Task[None] | None = None
+        self._started = False
+        self.closed = False
+
+    # ------------------------------------------------------------------------------------------ start and end
+
+    async def start(self, *, timeout_ms: int | None = None) -> None:
+        """Find the cluster. Every address is tried once, or with `timeout_ms` again and again until then.
+
+        Raises BootstrapError. A client that could not start may be started again.
+        """
+        self._check_open()
+        if self._started:
+            return
+        backoff = self.new_backoff()
+        begun_ms = self.clock.monotonic_ms()
+        while True:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else self._left_s(begun_ms, timeout_ms)):
+                    await self._bootstrap_again()
+                break
+            except TimeoutError as error:
+                if isinstance(error, PenstockError):
+                    raise
+                raise TimedOut(f"the cluster was not found within {timeout_ms} ms", hint=_START_HINT) from None
+            except BootstrapError as error:
+                wait_ms = backoff.failed(self.clock.monotonic_ms())
+                left_s = 0.0 if timeout_ms is None else self._left_s(begun_ms, timeout_ms)
+                if not error.retriable or left_s * 1000 <= wait_ms:
+                    raise
+                await asyncio.sleep(wait_ms / 1000)
+        self._started = True
+        self._refresher.start()
+
+    def _left_s(self, begun_ms: float, timeout_ms: float) -> float:
+        return max(0.0, begun_ms + timeout_ms - self.clock.monotonic_ms()) / 1000
+
+    async def close(self) -> None:
+        """Close all connections; whoever waits is told by ClosedError or NotConnected. Again is harmless."""
+        self.closed = True
+        tasks = [*self._refresher.end(), *self._coordinators.end()]
+        if self._bootstrapping is not None:
+            self._bootstrapping.cancel()
+            tasks.append(self._bootstrapping)
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._links.close()
+
+    async def __aenter__(self) -> ClusterClient:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the client is closed")
+
+    def new_backoff(self) -> Backoff:
+        """For a loop of tries of one's own."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, self.random)
+
+    # ------------------------------------------------------------------------------------------ what is known
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keep these topics in the view, and fresh."""
+        self._refresher.follow(topics)
+
+    def unfollow(self, topics: Iterable[str]) -> None:
+        self._refresher.unfollow(topics)
+
+    def follow_all(self) -> None:
+        """Keep all topics of the cluster in the view."""
+        self._refresher.follow_all()
+
+    def on_change(self, callback: Change) -> Callable[[], None]:
+        """Call with the old and the new view whenever it changes; answers with how to stop that."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    def on_overdue(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call with the id of a node that leaves requests unanswered, again and again; answers with how to stop."""
+        self._overdue_listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._overdue_listeners:
+                self._overdue_listeners.remove(callback)
+
+        return stop
+
+    def overdue(self, node_id: int) -> None:
+        """A request to this node is overdue: see whether others lead what it led."""
+        if self.closed or not self._started:
+            return
+        self._overdue_until_ms[node_id] = self.clock.monotonic_ms() + _OVERDUE_FOR_MS
+        if len(self.view.nodes) > 1:
+            self.refresh_soon()
+        for listener in list(self._overdue_listeners):
+            listener(node_id)
+
+    def _is_overdue(self, node_id: int) -> bool:
+        until_ms = self._overdue_until_ms.get(node_id)
+        if until_ms is None:
+            return False
+        if until_ms < self.clock.monotonic_ms():
+            del self._overdue_until_ms[node_id]
+            return False
+        return True
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
+        """Ask for the followed topics and for these; with `create` brokers that allow it make those that are missing.
+
+        Raises the last failure when request_timeout_ms are over.
+        """
+        self._check_open()
+        return await self._refresher.refresh(topics, create=create)
+
+    def refresh_soon(self) -> None:
+        """Ask without waiting: for whoever has just been told that the view is old. Not more often than the backoff
+        allows."""
+        if not self.closed:
+            self._refresher.refresh_soon()
+
+    async def wait_for_topic(self, topic: str, *, timeout_ms: int, create: bool = True) -> TopicView:
+        """The topic once it exists and a partition of it has a leader; raises UnknownTopic, TimedOut..."""
+        begun_ms = self.clock.monotonic_ms()
+        backoff = self.new_backoff()
+        while True:
+            view = self.view.topics.get(topic)
+            if view is not None and not view.error and any(item.leader >= 0 for item in view.partitions):
+                return view
+            left_s = self._left_s(begun_ms, timeout_ms)
+            if left_s <= 0 or (view is not None and view.error and not view.error.retriable):
+                self._not_there(topic, view, timeout_ms)
+            if backoff.failures:
+                await asyncio.sleep(min(left_s, backoff.remaining_ms(self.clock.monotonic_ms()) / 1000))
+            try:
+                async with asyncio.timeout(max(left_s, 0.001)):
+                    await self.refresh([topic], create=create)
+            except PenstockError as error:
+                # A broker that is silent for a request's time is no reason to give up before this one's is over.
+                if not error.retriable or self._left_s(begun_ms, timeout_ms) <= 0:
+                    raise
+            except TimeoutError:
+                pass  # it is over: the next look says so
+            backoff.failed(self.clock.monotonic_ms())
+
+    def _not_there(self, topic: str, view: TopicView | None, timeout_ms: int) -> NoReturn:
+        if view is not None and view.error:
+            raise error_for(view.error, where=f"topic {topic}")
+        if view is not None and view.partitions:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, where=f"topic {topic}")
+        raise TimedOut(f"the cluster did not say within {timeout_ms} ms where topic {topic} is")
+
+    def learnt(self, response: MetadataResponse, *, complete: bool) -> None:
+        """Take a Metadata response in, and tell who wants to know."""
+        keep = None if complete else self._refresher.keeps
+        self._change(self.view.merge(response, complete=complete, keep=keep))
+        addresses = {node.id: Address(node.host, node.port) for node in self.view.nodes.values()}
+        self._links.keep_only(addresses)
+
+    def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Take in what Produce and Fetch responses say in passing about a new leader."""
+        self._change(self.view.with_leader(topic, partition, leader, leader_epoch))
+
+    def _change(self, new: ClusterView) -> None:
+        old = self.view
+        if new == old:
+            return
+        self.view = new
+        for listener in list(self._listeners):
+            try:
+                listener(old, new)
+            except Exception:  # noqa: BLE001 - one listener must not keep news from the others
+                _log.exception("a listener for changes of the cluster failed")
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    async def to(self, node_id: int, *, lane: str = _MAIN_LANE) -> Connection:
+        """The connection to a node, opened if need be; raises NotConnected.
+
+        Requests of one lane wait behind each other: give long polls a lane of their own.
+        """
+        self._check_open()
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.view.nodes.get(node_id)
+            if node is None:
+                raise UnknownBroker(node_id)
+        return await self.to_node(node, lane)
+
+    async def to_node(self, node: Node, lane: str) -> Connection:
+        """`to` for a node that was learnt elsewhere than from metadata."""
+        try:
+            return await self._links.get(ConnectionKey(node.id, lane), Address(node.host, node.port))
+        except UnusableAddress as error:
+            hint = f"{error.hint}. " if error.hint else ""
+            raise UnusableAddress(
+                str(node),
+                error.cause,
+                error.reason,
+                f"{hint}This is the address that the broker advertises, as {self._origin} told; if it is not one "
+                "for clients, set advertised.listeners of the broker",
+            ) from error
+
+    async def to_any(self) -> Connection:
+        """A connection to whichever node is least busy; raises BootstrapError if none can be reached, neither the
+        known ones nor those at the bootstrap addresses."""
+        self._check_open()
+        for tries_left in (1, 0):
+            connections = {key.node_id: connection for key, connection in self._links.connections(_MAIN_LANE)}
+            answering = [connection for node, connection in connections.items() if not self._is_overdue(node)]
+            if answering:
+                return min(answering, key=lambda connection: connection.in_flight)
+            # Nodes that failed a moment ago are not waited for: the bootstrap addresses may know better.
+            nodes = [each for each in self.view.nodes.values() if not self._waits(each)]
+            outcome = await self._reach_any([each for each in nodes if not self._is_overdue(each.id)])
+            if isinstance(outcome, Connection):
+                return outcome
+            silent = [connection for connection in connections.values() if not connection.closed]
+            if silent:
+                return min(silent, key=lambda connection: connection.in_flight)
+            outcome = await self._reach_any(nodes)
+            if isinstance(outcome, Connection):
+                return outcome
+            if tries_left:
+                await self._bootstrap_again()
+        raise NotConnected("the cluster", "its brokers close their connections at once")
+
+    def _waits(self, node: Node) -> bool:
+        return self._links.waits(ConnectionKey(node.id, _MAIN_LANE))
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return self._links.count
+
+    async def to_controller(self) -> Connection:
+        """The controller, where there is one to be known; otherwise any node."""
+        if self.view.controller_id < 0:
+            return await self.to_any()
+        return await self.to(self.view.controller_id)
+
+    async def to_coordinator(self, kind: Kind, key: str) -> Connection:
+        """The broker that looks after a group or a transactional id, on a lane of its own."""
+        self._check_open()
+        return await self._coordinators.connect(kind, key)
+
+    def forget_coordinator(self, kind: Literal["group", "transaction"], key: str) -> None:
+        """After NOT_COORDINATOR and its like: ask again next time."""
+        self._coordinators.forget(kind, key)
+
+    async def _reach_any(self, nodes: list[Node]) -> Connection | list[tuple[str, PenstockError]]:
+        self.random.shuffle(nodes)
+        nodes.sort(key=self._waits)
+        outcome = await first_of(
+            [lambda node=node: self.to_node(node, _MAIN_LANE) for node in nodes],  # type: ignore[misc]
+            stagger_ms=STAGGER_MS,
+        )
+        if isinstance(outcome, tuple):
+            return outcome[1]
+        return [(f"{node.host}:{node.port}", error) for node, error in zip(nodes, outcome, strict=True)]
+
+    # ------------------------------------------------------------------------------------------ bootstrap
+
+    def rebootstrap(self) -> None:
+        """A broker said that what we know is of no use."""
+        self.view = self.view.without_nodes()
+        self._links.keep_only({})
+
+    async def _bootstrap_again(self) -> None:
+        """Shared by all who need it."""
+        self._check_open()
+        if self._bootstrapping is None:
+            self._bootstrapping = asyncio.ensure_future(self._find_cluster())
+            self._bootstrapping.add_done_callback(self._bootstrapped)
+        await shared(self._bootstrapping)
+
+    def _bootstrapped(self, task: asyncio.Task[None]) -> None:
+        self._bootstrapping = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _find_cluster(self) -> None:
+        seed = await find_seed(self.bootstrap, self._way, self.random)
+        adopted = False
+        try:
+            response = await self._first_metadata(seed)
+            self._origin = seed.address
+            self.learnt(response, complete=False)
+            for node in self.view.nodes.values():
+                if (node.host, node.port) == seed.address:
+                    self._links.adopt(ConnectionKey(node.id, _MAIN_LANE), seed.address, seed.connection)
+                    adopted = True
+                    return
+            outcome = await self._reach_any(list(self.view.nodes.values()))
+            if not isinstance(outcome, Connection):
+                raise unreachable_cluster(seed.address, outcome)
+        finally:
+            if not adopted:
+                seed.connection.close("the brokers' own addresses are known now")
+
+    async def _first_metadata(self, seed: Seed) -> MetadataResponse:
+        """A broker that starts listens before it knows of itself: it is asked again for as long as a connection may
+        take."""
+        begun_ms, backoff = self.clock.monotonic_ms(), self.new_backoff()
+        while True:
+            try:
+                response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
+            except PenstockError as error:
+                told = f"it did not describe its cluster: {error.message}"
+                raise BootstrapError([UnusableAddress(str(seed.address), Cause.OTHER, told, "").attempt]) from error
+            if response.brokers:
+                return response
+            wait_s = backoff.failed(self.clock.monotonic_ms()) / 1000
+            if wait_s >= self._left_s(begun_ms, self._way.connect_timeout_ms):
+                starting = UnusableAddress(
+                    str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
+                )
+                raise BootstrapError([starting.attempt])
+            await asyncio.sleep(wait_s)
+
+
+_START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
+
+
+def _require_text(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r}; it must be text")
+
+
+def _require_positive(**options: Any) -> None:
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ConfigError(f"{name} is {value!r}", hint="Give a number of milliseconds above 0")

@@ -1,0 +1,697 @@
+"""The part of a consumer that runs on the event loop, the same for both faces.
+
+It holds the subscription, the assignment and every partition's position, and the tasks that fetch, look up offsets
+and take part in the group. Chunks go into the `ApplicationQueue`; no record passes through here. `pump` starts what
+can be started, after every change, and never waits.
+
+A new partition starts at its committed offset, else by `auto_offset_reset`; after a leader change its position is
+validated. A pattern must match the whole topic name, and never selects internal topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from penstock.client.addresses import Addresses
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import ClusterView, OffsetAndTimestamp, TopicPartition
+from penstock.client.consumer.coordinator import Commits, ConsumerCoordinator
+from penstock.client.consumer.fetcher import ApplicationQueue, Fetcher, RebalanceCallback
+from penstock.client.consumer.membership import Assign, Membership, Revoke
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.errors import ClosedError, ConfigError, NoOffset, PenstockError, TimedOut
+from penstock.client.fetch_state import (
+    EARLIEST,
+    LATEST,
+    NO_EPOCH,
+    Budget,
+    FetchState,
+    Place,
+    Truncation,
+    is_offset,
+    start_of,
+)
+from penstock.client.metadata_updater import ask_metadata
+from penstock.client.metrics import Metrics, StatisticsReporter
+from penstock.client.offset_lookup import OffsetLookup
+from penstock.client.offset_stores.base import OffsetAndMetadata, OffsetStore
+from penstock.client.offset_stores.broker import BrokerOffsetStore
+from penstock.runtime.clock import Clock, SystemClock
+
+Pattern = str | re.Pattern[str]
+
+
+class SubscriptionRequest(NamedTuple):
+    """A subscription; at most one of topics, pattern and partitions says something."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    exclude: re.Pattern[str] | None = None
+    partitions: frozenset[TopicPartition] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.topics and self.pattern is None and not self.partitions
+
+    @property
+    def is_manual(self) -> bool:
+        return self.partitions is not None
+
+    @property
+    def needs_all_topics(self) -> bool:
+        return self.pattern is not None
+
+    def match(self, existing: Mapping[str, bool]) -> frozenset[str]:
+        """The topics meant, out of `existing` (name: is it internal); names are meant even before they exist."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name, is_internal in existing.items()
+            if not is_internal and self.pattern.fullmatch(name) and not self._is_excluded(name)
+        )
+
+    def _is_excluded(self, name: str) -> bool:
+        return self.exclude is not None and self.exclude.fullmatch(name) is not None
+
+
+def subscription_request(
+    topics: Iterable[str] = (),
+    pattern: Pattern | None = None,
+    exclude: Pattern | None = None,
+) -> SubscriptionRequest:
+    """A subscription by names or by pattern; ValueError says what does not go together.
+
+    `exclude` alone is a black-list: every topic but those.
+    """
+    if isinstance(topics, str):
+        topics = (topics,)
+    names = frozenset(topics)
+    for name in names:
+        if not name:
+            raise ValueError("a topic's name is empty")
+    if names and (pattern is not None or exclude is not None):
+        raise ValueError("subscribe to topics by name or by pattern, not both")
+    if exclude is not None and pattern is None:
+        pattern = ".*"
+    return SubscriptionRequest(names, _compiled(pattern, "pattern"), _compiled(exclude, "exclude"))
+
+
+def assignment_request(partitions: Iterable[tuple[str, int]]) -> SubscriptionRequest:
+    """Partitions chosen by the caller: no group moves them."""
+    chosen = frozenset(TopicPartition(topic, partition) for topic, partition in partitions)
+    for partition in chosen:
+        if partition.partition < 0:
+            raise ValueError(f"{partition.topic} has no partition {partition.partition}")
+    return SubscriptionRequest(partitions=chosen)
+
+
+def _compiled(pattern: Pattern | None, what: str) -> re.Pattern[str] | None:
+    if pattern is None or isinstance(pattern, re.Pattern):
+        return pattern
+    try:
+        return re.compile(pattern)
+    except re.error as reason:
+        raise ValueError(f"{what} {pattern!r} is not a regular expression: {reason}") from None
+
+
+_log = logging.getLogger(__name__)
+
+
+class PositionResolver:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        lookup: OffsetLookup,
+        store: OffsetStore,
+        queue: ApplicationQueue,
+        settings: ConsumerSettings,
+        clock: Clock,
+        on_truncation: Callable[[Place, Truncation | None], None],
+    ) -> None:
+        self._cluster = cluster
+        self._lookup = lookup
+        self._store = store
+        self._queue = queue
+        self._settings = settings
+        self._clock = clock
+        self._on_truncation = on_truncation
+
+    def waiting(self, places: Mapping[TopicPartition, Place], now_ms: float) -> list[Place]:
+        """Those that a round would take now."""
+        return [
+            place
+            for place in places.values()
+            if place.standing in (FetchState.UNKNOWN, FetchState.RESET, FetchState.VALIDATE)
+            and now_ms >= place.not_before_ms
+        ]
+
+    async def round(self, places: list[Place]) -> None:
+        await self._begin([place for place in places if place.standing is FetchState.UNKNOWN])
+        await self._reset([place for place in places if place.standing is FetchState.RESET])
+        await self._validate([place for place in places if place.standing is FetchState.VALIDATE])
+
+    async def _begin(self, places: list[Place]) -> None:
+        if not places:
+            return
+        versions = {place.partition: place.version for place in places}
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        if self._settings.group_id is not None:
+            try:
+                committed = await self._store.load(self._settings.group_id, list(versions))
+            except PenstockError as error:
+                self._put_off(places, error)
+                return
+        missing: list[TopicPartition] = []
+        for place in places:
+            if place.version != versions[place.partition] or place.standing is not FetchState.UNKNOWN:
+                continue
+            stored = committed.get(place.partition)
+            reset_to = start_of(self._settings.auto_offset_reset)
+            if stored is not None and stored.offset >= 0:
+                place.seek(stored.offset, stored.leader_epoch)
+            elif reset_to is not None:
+                place.seek_to(reset_to)
+            else:
+                place.standing = FetchState.STUCK
+                missing.append(place.partition)
+        if missing:
+            self._queue.fail(NoOffset(missing, self._settings.group_id))
+
+    async def _reset(self, places: list[Place]) -> None:
+        if not places:
+            return
+        asked = {place.partition: (place.version, place.reset_to) for place in places}
+        found = await self._lookup.offsets({partition: time_ms for partition, (_, time_ms) in asked.items()})
+        for place in places:
+            version, time_ms = asked[place.partition]
+            if place.version != version or place.standing is not FetchState.RESET:
+                continue
+            one = found[place.partition]
+            if isinstance(one, PenstockError):
+                self._put_off([place], one)
+            elif one.offset < 0 and time_ms >= 0:
+                # No record is that young: the next one to arrive is the first.
+                place.seek_to(LATEST)
+            else:
+                place.seek(max(0, one.offset))
+                self._queue.set_attention()
+
+    async def _validate(self, places: list[Place]) -> None:
+        if not places:
+            return
+        versions = {place.partition: place.version for place in places}
+        epochs = {place.partition: place.fetch_epoch for place in places}
+        for place in places:
+            if place.fetch_epoch == NO_EPOCH:
+                place.validated(place.version, NO_EPOCH, -1)
+                epochs.pop(place.partition)
+        found = await self._lookup.epoch_ends(epochs)
+        for place in places:
+            one = found.get(place.partition)
+            if isinstance(one, PenstockError):
+                self._put_off([place], one)
+            elif one is not None:
+                self._on_truncation(place, place.validated(versions[place.partition], one.epoch, one.end_offset))
+
+    def _put_off(self, places: list[Place], error: PenstockError) -> None:
+        not_before_ms = self._clock.monotonic_ms() + self._settings.retry_backoff_ms
+        for place in places:
+            place.retry_at(not_before_ms)
+        if error.retriable:
+            _log.info("positions of %d partitions are not known yet, asking again: %s", len(places), error)
+            self._cluster.refresh_soon()
+            return
+        for place in places:
+            place.standing = FetchState.STUCK
+        self._queue.fail(error)
+
+
+T = TypeVar("T")
+_LOOK_FIRST_MS: Final = 100.0
+_LOOK_MOST_MS: Final = 5_000.0
+_LEAVE_TIMEOUT_S: Final = 3.0
+_NEVER: Final = float("inf")
+
+
+class ConsumerCore:
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        settings: ConsumerSettings,
+        *,
+        post: Callable[[Callable[[], object]], object],
+        clock: Clock | None = None,
+    ) -> None:
+        """`post` runs a function soon on the loop, from whatever thread."""
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._post = post
+        self.cluster = ClusterClient(
+            bootstrap_servers,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            retry_backoff_ms=max(1, settings.retry_backoff_ms),
+            retry_backoff_max_ms=max(1, settings.retry_backoff_max_ms),
+            ssl=settings.ssl,
+            rack=settings.client_rack,
+            clock=self.clock,
+        )
+        self.queue = ApplicationQueue(Budget(settings.buffer_memory), on_room=lambda: post(self.pump))
+        self.places: dict[TopicPartition, Place] = {}
+        self.subscription = SubscriptionRequest()
+        self.closed = False
+        self.reached: Callable[[], object] = lambda: None
+        """The record handed out last, or whatever changes when the user goes on."""
+        self._lookup = OffsetLookup(
+            self.cluster,
+            isolation_level=int(settings.isolation_level == "read_committed"),
+            timeout_ms=settings.request_timeout_ms,
+        )
+        self.store: OffsetStore = settings.offset_store or BrokerOffsetStore(
+            self.cluster,
+            timeout_ms=settings.default_api_timeout_ms,
+            require_stable=settings.isolation_level == "read_committed",
+            clock=self.clock,
+        )
+        self.commits = Commits(self.store, settings, self.clock, self.attended)
+        self._fetcher = Fetcher(self.cluster, self.queue, settings, self.clock, self.pump)
+        self._resolver = PositionResolver(
+            self.cluster, self._lookup, self.store, self.queue, settings, self.clock, self._fetcher.truncated
+        )
+        self._worker: ConsumerCoordinator | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._resolving: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at_ms = _NEVER
+        """When to ask again for topics that are missing."""
+        self._look_after_ms = _LOOK_FIRST_MS
+        self._changed = asyncio.Event()
+        self._rebalances = 0
+        self._reports = StatisticsReporter(self.metrics, settings.on_statistics, settings.statistics_interval_ms)
+        self._callback: RebalanceCallback | None = None
+        self.has_been_assigned = False
+
+    # Start and end
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        self.cluster.on_change(self._cluster_changed)
+        self.cluster.on_overdue(self._fetcher.abandon)
+        self._reports.start()
+        if self.settings.commits_by_itself:
+            self._spawn(self._remind_of_commits())
+
+    async def close(self, leave_timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
+        """End everything; the group is told, if its coordinator hears within `farewell_s`. Whoever has offsets to
+        commit does so before."""
+        if self.closed:
+            return
+        self.closed = True
+        self._reports.stop()
+        self.queue.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            async with asyncio.timeout(leave_timeout_s):
+                await self.commits.drain()
+                await self._leave_group(say_so=True)
+        except TimeoutError:
+            _log.info("the coordinator did not hear the farewell; the session will end by itself")
+        finally:
+            tasks = [task for task in (self._resolving, *self._tasks) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._fetcher.close()
+            await self.commits.close()
+            if self.settings.offset_store is None:
+                await self.store.close()
+            await self.cluster.close()
+            self._changed.set()
+
+    async def _leave_group(self, *, say_so: bool) -> None:
+        worker, working = self._worker, self._working
+        self._worker = self._working = None
+        if worker is None or working is None:
+            return
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        if say_so and self.settings.group_instance_id is None:
+            await worker.leave("the consumer was closed")
+        worker.close()
+        self.commits.membership = None
+
+    def _spawn(self, work: Awaitable[Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _remind_of_commits(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
+            self.queue.ask_for_commit()
+
+    # What to read
+
+    async def want(self, subscription: SubscriptionRequest) -> None:
+        """Read these from now on."""
+        self._check_open()
+        if not subscription.is_manual and not subscription.is_empty and self.settings.group_id is None:
+            # Without a group nobody shares: all partitions of the topics are ours.
+            _log.debug("no group_id: reading all partitions of %s", subscription)
+        was_manual = self.subscription.is_manual
+        self.subscription = subscription
+        self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
+        if subscription.needs_all_topics:
+            self.cluster.follow_all()
+        else:
+            topics = subscription.topics or {partition.topic for partition in subscription.partitions or ()}
+            self.cluster.follow(topics)
+            if topics:
+                with contextlib.suppress(PenstockError):
+                    await self.cluster.refresh(topics, create=self.settings.allow_auto_create_topics)
+        if subscription.needs_all_topics:
+            await self.cluster.refresh()
+        if subscription.is_manual or self.settings.group_id is None or subscription.is_empty:
+            await self._leave_group(say_so=True)
+            self._place_all()
+        else:
+            if was_manual:
+                self._set_places(frozenset())
+            self._join_group(self.settings.group_id)
+        self.pump()
+
+    def _join_group(self, group_id: str) -> None:
+        if self._worker is not None:
+            self._worker.wake()
+            return
+        settings = self.settings
+        membership = self.commits.membership = Membership(
+            is_cooperative=settings.is_cooperative,
+            instance_id=settings.group_instance_id,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            max_poll_interval_ms=settings.max_poll_interval_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            now_ms=self.clock.monotonic_ms(),
+        )
+        self._worker = ConsumerCoordinator(
+            group_id,
+            self.cluster,
+            membership,
+            settings,
+            self.clock,
+            topics=self._topics,
+            visits=lambda: (self.queue.polled, id(self.reached())),
+            run_callback=self._run_callback,
+            on_failure=self.queue.fail,
+            on_loss=self._lost_place,
+        )
+        self._working = asyncio.ensure_future(self._worker.run())
+
+    def _topics(self) -> frozenset[str]:
+        view = self.cluster.view
+        existing = {name: topic.is_internal for name, topic in view.topics.items() if topic.partitions}
+        return self.subscription.match(existing)
+
+    def topics_meant(self) -> frozenset[str]:
+        return frozenset() if self.subscription.is_manual else self._topics()
+
+    def _place_all(self) -> None:
+        """Without a group: the partitions named, or all of the topics meant."""
+        if self.subscription.partitions is not None:
+            self._set_places(self.subscription.partitions)
+            return
+        wanted: set[TopicPartition] = set()
+        for name in self._topics():
+            topic = self.cluster.view.topics.get(name)
+            if topic is not None:
+                wanted.update(TopicPartition(name, view.index) for view in topic.partitions)
+        self._set_places(frozenset(wanted))
+
+    def _set_places(self, wanted: frozenset[TopicPartition]) -> list[Place]:
+        """Assign exactly these; answers with the new ones."""
+        self.has_been_assigned = self.has_been_assigned or bool(wanted)
+        gone = self.places.keys() - wanted
+        for partition in gone:
+            self.places.pop(partition).version += 1
+            self.commits.forget(partition)
+        fresh = [
+            Place(partition, self.settings.max_partition_fetch_bytes)
+            for partition in sorted(wanted - self.places.keys())
+        ]
+        self.places = {**self.places, **{place.partition: place for place in fresh}}
+        self._fetcher.set_places(self.places)
+        if gone:
+            self.queue.drop_stale()
+        if gone or fresh:
+            self.queue.set_attention()
+        return fresh
+
+    async def assigned(self) -> frozenset[TopicPartition]:
+        return frozenset(self.places)
+
+    async def _run_callback(self, step: Revoke | Assign) -> None:
+        """Have the user's side let partitions go, or hear of new ones; comes back when it has."""
+        if isinstance(step, Assign):
+            places = self._set_places(step.everything)
+            self._rebalances += 1
+            self.pump()
+            if step.added or not self.settings.is_cooperative:
+                await self._posted("assign", step.added, places)
+            return
+        places = [self.places[partition] for partition in step.partitions if partition in self.places]
+        await self._posted("lose" if step.lost else "revoke", step.partitions, places)
+        self._set_places(frozenset(self.places.keys() - step.partitions))
+
+    async def _posted(self, kind: Any, partitions: frozenset[TopicPartition], places: list[Place]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self._callback = RebalanceCallback(kind, partitions, places, lambda: self._post(finish))
+        self.queue.post(self._callback)
+        try:
+            await done
+        finally:
+            self._callback = None
+
+    def _lost_place(self) -> None:
+        """The group goes on without us. What was to be given back is lost, if the user has not done so yet."""
+        if self._callback is not None and self._callback.kind == "revoke":
+            self._callback.kind = "lose"
+        self.queue.set_attention()
+
+    def end_soon(self) -> None:
+        """For a consumer that was forgotten without being closed."""
+        self._forgotten = asyncio.ensure_future(self.close())
+
+    async def partitions_of(self, topic: str) -> frozenset[int]:
+        self._check_open()
+        view = self.cluster.view.topic(topic)
+        if view is None:
+            view = (await self.cluster.refresh([topic])).topic(topic)
+        return frozenset() if view is None else frozenset(one.index for one in view.partitions)
+
+    async def all_topics(self) -> frozenset[str]:
+        """The topics of the cluster that it does not keep for itself."""
+        self._check_open()
+        connection = await self.cluster.to_any()
+        response = await ask_metadata(connection, None, timeout_ms=self.settings.request_timeout_ms)
+        return frozenset(topic.name for topic in response.topics if topic.name is not None and not topic.is_internal)
+
+    def metrics(self) -> Metrics:
+        """What was counted, and what is so at the moment; from any thread."""
+        fetcher, commits = self._fetcher, self.commits
+        places = list(self.places.values())
+        lags = [max(place.high_watermark - place.position, 0) for place in places if place.high_watermark >= 0]
+        return {
+            "records_fetched": fetcher.records_fetched,
+            "bytes_fetched": fetcher.bytes_fetched,
+            "fetches": fetcher.fetches,
+            "fetch_failures": fetcher.fetch_failures,
+            "fetch_latency_ms_mean": fetcher.latency.mean_ms,
+            "fetch_latency_ms_max": fetcher.latency.most_ms,
+            "commits": commits.count,
+            "commit_failures": commits.failures,
+            "rebalances": self._rebalances,
+            "assigned_partitions": len(places),
+            "lag": sum(lags),
+            "lag_max": max(lags, default=0),
+            "buffer_bytes": self.queue.budget.buffered,
+            "buffer_bytes_limit": self.settings.buffer_memory,
+            "connections": self.cluster.connection_count,
+        }
+
+    def attended(self) -> None:
+        """The user's side has done its duties."""
+        if self._worker is not None:
+            self._worker.wake()
+
+    # Going on
+
+    def pump(self) -> None:
+        if self.closed:
+            return
+        now_ms = self.clock.monotonic_ms()
+        # It first: it is where places hear of new leaders, after whom a position may have to be validated.
+        self._fetcher.pump(now_ms)
+        waiting = self._resolver.waiting(self.places, now_ms)
+        if waiting and (self._resolving is None or self._resolving.done()):
+            self._resolving = asyncio.ensure_future(self._resolve(waiting))
+        self._set_timer(now_ms)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _resolve(self, places: list[Place]) -> None:
+        try:
+            await self._resolver.round(places)
+        except PenstockError as error:
+            self.queue.fail(error)
+        finally:
+            self._resolving = None
+            self.pump()
+
+    def _set_timer(self, now_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_ms = self._fetcher.next_retry_ms(now_ms)
+        if self._has_missing_topics():
+            # What goes on in other partitions must not put it off again and again.
+            self._look_at_ms = min(self._look_at_ms, now_ms + self._look_after_ms)
+        else:
+            self._look_at_ms, self._look_after_ms = _NEVER, _LOOK_FIRST_MS
+        is_look = self._look_at_ms <= due_ms
+        due_ms = min(due_ms, self._look_at_ms)
+        if due_ms < _NEVER:
+            delay_s = max(0.0, due_ms - now_ms) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang, is_look)
+
+    def _timer_rang(self, is_look: bool) -> None:
+        self._timer = None
+        if is_look:
+            self._look_at_ms, self._look_after_ms = _NEVER, min(2 * self._look_after_ms, _LOOK_MOST_MS)
+            self.cluster.refresh_soon()
+        self.pump()
+
+    def _has_missing_topics(self) -> bool:
+        """Whether a topic is wanted that is not there: here, or by another member of the group that is led here."""
+        if self.subscription.needs_all_topics:
+            return not self._topics()
+        if any(self.cluster.view.topic(name) is None for name in self.subscription.topics):
+            return True
+        return self._worker is not None and self._worker.lacks_topics
+
+    def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
+        if self.settings.group_id is None and not self.subscription.is_manual and not self.subscription.is_empty:
+            self._place_all()
+        self.pump()
+
+    async def until(self, ready: Callable[[], T | None], timeout_ms: float, what: str) -> T:
+        """The value once there is one; raises TimedOut, or the error that keeps it from being there."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while True:
+            self._check_open()
+            value = ready()
+            if value is not None:
+                return value
+            changed = self._changed
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                raise TimedOut(
+                    f"{what} was not known within {timeout_ms:.0f} ms",
+                    hint="See whether the topic exists and its brokers are up",
+                ) from None
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the consumer is closed")
+
+    # Positions
+
+    def place_of(self, partition: tuple[str, int]) -> Place:
+        place = self.places.get(TopicPartition(*partition))
+        if place is None:
+            topic, index = partition
+            raise ConfigError(
+                f"{topic}-{index} is not assigned to this consumer",
+                hint="Assigned are " + (", ".join(map(str, sorted(self.places))) or "no partitions yet"),
+            )
+        return place
+
+    async def seek(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
+        self._check_open()
+        for partition, target in offsets.items():
+            offset, epoch = target[:2] if isinstance(target, OffsetAndMetadata) else (target, -1)
+            if not is_offset(offset):
+                raise ConfigError(f"{offset!r} is no offset: {partition} begins at 0")
+            self.place_of(partition).seek(offset, epoch)
+        self._moved(offsets)
+
+    async def seek_to(self, partitions: Iterable[TopicPartition], time_ms: int) -> None:
+        self._check_open()
+        chosen = list(partitions)
+        for partition in chosen:
+            self.place_of(partition).seek_to(time_ms)
+        self._moved(chosen)
+
+    def _moved(self, partitions: Iterable[TopicPartition]) -> None:
+        self.queue.sought(partitions)
+        self.queue.drop_stale()
+        self.queue.set_attention()
+        self.pump()
+
+    async def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        for partition in partitions:
+            self.place_of(partition).paused = paused
+        self.queue.set_attention()
+        self.pump()
+
+    async def position(self, partition: TopicPartition, timeout_ms: float) -> int:
+        def known() -> int | None:
+            place = self.place_of(partition)
+            if place.standing is FetchState.STUCK:
+                raise ConfigError(f"{partition} has no position", hint="Seek to where reading shall go on")
+            return place.position if place.has_position else None
+
+        return await self.until(known, timeout_ms, f"the position of {partition}")
+
+    async def offsets_at(
+        self, times: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self._check_open()
+        unknown = {partition.topic for partition in times} - self.cluster.view.topics.keys()
+        if unknown:
+            await self.cluster.refresh(unknown)
+        return await self._lookup.all_offsets(times, timeout_ms)
+
+    async def beginnings(self, partitions: Iterable[TopicPartition], timeout_ms: float) -> dict[TopicPartition, int]:
+        found = await self.offsets_at(dict.fromkeys(partitions, EARLIEST), timeout_ms)
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def ends(self, partitions: Iterable[TopicPartition], timeout_ms: float) -> dict[TopicPartition, int]:
+        found = await self.offsets_at(dict.fromkeys(partitions, LATEST), timeout_ms)
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def lags(self, partitions: Iterable[TopicPartition], timeout_ms: float) -> dict[TopicPartition, int]:
+        """Records between each position and the end as it is now."""
+        wanted = list(partitions)
+        ends = await self.ends(wanted, timeout_ms)
+        return {p: max(0, ends[p] - await self.position(p, timeout_ms)) for p in wanted}
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """How far the user got in all partitions, where that is news."""
+        return self.commits.consumed(self.places.values())

@@ -1,0 +1,147 @@
+"""N iterators for N threads, like Kafka's original high-level consumer.
+
+    with MessageStreams("views", streams=4, bootstrap_servers=address, group_id="feed") as streams:
+        threads = [Thread(target=work, args=(stream,)) for stream in streams]
+
+Each stream is a group member of its own, so partitions are spread over the streams of all processes. One thread
+iterates a stream; `commit` and `close` may come from any thread, and closing ends all iterations after the record in
+hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, Unpack, overload
+
+from penstock.client.addresses import Addresses
+from penstock.client.consumer.consumer import Consumer
+from penstock.client.consumer.core import Pattern
+from penstock.client.consumer.reader import K, V
+from penstock.client.consumer.settings import ConsumerOptions
+from penstock.client.errors import ConfigError
+from penstock.client.serializers.base import AnyDecoder
+from penstock.records.kernel import ConsumerRecord
+
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class MessageStream(Generic[K, V]):
+    """Records for one thread. `timeout_ms` ends the iteration when nothing came for so long; None waits on."""
+
+    def __init__(self, consumer: Consumer[K, V]) -> None:
+        self.consumer = consumer
+
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
+        return iter(self.consumer)
+
+    def __next__(self) -> ConsumerRecord[K, V]:
+        return next(self.consumer)
+
+
+class MessageStreams(Generic[K, V]):
+    """`streams` iterators over topics by name, or by `pattern` (white-list) and `exclude` (black-list)."""
+
+    @overload
+    def __init__(
+        self: MessageStreams[bytes, bytes],
+        *topics: str,
+        streams: int = ...,
+        timeout_ms: int | None = ...,
+        bootstrap_servers: Addresses = ...,
+        pattern: Pattern | None = ...,
+        exclude: Pattern | None = ...,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: MessageStreams[bytes, V],
+        *topics: str,
+        streams: int = ...,
+        timeout_ms: int | None = ...,
+        bootstrap_servers: Addresses = ...,
+        pattern: Pattern | None = ...,
+        exclude: Pattern | None = ...,
+        value: AnyDecoder[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str,
+        streams: int = ...,
+        timeout_ms: int | None = ...,
+        bootstrap_servers: Addresses = ...,
+        pattern: Pattern | None = ...,
+        exclude: Pattern | None = ...,
+        key: AnyDecoder[K] | None = ...,
+        value: AnyDecoder[V] | None = ...,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        *topics: str,
+        streams: int = 1,
+        timeout_ms: int | None = None,
+        bootstrap_servers: Addresses = "127.0.0.1:9092",
+        pattern: Pattern | None = None,
+        exclude: Pattern | None = None,
+        key: AnyDecoder[Any] | None = None,
+        value: AnyDecoder[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """The other options are those of `Consumer`; `group_id` is needed."""
+        if not options.get("group_id"):
+            raise ConfigError("streams share the partitions of a group", hint="Give a group_id")
+        if streams < 1:
+            raise ConfigError(f"streams is {streams}; it must be 1 or more")
+        instance = options.get("group_instance_id")
+        options["consumer_timeout_ms"] = timeout_ms
+        self._streams: list[MessageStream[K, V]] = []
+        try:
+            for number in range(streams):
+                if instance is not None:
+                    options["group_instance_id"] = f"{instance}-{number}"
+                consumer: Consumer[K, V] = Consumer(
+                    *topics,
+                    bootstrap_servers=bootstrap_servers,
+                    pattern=pattern,
+                    exclude=exclude,
+                    key=key,
+                    value=value,
+                    **options,
+                )
+                self._streams.append(MessageStream(consumer))
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[MessageStream[K, V]]:
+        return iter(self._streams)
+
+    def __getitem__(self, number: int) -> MessageStream[K, V]:
+        return self._streams[number]
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def commit(self) -> None:
+        """Commit what all streams have handed out so far, the records in hand included."""
+        for stream in self._streams:
+            stream.consumer.commit()
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT_S, *, autocommit: bool = True) -> None:
+        """End all iterations, commit (if enable_auto_commit), leave the group."""
+        for stream in self._streams:
+            stream.consumer.close(timeout, autocommit=autocommit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(autocommit=kind is None)

@@ -1,0 +1,448 @@
+"""A thread that waits for a lone record sends it itself, over a connection of its own.
+
+A program that sends one record, waits, and repeats would pay two thread switches per record, each as expensive as a
+nearby broker's response. After three such waits the loop is no longer woken: the waiting thread sends the batch and
+receives the response. For responses under 1 ms it sleeps for half the usual time and then polls for at most 0.3 ms.
+
+Nothing depends on that thread. A batch is sent directly only if its partition has nothing else to send, and nothing
+else of the partition is sent before its response. A thread that stops waiting leaves the connection to the loop,
+which also handles everything but a plain acknowledgement. A record that nobody waits for is sent at the loop's next
+tick (10 ms), and direct sending ends. Not used with TLS, linger_ms, acks=0 or batch interceptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+
+from penstock.client.connection import OVERDUE_MS, Connection, FrameReceiver
+from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut
+from penstock.client.producer.accumulator import Accumulator, OutgoingRequest
+from penstock.client.producer.producer_batch import Callback, ProducerBatch
+from penstock.client.producer.sender import Sender, produce_request
+from penstock.wire.errors import WireError
+from penstock.wire.framing import decode_response, encode_request
+from penstock.wire.protocol import ApiKey, response_codec
+from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
+
+_MOST_ANSWER_BYTES: Final = 1024 * 1024
+_MAX_CORRELATION: Final = 2**31 - 1
+_AWAKE_S: Final = 300e-6
+_WORTH_S: Final = 1e-3  # beyond this, to be woken is a small part of what an answer takes
+_SLOW_S: Final = 2e-3
+_WAKING_S: Final = 60e-6
+_MEMORY: Final = 8  # answers, of which the usual time is the mean
+_EMPTY: Final = b""
+
+# With one processor the broker could not answer before the thread sleeps.
+_MAY_STAY_AWAKE: Final = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
+
+_yield_processor: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+Ended = Callable[[ProduceResponse | PenstockError], None]
+
+
+class DirectConnection:
+    """Made by `open_side_link`. Everything that fails here raises a PenstockError, and the link is of no use then."""
+
+    def __init__(self, sock: socket.socket, node: str, version: int, client_id: str | None) -> None:
+        self.node = node
+        self.version = version
+        self.is_busy = False  # a request is on its way
+        self._is_held = False  # by a thread
+        self._is_closing = False
+        self._sock = sock
+        self._client_id = client_id
+        self._receiver = FrameReceiver(_MOST_ANSWER_BYTES)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._correlation_id = 0
+        self._usual_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- the thread that waits
+
+    def hold(self) -> None:
+        """Before a request: the link is the calling thread's until `let_go`."""
+        self.is_busy = self._is_held = True
+
+    def let_go(self) -> None:
+        """The calling thread is done with the link; if it was closed meanwhile, the socket goes now."""
+        self._is_held = False
+        if self._is_closing:
+            self._sock.close()
+
+    def send(self, message: ProduceRequest) -> None:
+        """The request is on its way when this returns."""
+        self._correlation_id = self._correlation_id % _MAX_CORRELATION + 1
+        chunks = encode_request(ApiKey.PRODUCE, self.version, self._correlation_id, self._client_id, message)
+        data = _EMPTY.join(chunks)  # type: ignore[arg-type]
+        try:
+            sent = self._sock.send(data)
+        except OSError as error:
+            raise NotConnected(self.node, f"the connection broke: {error}") from error
+        if sent < len(data):
+            raise NotConnected(self.node, "it takes no more at the moment")
+
+    def answer(self, patience_s: float) -> ProduceResponse | None:
+        """The answer to what was sent; None if it is not here in time: then it is still to come."""
+        began_s = time.perf_counter()
+        awake_until_s = self._doze(began_s) if patience_s > _WORTH_S else began_s
+        receiver, receive = self._receiver, self._sock.recv_into
+        while True:
+            try:
+                count = receive(receiver.get_buffer())
+            except BlockingIOError:
+                now_s = time.perf_counter()
+                if now_s < awake_until_s:
+                    _yield_processor()  # the broker may be waiting for this very processor
+                    continue
+                left_s = began_s + patience_s - now_s
+                if left_s <= 0 or not self._poll.poll(left_s * 1000):
+                    self._usual_s = _SLOW_S
+                    return None
+                continue
+            except OSError as error:
+                raise NotConnected(self.node, f"the connection broke: {error}") from error
+            if not count:
+                raise NotConnected(self.node, "the broker closed the connection")
+            try:
+                frames = receiver.received(count)
+                if frames:
+                    took_s = min(time.perf_counter() - began_s, _SLOW_S)
+                    self._usual_s += (took_s - self._usual_s) / _MEMORY
+                    return self._decoded(frames)
+            except WireError as error:
+                raise ProtocolViolation(self.node, f"as answer to Produce: {error}") from error
+
+    def _doze(self, now_s: float) -> float:
+        """Sleeps for as long as the answer certainly takes; until when to stay awake after that."""
+        usual_s = self._usual_s
+        if usual_s >= _WORTH_S or not _MAY_STAY_AWAKE:
+            return now_s
+        nap_s = usual_s / 2 - _WAKING_S
+        if nap_s > _WAKING_S:
+            time.sleep(nap_s)
+        return time.perf_counter() + _AWAKE_S
+
+    def _decoded(self, frames: list[bytes | memoryview]) -> ProduceResponse:
+        header, position = decode_response(ApiKey.PRODUCE, self.version, frames[0])
+        if header.correlation_id != self._correlation_id or len(frames) > 1:
+            raise WireError(f"correlation id {header.correlation_id}, {self._correlation_id} was expected")
+        message, _ = response_codec(ApiKey.PRODUCE, self.version).decode(frames[0], position)
+        if not isinstance(message, ProduceResponse):
+            raise WireError(f"a {type(message).__name__}")
+        return message
+
+    # --- the event loop
+
+    def watch(self, loop: asyncio.AbstractEventLoop, timeout_ms: float, on_end: Ended) -> None:
+        """Goes on on the loop: `on_end` is told the answer, or why there will be none."""
+
+        def look() -> None:
+            try:
+                response = self.answer(0)
+            except PenstockError as error:
+                end(error)
+            else:
+                if response is not None:
+                    end(response)
+
+        def late() -> None:
+            end(RequestTimedOut(self.node, f"Produce v{self.version}", timeout_ms))
+
+        def end(outcome: ProduceResponse | PenstockError) -> None:
+            self.unwatch(loop)
+            on_end(outcome)
+
+        self._timer = loop.call_later(timeout_ms / 1000, late)
+        loop.add_reader(self._sock, look)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on the link may be used by a thread again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock.fileno() >= 0:
+            loop.remove_reader(self._sock)
+
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop. A thread that waits for an answer is told that there will be none; again is harmless."""
+        self.unwatch(loop)
+        if self._sock.fileno() < 0:
+            return
+        with contextlib.suppress(OSError):  # the broker was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._is_closing = True  # first, so that of two threads at least one sees what the other did
+        if not self._is_held:
+            self._sock.close()
+
+
+async def open_direct_connection(connection: Connection, version: int, timeout_ms: float) -> DirectConnection | None:
+    """A second way to the broker of a connection; None where it needs TLS. Raises NotConnected."""
+    peer = connection.plain_peer
+    if peer is None:
+        return None
+    family, address = peer
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        async with asyncio.timeout(timeout_ms / 1000):
+            await asyncio.get_running_loop().sock_connect(sock, address)
+    except OSError as error:  # a TimeoutError is one too
+        sock.close()
+        raise NotConnected(connection.node, f"no second connection: {str(error) or 'not in time'}") from error
+    except BaseException:
+        sock.close()
+        raise
+    return DirectConnection(sock, connection.node, version, connection.client_id)
+
+
+_log = logging.getLogger("penstock.producer")
+# How long a record may lie for which nobody waits after all. Shorter ticks cost every record: at 2 ms the loop's thread
+# is in the broker's way so often that an exchange takes half as long again.
+_TICK_MS: Final = 10.0
+_LYING_MS: Final = 1.0
+_MOST_IDLE_TICKS: Final = 5
+_CONVINCING_WAITS: Final = 3
+_MOST_BYTES: Final = 16 * 1024  # what a socket takes at once
+_PATIENCE_S: Final = 0.05
+_OPEN_TIMEOUT_MS: Final = 1_000.0
+_REOPEN_S: Final = 1.0
+_KEEP_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 0.5
+
+
+class DirectSender:
+    """Made, ticked and ended on the producer's event loop; `drive` is called by threads that wait."""
+
+    def __init__(self, sender: Sender, accumulator: Accumulator, lock: AbstractContextManager[Any]) -> None:
+        self._sender = sender
+        self._accumulator = accumulator
+        self._settings = accumulator.settings
+        self._lock = lock
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._process_id = os.getpid()
+        self._links: dict[int, DirectConnection] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._not_before: dict[int, float] = {}
+        self._left_over: dict[DirectConnection, OutgoingRequest] = {}  # whose answers the loop waits for
+        self._stop_listening = sender.on_news(self._abandon_moved)
+        self._is_on = False
+        self._is_ended = False
+        self._waits = 0  # in a row, each for the only batch that there was
+        self._driven = 0
+        self._driven_before = 0
+        self._idle_ticks = 0
+
+    # --- the threads
+
+    def is_expected(self, batch: ProducerBatch) -> bool:
+        """Whether somebody is likely to come and send this batch, so that the loop need not be told of it."""
+        return self._is_on and self._accumulator.is_all(batch)
+
+    def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
+        """Sends a batch for whose end the calling thread is about to wait, and receives the answer, if that can be.
+
+        How much of the time is left to wait for.
+        """
+        if threading.get_ident() == self._loop_thread or self._process_id != os.getpid():
+            return timeout_s
+        if not self._is_on:
+            self._look_at(batch)
+            return timeout_s
+        taken = self._take(batch)
+        if taken is None:
+            self._sender.wake()
+            return timeout_s
+        began_s = time.monotonic()
+        self._exchange(*taken, _PATIENCE_S if timeout_s is None else min(timeout_s, _PATIENCE_S))
+        return None if timeout_s is None else timeout_s - (time.monotonic() - began_s)
+
+    def call_on_loop(self, call: Callback) -> bool:
+        if threading.get_ident() == self._loop_thread:
+            return False
+        self._post(call)
+        return True
+
+    def _look_at(self, batch: ProducerBatch) -> None:
+        """Takes note of a wait; after some of a kind the next are prepared for."""
+        self._waits = self._waits + 1 if self._accumulator.is_all(batch) else 0
+        if self._waits == _CONVINCING_WAITS:
+            self._waits = 0
+            self._post(self._begin, self._sender.leader_of(batch.topic, batch.partition))
+
+    def _take(self, batch: ProducerBatch) -> tuple[DirectConnection, OutgoingRequest] | None:
+        with self._lock:
+            builder = batch.builder
+            if not self._is_on or batch.is_done or builder is None or builder.size > _MOST_BYTES:
+                return None
+            node = self._sender.leader_of(batch.topic, batch.partition)
+            link = self._links.get(node)
+            if link is None:
+                self._post(self._begin, node)
+                return None
+            if link.is_busy or self._sender.slots_of(node) <= 0:
+                return None
+            if not self._accumulator.take_alone(batch, self._sender.now_ms(), node, self._sender.producer):
+                return None
+            link.hold()
+            self._driven += 1
+            request = OutgoingRequest(node)
+            request.add(batch)
+            return link, request
+
+    def _exchange(self, link: DirectConnection, request: OutgoingRequest, patience_s: float) -> None:
+        response: ProduceResponse | None = None
+        # Until it is sent for certain, there is no use in waiting for an answer.
+        error: Exception | None = NotConnected(link.node, "the sending was interrupted")
+        is_acknowledged = False
+        try:
+            link.send(produce_request(request.batches, link.version, self._settings))
+            error = None
+            response = link.answer(patience_s)
+            is_acknowledged = response is not None and self._sender.acknowledged_alone(request, response)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the batch's delivery says it
+            error = failure
+        finally:  # Ctrl-C too: the loop goes on
+            link.let_go()
+            if is_acknowledged:
+                link.is_busy = False
+            else:
+                self._post(self._go_on, link, request, error or response)
+
+    def _post(self, fn: Callable[..., object], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(fn, *arguments)
+        except RuntimeError:  # the loop is closed: whoever waits is told by the sender's end
+            _log.debug("the event loop had ended while a thread was sending")
+
+    # --- the loop: what threads leave to it
+
+    def _go_on(
+        self, link: DirectConnection, request: OutgoingRequest, outcome: ProduceResponse | Exception | None
+    ) -> None:
+        if outcome is not None or self._is_ended:
+            self._ended(link, request, outcome)
+        else:
+            self._sender.wake_here()  # for the batch's deadline
+            self._left_over[link] = request
+            self._loop.call_later(OVERDUE_MS / 1000, self._look_at_left_over, link, request)
+            link.watch(self._loop, self._settings.request_timeout_ms, partial(self._ended, link, request))
+
+    def _look_at_left_over(self, link: DirectConnection, request: OutgoingRequest) -> None:
+        if self._left_over.get(link) is request and not self._is_ended:
+            self._loop.call_later(_LOOK_AGAIN_S, self._look_at_left_over, link, request)
+            self._sender.overdue(request.node)
+
+    def _abandon_moved(self) -> None:
+        """Gives up links that are silent while others lead what was sent there."""
+        for link, request in list(self._left_over.items()):
+            if any(map(self._sender.has_moved, request.batches)):
+                link.unwatch(self._loop)
+                reason = "the broker does not answer, and others lead in its place"
+                self._ended(link, request, NotConnected(link.node, reason))
+
+    def _ended(
+        self, link: DirectConnection, request: OutgoingRequest, outcome: ProduceResponse | Exception | None
+    ) -> None:
+        self._left_over.pop(link, None)
+        link.is_busy = False
+        if not isinstance(outcome, ProduceResponse) or self._is_ended:
+            self._drop(request.node, link)
+        if outcome is not None:
+            self._sender.settle_alone(request, outcome)
+
+    def _drop(self, node: int, link: DirectConnection) -> None:
+        link.close(self._loop)
+        if self._links.get(node) is link:
+            with self._lock:
+                del self._links[node]
+            self._not_before[node] = self._loop.time() + _REOPEN_S
+
+    # --- the loop: when it is worth while
+
+    def _begin(self, node: int) -> None:
+        if self._is_ended or node < 0:
+            return
+        if node not in self._links:
+            if node not in self._opening and self._loop.time() >= self._not_before.get(node, 0.0):
+                self._opening[node] = self._loop.create_task(self._open(node))
+            return
+        if not self._is_on:
+            for link in self._links.values():
+                if not link.is_busy:
+                    link.unwatch(self._loop)
+            self._idle_ticks = 0
+            self._is_on = True
+            self._loop.call_later(_TICK_MS / 1000, self._tick)
+
+    async def _open(self, node: int) -> None:
+        try:
+            way = self._sender.way_to(node)
+            link = None if way is None else await open_direct_connection(*way, _OPEN_TIMEOUT_MS)
+        except PenstockError as error:
+            _log.debug("%s", error)
+            link = None
+        finally:
+            del self._opening[node]
+        if link is None:
+            self._not_before[node] = self._loop.time() + _REOPEN_S
+        elif self._is_ended:
+            link.close(self._loop)
+        else:
+            with self._lock:
+                self._links[node] = link
+            self._begin(node)
+
+    def _tick(self) -> None:
+        """Goes on for as long as threads come to send."""
+        if self._is_ended:
+            return
+        with self._lock:
+            is_lying = self._accumulator.next_linger_ms() <= self._sender.now_ms() - _LYING_MS
+            is_used = self._driven != self._driven_before or any(link.is_busy for link in self._links.values())
+            self._driven_before = self._driven
+            self._idle_ticks = 0 if is_used else self._idle_ticks + 1
+            self._is_on = not is_lying and self._idle_ticks < _MOST_IDLE_TICKS
+        if self._is_on:
+            self._loop.call_later(_TICK_MS / 1000, self._tick)
+        else:
+            self._sender.wake_here()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nobody takes a link now: the loop notices if a broker closes one, and lets go of all after a while."""
+        for node, link in self._links.items():
+            if not link.is_busy:
+                link.watch(self._loop, _KEEP_S * 1000, partial(self._unused, node, link))
+
+    def _unused(self, node: int, link: DirectConnection, why: object) -> None:
+        self._drop(node, link)
+        self._not_before.pop(node, None)
+
+    async def end(self) -> None:
+        """Threads that wait for an answer are told that there will be none."""
+        self._is_ended = True
+        self._stop_listening()
+        with self._lock:
+            self._is_on = False
+            links, self._links = self._links, {}
+        for task in list(self._opening.values()):
+            task.cancel()
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
+        for link in links.values():
+            link.close(self._loop)

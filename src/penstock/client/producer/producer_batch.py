@@ -1,0 +1,491 @@
+"""A batch of one partition: its sequence numbers, its bytes, and its completion.
+
+Sequences: within a producer id and epoch the batches of a partition carry sequence numbers without a gap, so a broker
+rejects whatever does not follow. A batch keeps its numbers through all retries and is never stored twice. After a
+certain gap (a numbered batch failed for good, or the broker has forgotten the producer) the partition starts again in
+the next epoch at sequence 0, but only once none of its batches is in flight. As long as nothing is known to be stored
+under an id and epoch, one batch is in flight at a time: a broker that does not know the producer accepts any first
+sequence.
+
+    sent 0-9, 10-19, 20-29; the first fails for good   -> the others are out of order and come back
+    all answered: epoch 1; what were 10-19 and 20-29 are sent as 0-9 and 10-19
+
+Completion: all records of a batch share one. Threads and tasks wait for it; callbacks run in the order in which they
+were added, and one that raises is logged. A batch that the broker finds too large is split in two halves that share
+its numbers, and is complete when both are. A finished batch releases its bytes, so a kept `Delivery` costs two words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from penstock.client.errors import BatchRejected
+from penstock.client.producer.interceptors import BatchInfo
+from penstock.records.batch import decode_batch
+from penstock.records.kernel import BatchBuilder, Callbacks
+
+if TYPE_CHECKING:
+    from penstock.client.producer.accumulator import PartitionQueue
+
+
+SEQUENCES: Final = 2**31
+MAX_EPOCH: Final = 2**15 - 1
+NO_SEQUENCE: Final = -1
+_KNOWN_FOR_MS: Final = 3_600_000.0
+"""Brokers forget a producer that writes nothing for long: by default a day, but that is a setting."""
+
+
+class ProducerId(NamedTuple):
+    """What InitProducerId gives."""
+
+    id: int
+    epoch: int
+
+
+class Numbers(NamedTuple):
+    """What a batch carries."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+UNNUMBERED: Final = Numbers(-1, -1, NO_SEQUENCE)
+
+
+def advance(sequence: int, count: int) -> int:
+    """The sequence `count` records further on: advance(2**31 - 1, 1) is 0."""
+    return (sequence + count) % SEQUENCES
+
+
+class PartitionSequences:
+    """The numbers of one partition."""
+
+    __slots__ = ("_known_until_ms", "needs_reset", "next_sequence", "owner")
+
+    def __init__(self) -> None:
+        self.owner: ProducerId | None = None
+        self.next_sequence = 0
+        self.needs_reset = False
+        self._known_until_ms = 0.0
+
+    def adopt(self, producer: ProducerId) -> None:
+        """Begins under an id that this partition has not used yet, at sequence 0."""
+        self.owner = producer
+        self.next_sequence = 0
+        self.needs_reset = False
+        self._known_until_ms = 0.0
+
+    def may_be_unknown(self, now_ms: float) -> bool:
+        """Whether the broker may not know the owner."""
+        return self.owner is not None and now_ms >= self._known_until_ms
+
+    def stored(self, numbers: Numbers, now_ms: float) -> None:
+        """A broker has the batch with these numbers."""
+        if self.owner == (numbers.producer_id, numbers.producer_epoch):
+            self._known_until_ms = now_ms + _KNOWN_FOR_MS
+
+    def take(self, count: int) -> Numbers:
+        """The numbers of the next batch, of `count` records."""
+        if self.owner is None:
+            raise ValueError("numbers were asked for before there was a producer id")
+        numbers = Numbers(self.owner.id, self.owner.epoch, self.next_sequence)
+        self.next_sequence = advance(self.next_sequence, count)
+        return numbers
+
+    def mark_gap(self) -> None:
+        """Numbers that were given out will never be stored; nothing new may go before a reset."""
+        self.needs_reset = self.owner is not None
+
+    def reset(self) -> bool:
+        """Starts anew in the next epoch; False if there is none left: a new producer id must be adopted."""
+        if self.owner is None or self.owner.epoch >= MAX_EPOCH:
+            return False
+        self.adopt(ProducerId(self.owner.id, self.owner.epoch + 1))
+        return True
+
+
+class Timestamps(Protocol):
+    """A timestamp for each record, in milliseconds."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def run_at(self, index: int) -> tuple[int, int, int]:
+        """The timestamp of a record, and from which record on up to which, not including it, it is the same."""
+
+
+class TimestampRuns:
+    """Timestamps as runs (first record, its time): a run lasts up to the next one."""
+
+    __slots__ = ("_firsts", "_times_ms")
+
+    def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
+        self._firsts = [first for first, _ in runs]
+        self._times_ms = [time_ms for _, time_ms in runs]
+
+    def __getitem__(self, index: int, /) -> int:
+        return self._times_ms[bisect_right(self._firsts, index) - 1]
+
+    def run_at(self, index: int) -> tuple[int, int, int]:
+        number = bisect_right(self._firsts, index)
+        end = self._firsts[number] if number < len(self._firsts) else sys.maxsize
+        return self._times_ms[number - 1], self._firsts[number - 1], end
+
+
+_log = logging.getLogger("penstock.producer")
+
+Callback = Callable[[], None]
+_new_metadata: Final[Any] = tuple.__new__
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. `offset` is -1 if the broker did not say (acks=0); `timestamp` is in milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+OnDelivery = Callable[[Exception | None, RecordMetadata], object]
+"""What `send` takes as `on_delivery`: the error or None, and where the record is; its offset is -1 if it failed."""
+
+
+class Completion:
+    """Pending, then acknowledged, failed or answered by its parts; never anything else after that."""
+
+    __slots__ = (
+        "_lock",
+        "_parts",
+        "_parts_left",
+        "_starts",
+        "_waiters",
+        "base_offset",
+        "callbacks",
+        "error",
+        "is_done",
+        "partition",
+        "stamps",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._lock = threading.Lock()
+        self.callbacks = Callbacks(self._lock)
+        self._waiters: list[Callback] | None = None
+        self.topic = topic
+        self.partition = partition
+        self.is_done = False
+        self.error: Exception | None = None
+        self.base_offset = -1
+        self.stamps: Timestamps | int = -1
+        self._parts: Sequence[tuple[Completion, int]] | None = None
+        self._starts: list[int] = []
+        self._parts_left = 0
+
+    # --- ending
+
+    def acknowledge(self, base_offset: int, stamps: Timestamps | int) -> None:
+        """The broker has the records, from `base_offset` on (-1: it did not say)."""
+        self.base_offset = base_offset
+        self.stamps = stamps
+        self._end(None)
+
+    def fail(self, error: Exception) -> None:
+        self._end(error)
+
+    def divide(self, parts: Sequence[tuple[int, Completion, int]]) -> None:
+        """From now on the records from index `first` on are those of `part` from its index `at` on."""
+        self._starts = [first for first, _, _ in parts]
+        self._parts = [(part, at) for _, part, at in parts]
+        self._parts_left = len(parts)
+        for _, part, _ in parts:
+            part.when_done(self._part_ended)
+
+    def _part_ended(self) -> None:
+        with self._lock:
+            self._parts_left -= 1
+            left = self._parts_left
+        if not left:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        with self._lock:
+            if self.is_done:
+                return
+            self.error = error
+            self.is_done = True
+            waiters, self._waiters = self._waiters, None
+        callbacks = self.callbacks.take()
+        is_handed_over = bool(callbacks) and self._hand_over(callbacks)
+        # Whoever waits is woken before the callbacks are called: what they do may take time.
+        for wake in waiters or ():
+            wake()
+        if callbacks and not is_handed_over:
+            self._call_back(callbacks)
+
+    def _hand_over(self, callbacks: list[Any]) -> bool:
+        """Whether another thread calls the callbacks."""
+        return False
+
+    def _call_back(self, callbacks: list[Any]) -> None:
+        pairs = iter(callbacks)
+        topic, partition, base, stamps = self.topic, self.partition, self.base_offset, self.stamps
+        is_stored = self.error is None and self._parts is None and base >= 0
+        stamp, first, end = (stamps, 0, sys.maxsize) if isinstance(stamps, int) else (-1, 0, 0)
+        for argument, callback in zip(pairs, pairs, strict=True):
+            try:
+                if type(argument) is int:
+                    if is_stored:
+                        if not first <= argument < end:  # neighbours mostly share their timestamp
+                            stamp, first, end = cast(Timestamps, stamps).run_at(argument)
+                        callback(None, _new_metadata(RecordMetadata, (topic, partition, base + argument, stamp)))
+                    else:
+                        callback(*self._report(argument))
+                elif argument is None:
+                    callback()
+                else:
+                    callback(argument)
+            except (Exception, SystemExit):  # noqa: BLE001 - the users' own code: it must not keep the others from being called
+                _log.exception("a delivery callback raised")
+
+    def _report(self, index: int) -> tuple[Exception | None, RecordMetadata]:
+        """What an `on_delivery` is called with."""
+        outcome = self.outcome_of(index)
+        if isinstance(outcome, Exception):
+            return outcome, RecordMetadata(self.topic, self.partition, -1, -1)
+        return None, outcome
+
+    # --- asking
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether its records are to be asked for one by one, since they did not stay together."""
+        return self._parts is not None
+
+    def outcome_of(self, index: int) -> RecordMetadata | Exception:
+        """What became of a record; only of a completion that is done."""
+        if self._parts is not None:
+            which = bisect_right(self._starts, index) - 1
+            part, at = self._parts[which]
+            return part.outcome_of(at + index - self._starts[which])
+        error = self.error
+        if error is not None:
+            return error.of(index) if isinstance(error, BatchRejected) else error
+        stamps = self.stamps
+        timestamp = stamps if isinstance(stamps, int) else stamps[index]
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        return RecordMetadata(self.topic, self.partition, offset, timestamp)
+
+    def when_done(self, callback: Callback) -> None:
+        """Calls `callback` when this ends, in the thread that ends it; at once if it has ended."""
+        self.add_callback(None, callback)
+
+    def add_callback(self, argument: object, callback: Callable[..., object]) -> None:
+        """Calls a callback of any kind when this ends; at once if it has ended."""
+        if not self.callbacks.add(argument, callback):
+            self._call_back([argument, callback])
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks the calling thread until this ends; False if it did not in time."""
+        if self.is_done:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        if not self._add_waiter(gate.release):
+            return True
+        if timeout_s is None:
+            return gate.acquire()
+        return gate.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX)) or self.is_done
+
+    async def ended(self) -> None:
+        """Suspends the calling task until this ends; of any event loop."""
+        if self.is_done:
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def finish() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def wake() -> None:
+            if _running_loop() is loop:
+                finish()
+                return
+            try:
+                loop.call_soon_threadsafe(finish)
+            except RuntimeError:
+                _log.debug("an event loop was closed while it waited for a delivery to %s", self.topic)
+
+        if self._add_waiter(wake):
+            await future
+
+    def _add_waiter(self, wake: Callback) -> bool:
+        with self._lock:
+            if self.is_done:
+                return False
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(wake)
+            return True
+
+
+def wait_for_all(completions: Sequence[Completion], timeout_s: float | None) -> bool:
+    """Whether all of them end in time."""
+    if timeout_s is None:
+        return all(completion.wait() for completion in completions)
+    deadline = time.monotonic() + timeout_s
+    return all(completion.is_done or completion.wait(deadline - time.monotonic()) for completion in completions)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Builder(Protocol):
+    """What holds the records of a batch: the kernel's BatchBuilder, or columns that were encoded at once."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def base_timestamp(self) -> int: ...
+
+    def timestamp_runs(self) -> list[tuple[int, int]]: ...
+
+    def build(
+        self, *, codec: int, level: int | None, producer_id: int, producer_epoch: int, base_sequence: int,
+        is_transactional: bool,
+    ) -> bytearray: ...  # fmt: skip
+
+
+class Driver(Protocol):
+    """Who may send a batch in the thread that waits for it (`driving`)."""
+
+    def drive(self, batch: ProducerBatch, timeout_s: float | None) -> float | None:
+        """Called before a thread begins to wait; how much of the time is left to wait for."""
+
+    def call_on_loop(self, call: Callback) -> bool:
+        """Hands a call to the event loop; False if this is its thread, where it is made at once."""
+
+
+class ProducerBatch(Completion):
+    """The records of a partition that travel together. Times are of the monotonic clock."""
+
+    __slots__ = (
+        "attempts", "builder", "count", "created_ms", "deadline_ms", "encoded", "encoded_as", "is_due", "is_packed",
+        "is_packing", "is_recognisable", "is_uncertain",
+        "last_error", "node", "numbers", "order", "queue", "reserved", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self, queue: PartitionQueue, builder: Builder, reserved: int, created_ms: float, deadline_ms: float
+    ) -> None:
+        super().__init__(queue.topic, queue.partition)
+        self.queue = queue
+        self.builder: Builder | None = builder
+        self.reserved = reserved
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.count = 0
+        self.size = 0
+        self.order: tuple[int, ...] = ()  # its place in its partition; halves of a batch go one deeper
+        self.is_due = False
+        self.is_packing = False  # it is being compressed, off the event loop
+        self.is_packed = False
+        self.is_uncertain = False  # it was sent under its numbers, and no answer said whether it is stored
+        self.is_recognisable = True  # whenever it was sent it was this very batch: a broker that has it knows it again
+        self.attempts = 0
+        self.node = -1
+        self.numbers: Numbers = UNNUMBERED
+        self.encoded: bytes | bytearray | None = None
+        self.encoded_as: object = None
+        self.last_error: Exception | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.numbers.base_sequence >= 0
+
+    def close(self) -> None:
+        """No record goes into it any more."""
+        if self.builder is not None:
+            self.count = self.builder.count
+            self.size = self.builder.size
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        driver = self.queue.driver
+        if driver is not None and not self.is_done:
+            timeout_s = driver.drive(self, timeout_s)
+        return super().wait(timeout_s)
+
+    def _hand_over(self, callbacks: list[Any]) -> bool:
+        self.queue.usage.has_callbacks = True
+        driver = self.queue.driver
+        return driver is not None and driver.call_on_loop(partial(self._call_back, callbacks))
+
+    def release(self) -> None:
+        """Lets go of the bytes."""
+        self.builder = None
+        self.encoded = None
+
+    def stamps_for(self, append_time_ms: int) -> Timestamps | int:
+        """The timestamps of its records, once stored: the broker's, if it stamped them, or their own."""
+        if append_time_ms >= 0:
+            return append_time_ms
+        builder = self.builder
+        if builder is None:
+            return -1
+        if self.count == 1:
+            return builder.base_timestamp
+        return TimestampRuns(builder.timestamp_runs())
+
+    def info(self, now_ms: float) -> BatchInfo:
+        """What interceptors see."""
+        return BatchInfo(
+            self.topic, self.partition, self.count, self.size, now_ms - self.created_ms, self.attempts, self.node
+        )
+
+
+def split(batch: ProducerBatch) -> list[ProducerBatch]:
+    """The two halves of a closed batch of at least two records, closed; the batch is answered by them from now on."""
+    builder = batch.builder
+    if builder is None or batch.count < 2:
+        raise ValueError(f"a batch of {batch.count} records cannot be split")
+    plain = builder.build(
+        codec=0, level=None, producer_id=-1, producer_epoch=-1, base_sequence=-1, is_transactional=False
+    )
+    records = decode_batch(plain, verify=False)
+    middle = len(records) // 2
+    parts: list[tuple[int, ProducerBatch, int]] = []
+    for number, (first, some) in enumerate(((0, records[:middle]), (middle, records[middle:]))):
+        half = BatchBuilder(max(len(plain), 61))
+        for record in some:
+            half.append(record.timestamp, record.key, record.value, record.headers)
+        part = ProducerBatch(batch.queue, half, 0, batch.created_ms, batch.deadline_ms)
+        part.close()
+        part.order = (*batch.order, number)
+        part.attempts = batch.attempts
+        # If it is stored after all, then as the whole, in which the broker does not recognise a half.
+        part.is_recognisable = batch.is_recognisable and not batch.is_uncertain
+        part.is_uncertain = batch.is_uncertain
+        if batch.is_numbered:
+            sequence = advance(batch.numbers.base_sequence, first)
+            part.numbers = batch.numbers._replace(base_sequence=sequence)
+        parts.append((first, part, 0))
+    batch.divide(parts)
+    return [part for _, part, _ in parts]

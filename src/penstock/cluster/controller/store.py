@@ -1,0 +1,375 @@
+"""The controller's claim, the image loaded from the tree, and fenced writes.
+
+/controller is created and /controller_epoch raised in one transaction, so an epoch has one controller. Every write
+checks the epoch and the claim: a controller that was replaced changes nothing and learns of it from its first write.
+
+The image is never ahead of the tree; it follows after each chunk. If the outcome of a write is unknown, its nodes tell,
+and it is repeated if it was not made (3 tries). If they cannot be read, or somebody else changed them, everything is
+read again before the next decision.
+
+Nodes that disappear while the image is loaded were deleted and are left out. A document that cannot be understood
+raises LayoutError: a cluster with a hole in its metadata would delete what it no longer knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from penstock.cluster.controller.election import PartitionsByBroker
+from penstock.cluster.controller.topics import Deletions
+from penstock.cluster.controller.transaction import Decision, chunked
+from penstock.cluster.errors import (
+    ApiException,
+    BadVersion,
+    ConnectionLost,
+    DataTooLarge,
+    LayoutError,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    NotController,
+    SessionExpired,
+    TreeBusy,
+    TreeDiskFull,
+    TreeError,
+    TreeFailed,
+)
+from penstock.cluster.image import NO_CONTROLLER, NO_ID, ClusterImage, PartitionImage, Settings, TopicImage
+from penstock.cluster.image_propagation import Listener, Preparation
+from penstock.cluster.tree import layout
+from penstock.cluster.tree.layout import (
+    BrokerRegistration,
+    PartitionAssignment,
+    decode_broker,
+    decode_broker_epochs,
+    decode_cluster_id,
+    decode_config,
+    decode_controller,
+    decode_controller_epoch,
+    decode_partition_state,
+    decode_topic,
+    encode_controller,
+    encode_controller_epoch,
+)
+from penstock.cluster.tree.tree import ANY_VERSION, Check, Create, Delete, Node, Operation, Set, Tree, find
+from penstock.runtime.clock import Clock
+
+
+class ControllerClaim(NamedTuple):
+    """The epoch of this controller, and the version of its node, which every change of the controller checks."""
+
+    epoch: int
+    epoch_version: int
+
+
+async def claim_controller(tree: Tree, broker_id: int, clock: Clock) -> ControllerClaim | None:
+    """The claim if this session is the controller now, None if another is. LayoutError, TreeError."""
+    while True:
+        node = await find(tree, layout.CONTROLLER_EPOCH)
+        epoch = 1 if node is None else decode_controller_epoch(node.data) + 1
+        data = encode_controller_epoch(epoch)
+        raised: Operation
+        if node is None:
+            raised, version = Create(layout.CONTROLLER_EPOCH, data), 0
+        else:
+            raised, version = Set(layout.CONTROLLER_EPOCH, data, node.version), node.version + 1
+        claim = Create(layout.CONTROLLER, encode_controller(broker_id, clock.now_ms()), ephemeral=True)
+        try:
+            await tree.multi((claim, raised))
+        except (NodeExists, BadVersion, ConnectionLost):
+            holder = await find(tree, layout.CONTROLLER)
+            if holder is None:
+                continue  # Another came and went, or the connection broke before anything was made.
+            return await _held(tree) if holder.owner == tree.session_id else None
+        return ControllerClaim(epoch, version)
+
+
+async def _held(tree: Tree) -> ControllerClaim:
+    """The claim of the session that has the node already."""
+    node = await tree.get(layout.CONTROLLER_EPOCH)
+    return ControllerClaim(decode_controller_epoch(node.data), node.version)
+
+
+OnUnreadable = Callable[[LayoutError], None]
+
+
+async def load_image(tree: Tree) -> ClusterImage:
+    """Everything that the tree tells of the cluster. LayoutError, TreeError."""
+    image = await load_image_without_brokers(tree)
+    return replace(image, brokers=await load_brokers(tree))
+
+
+async def load_image_without_brokers(tree: Tree) -> ClusterImage:
+    """The same but for the brokers. LayoutError, TreeError."""
+    cluster_id = await find(tree, layout.CLUSTER_ID)
+    controller = await find(tree, layout.CONTROLLER)
+    epoch = await find(tree, layout.CONTROLLER_EPOCH)
+    image = ClusterImage(
+        cluster_id="" if cluster_id is None else decode_cluster_id(cluster_id.data),
+        controller_id=NO_CONTROLLER if controller is None else decode_controller(controller.data),
+        controller_epoch=0 if epoch is None else decode_controller_epoch(epoch.data),
+        topic_configs=await _load_configs(tree, layout.TOPIC_CONFIGS),
+        broker_configs=await _load_configs(tree, layout.BROKER_CONFIGS),
+    )
+    image = image.with_topics(await _load_topics(tree))
+    return image.with_deleting(await marked_for_deletion(tree))
+
+
+async def load_brokers(tree: Tree, unreadable: OnUnreadable | None = None) -> dict[int, BrokerRegistration]:
+    """The live brokers, in the order of their ids. LayoutError, unless `unreadable` takes it; TreeError."""
+    found: dict[int, BrokerRegistration] = {}
+    for name, node in await _nodes_under(tree, layout.BROKER_IDS):
+        try:
+            if not (name.isascii() and name.isdigit() and len(name) <= 10):
+                raise LayoutError(f"{layout.BROKER_IDS}/{name}", "its name is no broker's id")
+            found[int(name)] = decode_broker(int(name), node.data, node.created)
+        except LayoutError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
+    return dict(sorted(found.items()))
+
+
+async def load_broker_epochs(tree: Tree) -> dict[int, int]:
+    """LayoutError, TreeError."""
+    node = await find(tree, layout.BROKER_EPOCHS)
+    return {} if node is None else decode_broker_epochs(node.data)
+
+
+async def marked_for_deletion(tree: Tree) -> list[str]:
+    """The topics that are to go, those that are gone already included."""
+    try:
+        return await tree.children(layout.DELETE_TOPICS)
+    except NoNode:
+        return []
+
+
+async def _load_configs(tree: Tree, folder: str) -> dict[str, Settings]:
+    return {name: decode_config(f"{folder}/{name}", node.data) for name, node in await _nodes_under(tree, folder)}
+
+
+async def _load_topics(tree: Tree) -> list[TopicImage]:
+    documents = [(name, decode_topic(name, node.data)) for name, node in await _nodes_under(tree, layout.TOPICS)]
+    states = [
+        layout.partition_state_path(name, index) for name, topic in documents for index in range(len(topic.partitions))
+    ]
+    nodes = iter(zip(states, await tree.get_many(states), strict=True))
+    return [
+        TopicImage(
+            name,
+            NO_ID if topic.topic_id is None else topic.topic_id,
+            tuple(_partition(replicas, *next(nodes)) for replicas in topic.partitions),
+        )
+        for name, topic in documents
+    ]
+
+
+def _partition(assignment: PartitionAssignment, path: str, node: Node | None) -> PartitionImage:
+    if node is None:
+        return PartitionImage(assignment.replicas, adding=assignment.adding, removing=assignment.removing)
+    state = decode_partition_state(path, node.data)
+    return PartitionImage(
+        assignment.replicas,
+        state.leader,
+        state.leader_epoch,
+        state.isr,
+        assignment.adding,
+        assignment.removing,
+        state.controller_epoch,
+        state.recovering,
+        node.version,
+        state.elr,
+    )
+
+
+async def _nodes_under(tree: Tree, folder: str) -> Iterable[tuple[str, Node]]:
+    try:
+        names = await tree.children(folder)
+    except NoNode:
+        return []
+    nodes = await tree.get_many([f"{folder}/{name}" for name in names])
+    return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+logger = logging.getLogger(__name__)
+
+_CLAIM: Final = (layout.CONTROLLER_EPOCH, layout.CONTROLLER)
+_TRIES: Final = 3  # of a write that is known not to have been made, as the connection broke
+
+
+async def prepare_nothing(_: ClusterImage, __: ClusterImage) -> None:
+    """For whoever is not waited for."""
+
+
+class ControllerStore:
+    """Of one claim. Used by one change at a time. `on_lost` is called once, when the claim is found to be lost."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        claim: ControllerClaim,
+        broker_id: int,
+        on_image: Listener,
+        prepare: Preparation,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.tree = tree
+        self.image = ClusterImage()
+        self.partitions_by_broker = PartitionsByBroker(self.image)
+        self.deletions = Deletions(self.image)
+        self.broker_epochs: dict[int, int] = {}
+        self.is_in_doubt = False
+        self.lost: ApiException | None = None
+        """Why nothing is changed any more."""
+        self._claim = claim
+        self._broker_id = broker_id
+        self._on_image = on_image
+        self._prepare = prepare
+        self._on_lost = on_lost
+        self._shown: ClusterImage | None = None
+
+    def require(self) -> None:
+        """Refusal once the claim is lost."""
+        if self.lost is not None:
+            raise self.lost.with_traceback(None)
+
+    def lose(self, reason: ApiException) -> None:
+        if self.lost is None:
+            self.lost = reason
+            self._on_lost()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What the tree raises here is a Refusal there."""
+        try:
+            yield
+        except TreeError as error:
+            raise self._failed(error) from error
+
+    async def load(self) -> None:
+        """Read everything but the brokers, which stay those of the image. MetadataUnavailable, LayoutError."""
+        with self.reading():
+            await self._catch_up()
+            found = await load_image_without_brokers(self.tree)
+            self.broker_epochs = await load_broker_epochs(self.tree)
+        self.is_in_doubt = False
+        known = self.image
+        self._follow(
+            replace(found, brokers=known.brokers, leaving=known.leaving).with_controller(
+                self._broker_id, self._claim.epoch
+            )
+        )
+
+    async def show(self) -> None:
+        """Let everybody see the image from now on."""
+        if self._shown is None:
+            self._shown = ClusterImage()
+            await self._advance(self.image)
+
+    async def store(self, decision: Decision) -> None:
+        """In parts, if it is large: those that were stored when a Refusal is raised stay."""
+        if not decision.operations and decision.image is self.image:
+            return
+        for part in chunked(self.image, decision):
+            self.require()
+            if part.operations:
+                await self._write(part.operations)
+            await self._advance(part.image)
+        for topic, index in decision.unclean:
+            logger.error("partition %d of %s is led by a broker that may lack committed records", index, topic)
+
+    async def reread(self) -> None:
+        """Read again what may differ from the image. MetadataUnavailable."""
+        try:
+            await self.load()
+        except LayoutError as error:
+            raise MetadataUnavailable(str(error)) from error
+        if self._shown is not None:
+            await self._advance(self.image)
+
+    async def give_up(self) -> None:
+        """Let another be the controller at once."""
+        operations = (Check(layout.CONTROLLER_EPOCH, self._claim.epoch_version), Delete(layout.CONTROLLER))
+        try:
+            await self.tree.multi(operations)
+        except TreeError as error:
+            logger.debug("the claim was not given back, and ends with the session: %s", error)
+
+    # The way of a change.
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        fenced = (
+            Check(layout.CONTROLLER_EPOCH, self._claim.epoch_version),
+            Check(layout.CONTROLLER, ANY_VERSION),
+            *operations,
+        )
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await self.tree.multi(fenced)
+            except ConnectionLost as error:
+                if await self._has_happened(operations):
+                    return
+                if not tries_left or self.is_in_doubt:
+                    raise MetadataUnavailable(str(error)) from error
+            except TreeError as error:
+                raise self._failed(error) from error
+            else:
+                return
+
+    def _failed(self, error: TreeError) -> ApiException:
+        """What a failure means for the claim and for the image, and what whoever asked is told."""
+        is_replaced = isinstance(error, BadVersion | NoNode) and error.path in _CLAIM
+        if is_replaced or isinstance(error, SessionExpired):
+            logger.warning("this broker is the controller no more: %s", error)
+            self.lose(NotController(f"this broker is the controller no more: {error}"))
+            return NotController(str(error))
+        refusal = MetadataUnavailable(str(error))
+        logger.warning("the metadata was not stored or read: %s", error)
+        if isinstance(error, TreeFailed):
+            self.lose(refusal)
+            self.lost = refusal  # and not that the session is over, which was heard on the way
+        elif not isinstance(error, TreeBusy | TreeDiskFull | DataTooLarge):
+            self.is_in_doubt = True
+        return refusal
+
+    async def _has_happened(self, operations: Sequence[Operation]) -> bool:
+        """Whether a write was made that nobody answered: all of it is there, or nothing."""
+        with self.reading():
+            await self._catch_up()
+            nodes = await self.tree.get_many([operation.path for operation in operations])
+        found = [_is_done(operation, node) for operation, node in zip(operations, nodes, strict=True)]
+        self.is_in_doubt = any(found) and not all(found)
+        return all(found)
+
+    async def _catch_up(self) -> None:
+        """See everything that was written before now: a server that is behind may answer reads, but not this."""
+        await self.tree.multi((Check(layout.CONTROLLER_EPOCH, self._claim.epoch_version),))
+
+    async def _advance(self, image: ClusterImage) -> None:
+        if self._shown is not None:
+            await self._prepare(self._shown, image)
+        self._follow(image)
+        if self._shown is not None:
+            before, self._shown = self._shown, image
+            self._on_image(before, image)
+
+    def _follow(self, image: ClusterImage) -> None:
+        self.image = image
+        self.partitions_by_broker.follow(image)
+        self.deletions.follow(image)
+
+
+def _is_done(operation: Operation, node: Node | None) -> bool:
+    match operation:
+        case Delete():
+            return node is None
+        case Create(_, data):
+            return node is not None and node.data == data
+        case Set(_, data, version):
+            return node is not None and node.data == data and version in (ANY_VERSION, node.version - 1)
+        case Check():
+            return True

@@ -1,0 +1,197 @@
+"""What a broker itself writes into the metadata tree: initial tree, registration, producer id blocks.
+
+The initial tree (classic paths, cluster id) may be created by several brokers at once and at every start; the first one
+names the cluster.
+
+A broker is registered by an ephemeral node under /brokers/ids; the creation number of the node is the broker epoch. An
+id belongs to one session. A node of another session belongs to another broker, unless it names the addresses that this
+broker listens on: then an earlier process of this broker left it, and registration waits for the end of its session. If
+the outcome of the creation is unknown, the owner of the node tells.
+
+Producer ids come in blocks of 1000. A block belongs to a broker once its end is stored durably against the version that
+was read; the rest of a block is never used after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.cluster.errors import (
+    BadVersion,
+    BrokerIdInUse,
+    ClusterIdMismatch,
+    ConnectionLost,
+    LayoutError,
+    NodeExists,
+    ProducerIdsExhausted,
+)
+from penstock.cluster.tree import layout
+from penstock.cluster.tree.layout import (
+    BrokerRegistration,
+    ProducerIdBlock,
+    decode_broker,
+    decode_cluster_id,
+    decode_producer_ids,
+    encode_broker,
+    encode_cluster_id,
+    encode_producer_ids,
+)
+from penstock.cluster.tree.tree import Node, SessionEvent, Tree, ensure_path, find
+from penstock.log.log_dirs.identity import encode_id
+from penstock.runtime.randomness import Random
+
+
+async def initialize_tree(tree: Tree, random: Random, wanted_id: str | None = None) -> str:
+    """The cluster's id.
+
+    `wanted_id` is what the data folders say, if they do: a new tree takes it over, and one of another cluster is a
+    ClusterIdMismatch. LayoutError, TreeError.
+    """
+    for path in (*layout.PERSISTENT_PATHS, layout.BROKER_EPOCHS):
+        await ensure_path(tree, path)
+    node = await find(tree, layout.CLUSTER_ID)
+    if node is None:
+        cluster_id = encode_id(random.uuid_bytes()) if wanted_id is None else wanted_id
+        try:
+            await tree.create(layout.CLUSTER_ID, encode_cluster_id(cluster_id))
+        except NodeExists:
+            node = await tree.get(layout.CLUSTER_ID)
+        else:
+            return cluster_id
+    found = decode_cluster_id(node.data)
+    if wanted_id is not None and found != wanted_id:
+        raise ClusterIdMismatch(wanted_id, found)
+    return found
+
+
+logger = logging.getLogger(__name__)
+
+# ZooKeeper ends sessions on the tick, and its clients notice a lost server late.
+_GRACE_MS: Final = 3000
+
+
+async def register_broker(tree: Tree, registration: BrokerRegistration, *, session_timeout_ms: int) -> int:
+    """Register for as long as the tree's session lasts; the broker epoch.
+
+    `session_timeout_ms` is how long an earlier process of this broker may still seem to live. BrokerIdInUse, TreeError.
+    """
+    await ensure_path(tree, layout.BROKER_IDS)
+    path = layout.broker_path(registration.broker_id)
+    data = encode_broker(registration)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (session_timeout_ms + _GRACE_MS) / 1000
+    changed = asyncio.Event()
+    cancels = (tree.watch(path, lambda _: changed.set()), tree.watch_session(lambda event: _wake_at(event, changed)))
+    try:
+        while True:
+            changed.clear()
+            # Whose node it is, if there is one, says what happened.
+            with contextlib.suppress(NodeExists, ConnectionLost):
+                await tree.create(path, data, ephemeral=True)
+            node = await find(tree, path)
+            if node is None:
+                continue
+            if node.owner == tree.session_id:
+                return node.created
+            _require_own(registration, node)
+            await _wait_for_end(registration, changed, deadline - loop.time(), node)
+    finally:
+        for cancel in cancels:
+            cancel()
+
+
+def _wake_at(event: SessionEvent, changed: asyncio.Event) -> None:
+    # The next request says what is the matter.
+    if event is SessionEvent.EXPIRED:
+        changed.set()
+
+
+async def _wait_for_end(registration: BrokerRegistration, changed: asyncio.Event, left_s: float, node: Node) -> None:
+    """Return when the node may have gone. BrokerIdInUse."""
+    logger.info(
+        "broker %d is still registered by its earlier process; waiting for the end of that session, up to %.1f s",
+        registration.broker_id,
+        max(0.0, left_s),
+    )
+    try:
+        async with asyncio.timeout(max(0.0, left_s)):
+            await changed.wait()
+    except TimeoutError:
+        raise BrokerIdInUse(registration.broker_id, _registered_broker(registration.broker_id, node)) from None
+
+
+def _require_own(registration: BrokerRegistration, node: Node) -> None:
+    """BrokerIdInUse if it is another broker's."""
+    broker_id = registration.broker_id
+    try:
+        found = decode_broker(broker_id, node.data)
+    except LayoutError:
+        raise BrokerIdInUse(broker_id, "its registration cannot be read") from None
+    if found.endpoints != registration.endpoints:
+        raise BrokerIdInUse(broker_id, _registered_broker(broker_id, node))
+
+
+def _registered_broker(broker_id: int, node: Node) -> str:
+    """ "PLAINTEXT://host1:9092, since 2026-11-15T13:12:34Z"."""
+    found = decode_broker(broker_id, node.data)
+    where = ", ".join(map(str, found.endpoints))
+    try:
+        since = datetime.fromtimestamp(found.timestamp_ms / 1000, UTC) if found.timestamp_ms >= 0 else None
+    except (OverflowError, ValueError, OSError):
+        since = None
+    return where if since is None else f"{where}, since {since:%Y-%m-%dT%H:%M:%SZ}"
+
+
+BLOCK_SIZE: Final = 1000
+
+_INT64_MAX = 2**63 - 1
+
+
+class ProducerIds:
+    """The producer ids that one broker gives away."""
+
+    def __init__(self, tree: Tree, broker_id: int) -> None:
+        self._tree = tree
+        self._broker_id = broker_id
+        self._next = 0
+        self._end = 0
+        self._fetching = asyncio.Lock()
+
+    def follow(self, tree: Tree) -> None:
+        """Take further blocks from this session of the tree; what is in hand stays."""
+        self._tree = tree
+
+    async def stock_up(self) -> None:
+        """Have ids in hand, for times in which the tree cannot be reached. ProducerIdsExhausted, TreeError."""
+        async with self._fetching:
+            if self._next >= self._end:
+                block = await self.next_block()
+                self._next, self._end = block.first, block.last + 1
+
+    async def allocate(self) -> int:
+        """An id that nobody had before. ProducerIdsExhausted, TreeError."""
+        while self._next >= self._end:
+            await self.stock_up()  # whoever waited there finds the block that another fetched
+        self._next += 1
+        return self._next - 1
+
+    async def next_block(self) -> ProducerIdBlock:
+        """A whole block, for whoever gives its ids away. ProducerIdsExhausted, TreeError."""
+        await ensure_path(self._tree, layout.PRODUCER_ID_BLOCK)
+        while True:
+            node = await self._tree.get(layout.PRODUCER_ID_BLOCK)
+            latest = decode_producer_ids(node.data)
+            first = 0 if latest is None else latest.last + 1
+            if first > _INT64_MAX - BLOCK_SIZE:
+                raise ProducerIdsExhausted
+            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
+            try:
+                await self._tree.set(layout.PRODUCER_ID_BLOCK, encode_producer_ids(block), node.version)
+            except BadVersion:
+                # Another broker took it; there is a next one.
+                continue
+            return block

@@ -1,0 +1,425 @@
+"""Kafka's classic paths in the metadata tree, and the JSON documents stored there. Pure.
+
+Documents are written as Kafka 3 writes them, so its tools and brokers read them, and read in every version that Kafka
+ever wrote: missing fields have defaults, unknown fields are ignored. A document that lacks what every version has, or
+has it in the wrong shape, raises LayoutError with its path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.cluster.errors import LayoutError
+from penstock.log.log_dirs.identity import decode_id, encode_id
+
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+SEQUENCE_IDS: Final = "/brokers/seqid"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+CLUSTER_ID: Final = "/cluster/id"
+TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+BROKER_EPOCHS: Final = "/penstock/broker_epochs"  # our own: of each broker the last life that was dealt with
+
+# What every tool expects to be there, whatever is in it; the kinds of configuration are topics, clients, ...
+PERSISTENT_PATHS: Final = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    "/config/changes",
+    DELETE_TOPICS,
+    SEQUENCE_IDS,
+    "/isr_change_notification",
+    PRODUCER_ID_BLOCK,
+    "/log_dir_event_notification",
+    TOPIC_CONFIGS,
+    "/config/clients",
+    "/config/users",
+    BROKER_CONFIGS,
+    "/config/ips",
+    "/cluster",
+)
+
+# Under BROKER_CONFIGS: what holds for every broker that has no value of its own.
+DEFAULT_BROKER: Final = "<default>"
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions_path(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition_path(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}"
+
+
+def partition_state_path(name: str, index: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{index}/state"
+
+
+def topic_config_path(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config_path(name: str) -> str:
+    """`name` is a broker's id or DEFAULT_BROKER."""
+    return f"{BROKER_CONFIGS}/{name}"
+
+
+def deletion_path(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+PLAINTEXT: Final = "PLAINTEXT"
+NO_LEADER: Final = -1
+UNKNOWN_EPOCH: Final = -1
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_ENDPOINT = re.compile(r"([^:/\s]+)://(\[[0-9a-zA-Z:.%]*\]|[^\[\]/\s]*):(-?[0-9]{1,5})")
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class Endpoint(NamedTuple):
+    """Where a listener of a broker is reached, as it is told to clients."""
+
+    listener: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker's life. `epoch` is the number of its node's creation, which no two lives share; `clean_epoch` is that of
+    the life that its data folders say ended in good order, UNKNOWN_EPOCH if they do not. `is_emptied`: some data
+    folder is a new one; the broker says so until an image has shown it registered like that.
+    """
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    timestamp_ms: int = -1
+    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    epoch: int = UNKNOWN_EPOCH
+    clean_epoch: int = UNKNOWN_EPOCH
+    is_emptied: bool = False
+
+
+class PartitionAssignment(NamedTuple):
+    """Who holds a partition, the preferred leader first; and who is being added or removed."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+class TopicAssignment(NamedTuple):
+    """`topic_id` is None in documents older than version 3."""
+
+    topic_id: bytes | None
+    partitions: tuple[PartitionAssignment, ...]
+
+
+class PartitionState(NamedTuple):
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    recovering: bool = False  # the leader was elected uncleanly, and has not recovered yet
+    elr: tuple[int, ...] = ()  # not in sync any more, but with all that was ever committed (KIP-966)
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids `first` to `last`, both included, of a broker."""
+
+    broker_id: int
+    first: int
+    last: int
+
+
+# --- brokers
+
+
+class _Broker(msgspec.Struct, omit_defaults=True):
+    version: int
+    endpoints: list[str] | None = None
+    listener_security_protocol_map: dict[str, str] | None = None
+    features: dict[str, dict[str, int]] | None = None
+    rack: str | None = None
+    jmx_port: int | None = None
+    host: str | None = None
+    port: int | None = None
+    timestamp: str | int | None = None
+    penstock_clean_epoch: int = UNKNOWN_EPOCH
+    penstock_emptied: bool = False
+
+
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    """Version 5. Host and port are for clients that know only plaintext, null and -1 if there is no such listener."""
+    plain = next((endpoint for endpoint in broker.endpoints if endpoint.protocol == PLAINTEXT), None)
+    document: dict[str, Any] = {
+        "features": broker.features,
+        "listener_security_protocol_map": {endpoint.listener: endpoint.protocol for endpoint in broker.endpoints},
+        "endpoints": [str(endpoint) for endpoint in broker.endpoints],
+        "jmx_port": -1,
+        "port": -1 if plain is None else plain.port,
+        "host": None if plain is None else plain.host,
+        "version": 5,
+        "timestamp": str(broker.timestamp_ms),
+    }
+    if broker.rack is not None:
+        document["rack"] = broker.rack
+    if broker.clean_epoch != UNKNOWN_EPOCH:
+        document["penstock_clean_epoch"] = broker.clean_epoch
+    if broker.is_emptied:
+        document["penstock_emptied"] = True
+    return msgspec.json.encode(document)
+
+
+def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> BrokerRegistration:
+    """`epoch` is not in the document, but the number of the node's creation."""
+    path = broker_path(broker_id)
+    document = _decode(path, data, _Broker)
+    if document.version < 1:
+        raise LayoutError(path, f"version {document.version} is not known")
+    if document.version == 1:
+        if document.host is None or document.port is None:
+            raise LayoutError(path, "host or port is missing")
+        endpoints = [Endpoint(PLAINTEXT, PLAINTEXT, document.host, document.port)]
+    else:
+        protocols = document.listener_security_protocol_map
+        endpoints = [_endpoint(path, text, protocols) for text in document.endpoints or ()]
+    if not endpoints:
+        raise LayoutError(path, "there are no endpoints")
+    timestamp = str(document.timestamp)
+    timestamp_ms = int(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 20 else -1
+    if not UNKNOWN_EPOCH <= document.penstock_clean_epoch <= _INT64_MAX:
+        raise LayoutError(path, "the epoch of the last clean stop is out of range")
+    return BrokerRegistration(
+        broker_id, tuple(endpoints), document.rack, timestamp_ms, document.features or {}, epoch,
+        document.penstock_clean_epoch, document.penstock_emptied,
+    )  # fmt: skip
+
+
+def _endpoint(path: str, text: str, protocols: Mapping[str, str] | None) -> Endpoint:
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or int(match[3]) > 65535:
+        raise LayoutError(path, f"{text[:200]!r} is no endpoint")
+    listener = match[1]
+    # Before there was a map, listeners had the name of their protocol.
+    protocol = listener if protocols is None else protocols.get(listener)
+    if protocol is None:
+        raise LayoutError(path, f"listener {listener} has no protocol")
+    return Endpoint(listener, protocol, match[2].strip("[]"), int(match[3]))
+
+
+# --- topics
+
+
+class _Topic(msgspec.Struct):
+    version: int
+    partitions: dict[str, list[int]]
+    topic_id: str | None = None
+    adding_replicas: dict[str, list[int]] = {}
+    removing_replicas: dict[str, list[int]] = {}
+
+
+def encode_topic(topic_id: bytes | None, partitions: Sequence[PartitionAssignment]) -> bytes:
+    """Version 3."""
+    document: dict[str, Any] = {
+        "removing_replicas": {str(index): item.removing for index, item in enumerate(partitions) if item.removing},
+        "partitions": {str(index): item.replicas for index, item in enumerate(partitions)},
+    }
+    if topic_id is not None:
+        document["topic_id"] = encode_id(topic_id)
+    document["adding_replicas"] = {str(index): item.adding for index, item in enumerate(partitions) if item.adding}
+    document["version"] = 3
+    return msgspec.json.encode(document)
+
+
+def decode_topic(name: str, data: bytes) -> TopicAssignment:
+    path = topic_path(name)
+    document = _decode(path, data, _Topic)
+    topic_id = None
+    if document.topic_id is not None:
+        try:
+            topic_id = decode_id(document.topic_id)
+        except ValueError as error:
+            raise LayoutError(path, f"topic_id: {error}") from error
+    found: list[PartitionAssignment] = []
+    # Partitions are numbered from 0 without gaps, and there is no other way to number as many.
+    for index in range(len(document.partitions)):
+        key = str(index)
+        replicas = document.partitions.get(key)
+        if not replicas or len(set(replicas)) < len(replicas) or not all(0 <= item <= _INT32_MAX for item in replicas):
+            raise LayoutError(path, f"partition {key} is missing, or its replicas are not distinct brokers")
+        adding = tuple(document.adding_replicas.get(key, ()))
+        removing = tuple(document.removing_replicas.get(key, ()))
+        found.append(PartitionAssignment(tuple(replicas), adding, removing))
+    return TopicAssignment(topic_id, tuple(found))
+
+
+class _State(msgspec.Struct, omit_defaults=True):
+    controller_epoch: int
+    leader: int
+    version: int
+    leader_epoch: int
+    isr: list[int]
+    leader_recovery_state: int = 0
+    penstock_elr: list[int] = []
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    document = _State(
+        state.controller_epoch, state.leader, 1, state.leader_epoch, list(state.isr), int(state.recovering),
+        list(state.elr),
+    )  # fmt: skip
+    return msgspec.json.encode(document)
+
+
+def decode_partition_state(path: str, data: bytes) -> PartitionState:
+    document = _decode(path, data, _State)
+    numbers = (document.leader_epoch, document.controller_epoch, *document.isr, *document.penstock_elr)
+    if not NO_LEADER <= document.leader <= _INT32_MAX or not all(0 <= number <= _INT32_MAX for number in numbers):
+        raise LayoutError(path, "a leader, epoch or replica is out of range")
+    return PartitionState(
+        document.leader,
+        document.leader_epoch,
+        tuple(document.isr),
+        document.controller_epoch,
+        document.leader_recovery_state != 0,
+        tuple(document.penstock_elr),
+    )
+
+
+# --- configuration, controller, cluster, producer ids
+
+
+class _Config(msgspec.Struct):
+    version: int
+    config: dict[str, str]
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return msgspec.json.encode({"version": 1, "config": config})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """A node without data has no settings."""
+    return _decode(path, data, _Config).config if data else {}
+
+
+class _Controller(msgspec.Struct):
+    brokerid: int
+    version: int = 1
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    """Version 2; the epoch of a KRaft controller is -1, there is none."""
+    return msgspec.json.encode(
+        {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1}
+    )
+
+
+def decode_controller(data: bytes) -> int:
+    """The controller's broker id. Kafka 0.8.0 wrote nothing but the number."""
+    if data.isdigit() and len(data) <= 10:
+        return int(data)
+    return _decode(CONTROLLER, data, _Controller).brokerid
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    return _number(CONTROLLER_EPOCH, data.decode("latin-1"), _INT32_MAX)
+
+
+class _BrokerEpochs(msgspec.Struct):
+    version: int
+    epochs: dict[int, int]
+
+
+def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
+    """By broker id: the epoch of the last life of which all partitions of the broker have taken notice."""
+    return msgspec.json.encode(_BrokerEpochs(1, dict(sorted(epochs.items()))))
+
+
+def decode_broker_epochs(data: bytes) -> dict[int, int]:
+    """A node without data knows of no broker."""
+    return _decode(BROKER_EPOCHS, data, _BrokerEpochs).epochs if data else {}
+
+
+class _ClusterId(msgspec.Struct):
+    id: str
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return msgspec.json.encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    found = _decode(CLUSTER_ID, data, _ClusterId).id
+    if not found:
+        raise LayoutError(CLUSTER_ID, "the id is empty")
+    return found
+
+
+class _ProducerIds(msgspec.Struct):
+    version: int
+    broker: int
+    block_start: str
+    block_end: str
+
+
+def encode_producer_ids(block: ProducerIdBlock) -> bytes:
+    return msgspec.json.encode(_ProducerIds(1, block.broker_id, str(block.first), str(block.last)))
+
+
+def decode_producer_ids(data: bytes) -> ProducerIdBlock | None:
+    """None if no block was given away yet."""
+    if not data:
+        return None
+    document = _decode(PRODUCER_ID_BLOCK, data, _ProducerIds)
+    first = _number(PRODUCER_ID_BLOCK, document.block_start, _INT64_MAX)
+    last = _number(PRODUCER_ID_BLOCK, document.block_end, _INT64_MAX)
+    if last < first:
+        raise LayoutError(PRODUCER_ID_BLOCK, f"the block ends at {last}, before its start at {first}")
+    return ProducerIdBlock(document.broker, first, last)
+
+
+def _number(path: str, text: str, maximum: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
+        raise LayoutError(path, f"{text[:40]!r} is not a number up to {maximum}")
+    return int(text)
+
+
+def _decode(path: str, data: bytes, kind: type[Document]) -> Document:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise LayoutError(path, str(error)) from error

@@ -1,0 +1,629 @@
+"""A log directory: the partitions on one disk, one entry of `log.dirs`.
+
+An I/O error takes the whole directory and all its logs offline until it is opened again. Wrong bytes or names in one
+partition's folder take only that partition offline. A full disk fails the operation and nothing else. The
+clean-shutdown file is removed before anything is written and written after everything else.
+
+A new partition is created with its topic id, durably, before its name exists; a failed creation leaves nothing. Files
+to be removed are renamed first, so that the next start would remove them too. Creating and removing touch only their
+own files and may run on other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.log.checkpoints import TopicPartition
+from penstock.log.errors import (
+    DamagedLog,
+    DirectoryOffline,
+    DiskFull,
+    InconsistentTopicId,
+    LogError,
+    LogFailed,
+    OffsetOutOfRange,
+    PartitionExists,
+    TooManyOpenFiles,
+    UnknownPartition,
+    is_disk_full,
+    is_partition_error,
+    is_process_limit,
+)
+from penstock.log.log_dirs.directory_state import CLEAN_MARKER, LockedDirectory, lock_directory
+from penstock.log.log_dirs.identity import (
+    MetadataFileError,
+    deleted_folder_name,
+    folder_name,
+    future_name,
+    read_topic_id,
+    ready_name,
+    stray_name,
+    write_topic_id,
+)
+from penstock.log.log_loader import Opened, open_log
+from penstock.log.partition_log import PartitionLog
+from penstock.log.segment import LOG_SUFFIX
+from penstock.log.settings import LogSettings
+from penstock.log.truncation import cut_damage, truncate_fully, truncate_to
+from penstock.records import RecordError
+from penstock.runtime.files import Files, Space
+from penstock.runtime.randomness import Random
+from penstock.runtime.threads import Outcome, in_parallel
+
+
+class Removal(NamedTuple):
+    due_ms: int
+    path: str
+    is_folder: bool
+
+
+class PendingRemovals:
+    """What waits, the earliest due first."""
+
+    def __init__(self) -> None:
+        self._heap: list[Removal] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, removals: Iterable[Removal]) -> None:
+        for removal in removals:
+            heapq.heappush(self._heap, removal)
+
+    def take_due(self, now_ms: int) -> list[Removal]:
+        """Those whose time has come; they wait no longer."""
+        due: list[Removal] = []
+        while self._heap and self._heap[0].due_ms <= now_ms:
+            due.append(heapq.heappop(self._heap))
+        return due
+
+    def take_all(self) -> list[Removal]:
+        taken, self._heap = self._heap, []
+        return taken
+
+
+def remove_all(files: Files, removals: Iterable[Removal]) -> int:
+    """Remove them; how many were there to be removed."""
+    count = 0
+    for removal in removals:
+        with contextlib.suppress(FileNotFoundError):
+            if removal.is_folder:
+                files.remove_folder(removal.path)
+            else:
+                files.remove(removal.path)
+            count += 1
+    return count
+
+
+class NewLog(NamedTuple):
+    """A partition that is to be made."""
+
+    key: TopicPartition
+    topic_id: bytes | None
+    settings: LogSettings
+
+
+class CreatedLog(NamedTuple):
+    """What came of it."""
+
+    new: NewLog
+    outcome: Outcome[PartitionLog]
+
+
+def create_logs(files: Files, path: str, wanted: Sequence[NewLog], now_ms: int, threads: int = 1) -> list[CreatedLog]:
+    """Make them in the data folder at `path`, where no such folders are; durable when this returns.
+
+    OSError if the data folder's disk failed at the end: then none is there.
+    """
+
+    def make(new: NewLog) -> PartitionLog:
+        return _create_log(files, f"{path}/{folder_name(*new.key)}", new, now_ms)
+
+    made = [CreatedLog(new, outcome) for new, outcome in in_parallel(make, wanted, threads)]
+    try:
+        files.sync_folder(path)
+    except OSError:
+        for new, outcome in made:
+            if outcome.error is None:
+                outcome.result().release()
+                _remove_partial(files, f"{path}/{folder_name(*new.key)}")
+        raise
+    return made
+
+
+def _create_log(files: Files, folder: str, new: NewLog, now_ms: int) -> PartitionLog:
+    try:
+        log = open_log(files, folder, new.settings, clean=False, now_ms=now_ms).log
+        if new.topic_id is None:
+            files.sync_folder(folder)
+        else:
+            write_topic_id(files, folder, new.topic_id)  # which syncs the folder
+    except OSError:
+        _remove_partial(files, folder)
+        raise
+    return log
+
+
+def _remove_partial(files: Files, folder: str) -> None:
+    with contextlib.suppress(OSError):
+        files.remove_folder(folder)
+
+
+logger = logging.getLogger(__name__)
+
+_DELETE_DELAY_MS: Final = 60_000
+
+SettingsFor = Callable[[str], LogSettings]
+OnFailure = Callable[["LogDirectory"], None]
+
+
+@dataclass(slots=True)
+class Hosted:
+    """A partition that a data folder holds."""
+
+    topic: str
+    partition: int
+    log: PartitionLog
+    topic_id: bytes | None
+    is_moving: bool = False  # to another data folder: nothing may change its sealed segments
+
+
+class Progress(NamedTuple):
+    """One more of a folder's partitions was opened, `done` of `total`; None if it could not be."""
+
+    path: str
+    topic: str
+    partition: int
+    done: int
+    total: int
+    opened: Opened | None
+
+
+class LogDirectory:
+    """An open data folder. `open` it, `load` its logs, `close` it."""
+
+    def __init__(
+        self, files: Files, claim: LockedDirectory, random: Random, on_failure: OnFailure | None = None
+    ) -> None:
+        self.files = files
+        self.path = claim.path
+        self.directory_id = claim.directory_id
+        self.was_clean = claim.was_clean
+        self.checkpoints = claim.checkpoints
+        self.listing = claim.listing
+        self.removals = PendingRemovals()
+        self.hosted: dict[TopicPartition, Hosted] = {}
+        self.damaged: dict[TopicPartition, LogFailed] = {}
+        self.unsound: set[TopicPartition] = set()  # of the damaged ones, those whose batches are
+        self.is_flushing = False  # a log, for no one in particular
+        self.flushed_bytes = 0  # in that way since the last checkpoint, about
+        self.topic_ids: Mapping[str, bytes] = {}  # a partition of another topic of such a name is set aside
+        self._lock = claim.lock
+        self._random = random
+        self._on_failure = on_failure
+        self._failure: DirectoryOffline | None = None
+        self._load_began = False
+        self._loaded = False
+        self._closed = False
+
+    # --- open
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: str,
+        *,
+        node_id: int,
+        cluster_id: str,
+        random: Random,
+        on_failure: OnFailure | None = None,
+    ) -> LogDirectory:
+        """Claim the folder at `path`, made if it is missing; its logs are loaded next. See `claim_directory`."""
+        claim = lock_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
+        return cls(files, claim, random, on_failure)
+
+    def has_records(self, key: TopicPartition) -> bool:
+        """Whether the folder of an unopened partition holds any."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        with self.disk():
+            names = [name for name in self.files.list_folder(folder) if name.endswith(LOG_SUFFIX)]
+            return any(self.files.size_of(f"{folder}/{name}") for name in names)
+
+    def set_aside(self, strays: Mapping[TopicPartition, str]) -> None:
+        """Let these partitions, which are not open, be none, durably; each is named with the reason that is given.
+
+        What the checkpoints say of them goes with the first that is written, or when their names are used again.
+        """
+        with self.disk():
+            for key, reason in strays.items():
+                folder = f"{self.path}/{folder_name(*key)}"
+                aside = f"{self.path}/{stray_name(*key, self._random.random_bytes(16))}"
+                self.files.rename(folder, aside)
+                self.listing.partitions.remove(key)
+                logger.warning(
+                    "%s: a partition that the cluster does not know (%s). It was set aside, unopened, as %s. Remove "
+                    "that folder if its records are not wanted; `penstock log dump` shows them",
+                    folder, reason, aside,
+                )  # fmt: skip
+            self.files.sync_folder(self.path)
+
+    def load(
+        self,
+        settings_for: SettingsFor,
+        now_ms: int,
+        progress: Callable[[Progress], None] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Open all logs."""
+        for step in self.loading(settings_for, now_ms, threads):
+            if progress is not None:
+                progress(step)
+
+    def loading(self, settings_for: SettingsFor, now_ms: int, threads: int = 1) -> Iterator[Progress]:
+        """Open the logs one by one, so that the caller may do other things in between; with `threads`, several at once.
+
+        Damaged partitions are left out (`damaged` says why); if the disk fails, the folder is offline and it ends.
+        """
+        self._load_began = True
+        names = self.listing.doomed
+        self.removals.add(Removal(now_ms, f"{self.path}/{name}", is_folder=True) for name in names)
+        keys = list(self.listing.partitions)
+
+        def read(key: TopicPartition) -> tuple[Opened, bytes | None]:
+            return self._read_one(key, settings_for(key[0]), now_ms)
+
+        # Closed here and now when the folder fails: its threads must not go on opening what is released.
+        with contextlib.closing(in_parallel(read, keys, threads)) as outcomes:
+            for done, (key, outcome) in enumerate(outcomes, 1):
+                yield Progress(self.path, *key, done, len(keys), self._take_one(key, outcome))
+                if self._failure is not None:
+                    return
+        self._settle_checkpoints()
+        self._loaded = True
+
+    def _read_one(self, key: TopicPartition, settings: LogSettings, now_ms: int) -> tuple[Opened, bytes | None]:
+        """Open a log, which changes nothing but its own folder: it may happen in any thread."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        checkpoints = self.checkpoints
+        topic_id, wanted = self._topic_id_of(folder), self.topic_ids.get(key[0])
+        if None not in (topic_id, wanted) and topic_id != wanted:
+            raise InconsistentTopicId(folder, topic_id or b"", wanted or b"")
+        opened = open_log(
+            self.files, folder, settings, clean=self.was_clean, now_ms=now_ms,
+            recovery_point=checkpoints.recovery_point(key),
+            log_start_offset=checkpoints.start.rows.get(key, 0),
+        )  # fmt: skip
+        return opened, topic_id
+
+    def _take_one(self, key: TopicPartition, outcome: Outcome[tuple[Opened, bytes | None]]) -> Opened | None:
+        folder = f"{self.path}/{folder_name(*key)}"
+        checkpoints = self.checkpoints
+        try:
+            opened, topic_id = outcome.result()
+        except OSError as error:
+            if is_process_limit(error):
+                raise TooManyOpenFiles(self.path, len(self.listing.partitions)) from error
+            if is_disk_full(error) or is_partition_error(error):
+                self._isolate(key, LogFailed(folder, str(error)))
+            else:
+                self.fail(error)
+            return None
+        except InconsistentTopicId as error:
+            with contextlib.suppress(LogError):
+                self.set_aside({key: f"it is of an earlier topic of this name, {error.found.hex()}"})
+                return None
+            self._isolate(key, LogFailed(folder, str(error)))
+            return None
+        except (LogError, RecordError) as error:
+            self._isolate(key, LogFailed(folder, str(error)))
+            if isinstance(error, (DamagedLog, RecordError)):
+                self.unsound.add(key)
+            return None
+        log = opened.log
+        log.checkpointed_offset = min(checkpoints.recovery.rows.get(key, 0), log.log_end_offset)
+        log.set_high_watermark(checkpoints.high_watermark.rows.get(key, 0))
+        self.hosted[key] = Hosted(*key, log, topic_id)
+        return opened
+
+    def _topic_id_of(self, folder: str) -> bytes | None:
+        try:
+            return read_topic_id(self.files, folder)
+        except MetadataFileError as error:
+            logger.warning("%s (%s): the topic id is learnt again", folder, error.reason)
+            return None
+
+    def _isolate(self, key: TopicPartition, error: LogFailed) -> None:
+        logger.error("partition %s-%d is offline: %s", *key, error)
+        self.damaged[key] = error
+
+    def take_offline(self, key: TopicPartition, reason: str) -> None:
+        """Serve nothing of an open partition any more; its files stay as they are."""
+        hosted = self.hosted.pop(key)
+        hosted.log.release()
+        self._isolate(key, LogFailed(hosted.log.folder, reason))
+
+    def _settle_checkpoints(self) -> None:
+        """A log that lost its end must not be appended to while a checkpoint says that more of it was durable.
+
+        In a new folder this makes the files: from now on a missing one is lost, and not a sign of the folder's youth.
+        """
+        try:
+            self.checkpoint()
+        except DiskFull:
+            for key, hosted in list(self.hosted.items()):
+                if self.checkpoints.recovery.rows.get(key, 0) > hosted.log.log_end_offset:
+                    del self.hosted[key]
+                    hosted.log.release()
+                    self._isolate(key, hosted.log.fail(DiskFull(hosted.log.folder)))
+        except DirectoryOffline:
+            logger.debug("%s went offline at the end of its start", self.path)
+
+    # --- failure
+
+    @property
+    def failure(self) -> DirectoryOffline | None:
+        return self._failure
+
+    def fail(self, error: BaseException) -> DirectoryOffline:
+        """Take the folder offline: its disk failed. Its logs fail with it; the listener is told, once."""
+        if self._failure is None:
+            failure = DirectoryOffline(self.path, str(error))
+            self._failure = failure
+            logger.error("data folder %s is offline with its %d partitions: %s", self.path, len(self.hosted), error)
+            self.removals.take_all()
+            for hosted in self.hosted.values():
+                hosted.log.fail(DirectoryOffline(hosted.log.folder, failure.reason))
+                hosted.log.release()
+            if self._on_failure is not None:
+                self._on_failure(self)
+        return self._failure
+
+    def check_logs(self) -> bool:
+        """Whether the folder is online, after asking its logs: one that failed speaks for the disk."""
+        if self._failure is None:
+            for hosted in self.hosted.values():
+                if hosted.log.failure is not None:
+                    self.fail(hosted.log.failure)
+                    break
+        return self._failure is None
+
+    @contextlib.contextmanager
+    def disk(self) -> Iterator[None]:
+        """Whatever touches the disk happens in here: DiskFull or DirectoryOffline come out of it, not OSError."""
+        if self._failure is not None:
+            raise DirectoryOffline(self.path, self._failure.reason)
+        try:
+            yield
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(self.path) from error
+            if is_process_limit(error):
+                raise TooManyOpenFiles(self.path, len(self.hosted)) from error
+            raise self.fail(error) from error
+        except LogFailed as error:
+            raise self.fail(error) from error
+
+    # --- partitions
+
+    def get(self, key: TopicPartition) -> Hosted:
+        """UnknownPartition if it is not here, LogFailed if it is damaged."""
+        hosted = self.hosted.get(key)
+        if hosted is not None:
+            return hosted
+        damage = self.damaged.get(key)
+        if damage is not None:
+            raise LogFailed(damage.path, damage.reason)
+        raise UnknownPartition(*key)
+
+    def create(self, key: TopicPartition, topic_id: bytes | None, settings: LogSettings, now_ms: int) -> PartitionLog:
+        """A new, empty partition, durably there when this returns."""
+        self.clear_way(key)
+        with self.disk():
+            made = create_logs(self.files, self.path, [NewLog(key, topic_id, settings)], now_ms)[0]
+        return self.adopt(made)
+
+    def clear_way(self, key: TopicPartition) -> None:
+        """Before a partition is made: PartitionExists if it is there; of an earlier one of its name forget all."""
+        folder = f"{self.path}/{folder_name(*key)}"
+        with self.disk():
+            if key in self.hosted or self.files.exists(folder):
+                raise PartitionExists(*key, folder)
+            self.checkpoints.forget(key)
+
+    def adopt(self, made: CreatedLog) -> PartitionLog:
+        """Take on a partition that was made here; DiskFull or DirectoryOffline if it could not be."""
+        with self.disk():
+            log = made.outcome.result()
+        self.hosted[made.new.key] = Hosted(*made.new.key, log, made.new.topic_id)
+        return log
+
+    def assign_topic_id(self, key: TopicPartition, topic_id: bytes) -> None:
+        """Let a partition belong to a topic. InconsistentTopicId if it belongs to another of the same name."""
+        hosted = self.get(key)
+        if hosted.topic_id is None:
+            with self.disk():
+                write_topic_id(self.files, hosted.log.folder, topic_id)
+            hosted.topic_id = topic_id
+        elif hosted.topic_id != topic_id:
+            raise InconsistentTopicId(hosted.log.folder, hosted.topic_id, topic_id)
+
+    def delete(self, key: TopicPartition, now_ms: int) -> None:
+        """The partition is gone, durably, when this returns; its bytes go later. Also for a damaged one."""
+        self.delete_all([key], now_ms)
+
+    def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
+        """As delete for each, with one sync."""
+        with self.disk():
+            for key in keys:
+                self._delete(key, now_ms)
+            self.files.sync_folder(self.path)
+
+    def _delete(self, key: TopicPartition, now_ms: int) -> None:
+        if key not in self.hosted and key not in self.damaged:
+            raise UnknownPartition(*key)
+        folder = f"{self.path}/{folder_name(*key)}"
+        doomed = self.doomed_path(key)
+        self.files.rename(folder, doomed)
+        hosted = self.hosted.pop(key, None)
+        self.damaged.pop(key, None)
+        delay_ms = _DELETE_DELAY_MS
+        if hosted is not None:
+            delay_ms = hosted.log.settings.file_delete_delay_ms
+            # Whoever still holds it would otherwise open the files of a later partition of the same name.
+            hosted.log.fail(LogFailed(folder, "the partition was deleted"))
+            hosted.log.release()
+        self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
+
+    def doomed_path(self, key: TopicPartition) -> str:
+        """A name of its own for a folder of a partition that is to be removed."""
+        return f"{self.path}/{deleted_folder_name(*key, self._random.random_bytes(16))}"
+
+    def finish_swap(self, key: TopicPartition) -> None:
+        """Before the logs are loaded: let a copy whose original is gone be the partition, durably."""
+        with self.disk():
+            self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{folder_name(*key)}")
+            self.files.sync_folder(self.path)
+        self.listing.ready.remove(key)
+        self.listing.partitions.append(key)
+        self.listing.partitions.sort()
+        logger.info("%s: the move of %s-%d to this data folder is finished", self.path, *key)
+
+    def reopen_copy(self, key: TopicPartition) -> None:
+        """Before the logs are loaded: let a copy whose original is still there be copied to again."""
+        with self.disk():
+            self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{future_name(*key)}")
+            self.files.sync_folder(self.path)
+        self.listing.ready.remove(key)
+        self.listing.futures.append(key)
+
+    def doom(self, paths: Iterable[str], due_ms: int) -> None:
+        """Remove these files, which were renamed out of use, when it is time."""
+        self.removals.add(Removal(due_ms, path, is_folder=False) for path in paths)
+
+    def space(self) -> Space:
+        with self.disk():
+            return self.files.space(self.path)
+
+    # --- offsets
+
+    def advance_start(self, key: TopicPartition, offset: int) -> bool:
+        """Delete a log's records below `offset` for good: once this returns they do not come back."""
+        log = self.get(key).log
+        if offset > log.high_watermark:
+            raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
+        if offset <= log.log_start_offset:
+            return False
+        with self.disk():
+            self.checkpoints.start.put(key, offset)
+        return log.advance_start(offset)
+
+    def truncate_to(self, key: TopicPartition, offset: int, now_ms: int) -> bool:
+        """As trimming.truncate_to; no checkpoint claims more of the log than is left, at any moment."""
+        log = self.get(key).log
+        damage = log.damage
+        if damage is not None and damage.is_told:
+            with self.disk():
+                self._claim_less(key, log, damage.base_offset)
+                cut_damage(log, now_ms)
+        if offset >= log.log_end_offset:
+            return False
+        with self.disk():
+            self._claim_less(key, log, offset)
+            return truncate_to(log, offset, now_ms)
+
+    def truncate_fully(self, key: TopicPartition, offset: int, now_ms: int) -> None:
+        """As trimming.truncate_fully; no checkpoint claims more of the log than is left, at any moment."""
+        log = self.get(key).log
+        with self.disk():
+            self._claim_less(key, log, min(offset, log.log_start_offset))
+            truncate_fully(log, offset, now_ms)
+
+    def _claim_less(self, key: TopicPartition, log: PartitionLog, offset: int) -> None:
+        # The batch that holds `offset` goes whole, so the end is only known to be in that segment.
+        bases = log.table.bases
+        index = log.find_segment(offset)
+        base = bases[index] if index < len(bases) else log.active.base_offset
+        self.checkpoints.lower(key, min(base, offset))
+        if offset < log.log_start_offset:
+            self.checkpoints.start.lower(key, offset)
+
+    def cleaner_offset(self, key: TopicPartition) -> int | None:
+        """Up to where compaction has been; None if nowhere."""
+        return self.checkpoints.cleaner.rows.get(key)
+
+    def set_cleaner_offset(self, key: TopicPartition, offset: int) -> None:
+        """Remember, durably, up to where compaction has been."""
+        self.get(key)
+        with self.disk():
+            self.checkpoints.cleaner.put(key, offset)
+
+    def checkpoint(self) -> int:
+        """Write what changed of recovery points, log starts, high watermarks; the number of files written.
+
+        DiskFull leaves the old ones, which are as true as they were.
+        """
+        if not self.check_logs():
+            return 0
+        self.flushed_bytes = 0
+        with self.disk():
+            logs = {key: each.log for key, each in self.hosted.items() if not each.log.is_cut_short}
+            # Of a log that is cut short the next start must know how much of it had been durable.
+            unread = {*self.damaged, *(self.hosted.keys() - logs.keys())}
+            return self.checkpoints.write(logs, unread)
+
+    # --- end
+
+    def close(self, threads: int = 1) -> bool:
+        """Flush and close all logs, write the checkpoints, then the clean marker, then let go; whether it was clean."""
+        if self._closed:
+            return False
+        self._closed = True
+        clean = False
+        try:
+            if self.check_logs():
+                clean = self._stop(threads)
+        except (OSError, LogError) as error:
+            logger.error("data folder %s was not closed cleanly: %s", self.path, error)
+        finally:
+            for hosted in self.hosted.values():
+                hosted.log.release()
+            self._lock.release()
+        return clean
+
+    def _stop(self, threads: int) -> bool:
+        if not self._loaded:
+            clean = self.was_clean and not self._load_began
+        else:
+            with self.disk():
+                # Before the logs write their manifests, which a later change of the folder would void.
+                remove_all(self.files, self.removals.take_all())
+            clean = not self.damaged and not any(each.log.is_cut_short for each in self.hosted.values())
+            changed = [hosted.log for hosted in self.hosted.values() if not hosted.log.is_as_found()]
+            with contextlib.closing(in_parallel(PartitionLog.close, changed, threads)) as outcomes:
+                for log, outcome in outcomes:
+                    clean = self._is_closed(log, outcome) and clean
+            self.checkpoint()
+        if clean:
+            with self.disk():
+                self.files.open(f"{self.path}/{CLEAN_MARKER}", create=True).close()
+                self.files.sync_folder(self.path)
+        return clean
+
+    def _is_closed(self, log: PartitionLog, outcome: Outcome[None]) -> bool:
+        try:
+            with self.disk():
+                outcome.result()
+        except DiskFull as error:
+            logger.warning(
+                "%s: %s; its records are durable, its indexes are made anew at the next start", log.folder, error
+            )
+            with self.disk():
+                log.flush()
+            return False
+        return True

@@ -1,1 +1,0 @@
-"""What a partition knows of its producers: idempotence, open transactions, snapshots of both."""

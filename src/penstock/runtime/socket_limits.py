@@ -1,0 +1,258 @@
+"""Bounds over all connections of a server: idle time, request memory, and time per turn of the event loop.
+
+Idle connections: a timing wheel of 16 ticks; activity costs one assignment, and after a pause of the process nobody
+expires who had no chance to be active.
+
+Memory: frames being received (by announced length) and unanswered ones count. A frame that fits the receive buffer
+always passes; a larger one is admitted as a whole, in order of arrival, so what was admitted can finish. While others
+wait, a frame slower than 128 KiB/s closes its connection after 5 s.
+
+Fairness: a turn has a budget of 10 ms. Connections beyond it queue, and the queue is served first in the next turn, 8
+frames each. The clock is read only after 16 frames in a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from penstock.runtime.clock import Clock
+
+_TICKS: Final = 16
+_NO_SLOT: Final = -1
+
+
+class Member(Protocol):
+    active_tick: int
+    wheel_slot: int
+
+    @property
+    def busy(self) -> bool:
+        """Waiting for something that is not its own to do: active, though nothing moves."""
+
+
+M = TypeVar("M", bound=Member)
+
+
+class IdleTimingWheel(Generic[M]):
+    """An `idle_ms` of 0 is for ever."""
+
+    __slots__ = ("_clock", "_next_ms", "_slots", "tick", "tick_ms")
+
+    def __init__(self, clock: Clock, idle_ms: int) -> None:
+        self._clock = clock
+        self.tick_ms = max(1.0, idle_ms / _TICKS) if idle_ms else 0.0
+        self._slots: dict[int, set[M]] = {}
+        self._next_ms = clock.monotonic_ms() + self.tick_ms
+        self.tick = 0
+
+    def __len__(self) -> int:
+        return sum(len(slot) for slot in self._slots.values())
+
+    def add(self, member: M) -> None:
+        member.active_tick = self.tick
+        member.wheel_slot = _NO_SLOT
+        if self.tick_ms:
+            self._lay(member)
+
+    def remove(self, member: M) -> None:
+        slot = self._slots.get(member.wheel_slot)
+        member.wheel_slot = _NO_SLOT
+        if slot is not None:
+            slot.discard(member)
+
+    def turn(self) -> list[M]:
+        """Move on by a tick if it is time; those who are due, and no longer in the wheel."""
+        now_ms = self._clock.monotonic_ms()
+        if not self.tick_ms or now_ms < self._next_ms:
+            return []
+        self._next_ms = now_ms + self.tick_ms
+        self.tick = tick = self.tick + 1
+        due: list[M] = []
+        for member in self._slots.pop(tick, ()):
+            if member.busy:
+                member.active_tick = tick
+            if self._due_tick(member) <= tick:
+                member.wheel_slot = _NO_SLOT
+                due.append(member)
+            else:
+                self._lay(member)
+        return due
+
+    def _due_tick(self, member: M) -> int:
+        # What bears the number of a tick may have happened as late as the next began.
+        return member.active_tick + _TICKS + 1
+
+    def _lay(self, member: M) -> None:
+        member.wheel_slot = self._due_tick(member)
+        self._slots.setdefault(member.wheel_slot, set()).add(member)
+
+
+GRACE_MS: Final = 5_000
+MIN_BYTES_PER_S: Final = 128 * 1024
+_LOOK_MS: Final = 1_000
+
+
+class Receiver(Protocol):
+    """A connection that receives, or waits to receive, a large frame."""
+
+    @property
+    def arrived_bytes(self) -> int:
+        """What has come of the frame."""
+
+    def admitted(self) -> None:
+        """Its frame may come now."""
+
+    def too_slow(self) -> None:
+        """Others wait for the memory that it keeps: close it."""
+
+
+class _Waiting(NamedTuple):
+    receiver: Receiver
+    size: int
+
+
+class RequestMemory:
+    """One for a server. `held` is what is in use; small frames add to it and take from it directly, unless others are
+    in `line`: those that are not read until there is room."""
+
+    __slots__ = ("_clock", "_large", "_loop", "_receiving", "_timer", "held", "limit", "line")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, limit_bytes: int) -> None:
+        self._loop = loop
+        self._clock = clock
+        self.limit = limit_bytes
+        self.held = 0
+        self._large = 0
+        self._receiving: dict[Receiver, float] = {}
+        self.line: deque[_Waiting] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admit(self, receiver: Receiver, size: int) -> bool:
+        """Whether a large frame may be received now; if not, `receiver` is told when it may."""
+        if self.line or not self._fits(size):
+            self.line.append(_Waiting(receiver, size))
+            self._watch()
+            return False
+        self._take(receiver, size)
+        return True
+
+    def received(self, receiver: Receiver) -> None:
+        """A large frame is complete; it counts until it is answered."""
+        self._receiving.pop(receiver, None)
+
+    def release(self, size: int, *, large: bool) -> None:
+        """A frame was answered, or will never be."""
+        self.held -= size
+        if large:
+            self._large -= 1
+        if self.line:
+            self._grant()
+
+    def forget(self, receiver: Receiver) -> None:
+        """A connection is closed: it waits no more, and its frame is not received any more."""
+        self._receiving.pop(receiver, None)
+        for waiting in self.line:
+            if waiting.receiver is receiver:
+                self.line.remove(waiting)
+                self._grant()
+                return
+
+    def _fits(self, size: int) -> bool:
+        return not self._large or self.held + size <= self.limit
+
+    def _take(self, receiver: Receiver, size: int) -> None:
+        self.held += size
+        self._large += 1
+        self._receiving[receiver] = self._clock.monotonic_ms()
+
+    def _grant(self) -> None:
+        while self.line and self._fits(self.line[0].size):
+            receiver, size = self.line.popleft()
+            self._take(receiver, size)
+            receiver.admitted()
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_MS / 1000, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.close_slow()
+        if self.line:
+            self._watch()
+
+    def close_slow(self) -> int:
+        """Close the connections whose frames others wait for, and that do not come; how many."""
+        if not self.line:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        slow = [
+            receiver
+            for receiver, begun_ms in self._receiving.items()
+            if now_ms - begun_ms > GRACE_MS and receiver.arrived_bytes * 1000 < (now_ms - begun_ms) * MIN_BYTES_PER_S
+        ]
+        for receiver in slow:
+            receiver.too_slow()
+        return len(slow)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+TURN_MS: Final = 10
+FREE_FRAMES: Final = 16
+QUANTUM_FRAMES: Final = 8
+
+
+class FairScheduler:
+    """One for a server. `frames` counts those of the turn; who hands out a frame adds to it."""
+
+    __slots__ = ("_clock", "_is_marked", "_loop", "_until_ms", "frames", "line")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._is_marked = False
+        self._until_ms = 0.0
+        self.frames = 0
+        self.line: deque[Callable[[], None]] = deque()
+
+    def is_over(self) -> bool:
+        """Whether the budget is used up; to be asked when there were more than FREE_FRAMES."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._is_marked:
+            self._is_marked = True
+            self._until_ms = now_ms + TURN_MS
+            self._loop.call_soon(self._next)
+            return False
+        return now_ms >= self._until_ms
+
+    def wait(self, serve: Callable[[], None]) -> None:
+        """Call `serve` when its turn has come."""
+        self.line.append(serve)
+        if not self._is_marked:
+            self._is_marked = True
+            self._until_ms = 0.0
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        """A turn begins."""
+        line = self.line
+        if not line:
+            self.frames = 0
+            self._is_marked = False
+            return
+        self.frames = FREE_FRAMES  # in a crowd no frames are free
+        now_ms = self._clock.monotonic_ms()
+        self._until_ms = now_ms + TURN_MS
+        # Those who come back to the line in this turn have had theirs.
+        for _ in range(len(line)):
+            line.popleft()()
+            if self._clock.monotonic_ms() >= self._until_ms:
+                break
+        self._loop.call_soon(self._next)

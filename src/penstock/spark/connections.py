@@ -1,0 +1,142 @@
+"""Client connections of a process, kept open from task to task.
+
+Spark's Python workers live across tasks and micro-batches, and opening a connection costs more than a small
+micro-batch reads. There is one client per cluster and connection options, at most eight; the oldest is closed first. A
+forked child starts with none.
+
+Spark's workers run the garbage collector after every task, over every object of every module. After the first task
+these objects are frozen (`gc.freeze`), so later collections skip them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import ssl
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from penstock.client.background import Background
+from penstock.client.cluster_client import ClusterClient
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.errors import ConfigError
+from penstock.spark.options import ReaderOptions, TlsOptions
+
+T = TypeVar("T")
+
+_MOST: Final = 8
+_CLOSE_TIMEOUT_S: Final = 5.0
+# What Spark tells the processes that it keeps from task to task.
+_REUSED: Final = "SPARK_REUSE_WORKER"
+
+
+class SharedCluster:
+    """One client and the loop on which it runs. Get it by `shared_cluster`."""
+
+    def __init__(self, bootstrap: str, options: ReaderOptions) -> None:
+        self.bootstrap = bootstrap
+        self.densities: dict[TopicPartition, float] = {}
+        """Bytes an offset, as far as a partition was read."""
+        context = None if options.tls is None else ssl_context(options.tls)
+        self.background = Background.acquire()
+        try:
+            self.client = ClusterClient(
+                bootstrap,
+                client_id=options.client_id,
+                request_timeout_ms=options.request_timeout_ms,
+                connect_timeout_ms=options.connect_timeout_ms,
+                ssl=context,
+                rack=options.rack,
+            )
+        except BaseException:
+            self.background.release()
+            raise
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, once the cluster was found."""
+        return self.background.run(self._started(coroutine))
+
+    async def _started(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            await self.start()
+        except BaseException:
+            coroutine.close()
+            raise
+        return await coroutine
+
+    async def start(self) -> None:
+        """Find the cluster, if that has not been done. Each address is tried once: whoever can wait tries again, and
+        whoever cannot learns at once what is wrong."""
+        await self.client.start()
+
+    def close(self) -> None:
+        try:
+            self.background.run(self.client.close(), _CLOSE_TIMEOUT_S)
+        finally:
+            self.background.release()
+
+
+_lock = threading.Lock()
+_clusters: dict[tuple[str, ReaderOptions], SharedCluster] = {}
+
+
+def shared_cluster(bootstrap: str, options: ReaderOptions) -> SharedCluster:
+    """The client for a cluster; opened when first used."""
+    key = (bootstrap, options.connection_options())
+    oldest = None
+    with _lock:
+        found = _clusters.pop(key, None)
+        if found is None:
+            found = SharedCluster(bootstrap, options)
+        _clusters[key] = found
+        if len(_clusters) > _MOST:
+            oldest = _clusters.pop(next(iter(_clusters)))
+    if oldest is not None:
+        oldest.close()
+    return found
+
+
+def close_all() -> None:
+    """For tests, and for who wants the sockets back."""
+    with _lock:
+        clusters = list(_clusters.values())
+        _clusters.clear()
+    for one in clusters:
+        one.close()
+
+
+_has_settled = False
+
+
+def freeze_after_first_task() -> None:
+    """To be called when a worker's work is done: the first time, what is there goes out of the collector's sight."""
+    global _has_settled
+    if not _has_settled and _REUSED in os.environ:
+        _has_settled = True
+        gc.freeze()
+
+
+def _after_fork() -> None:
+    global _lock, _has_settled
+    _lock = threading.Lock()
+    _has_settled = False
+    _clusters.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
+    """TLS as the options ask for it; raises ConfigError where its files cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=tls.truststore, cadata=tls.certificates)
+        if tls.keystore is not None:
+            context.load_cert_chain(tls.keystore, password=tls.key_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the TLS files cannot be used: {error}",
+            hint="kafka.ssl.truststore.location and kafka.ssl.keystore.location are PEM files here",
+        ) from error
+    context.check_hostname = tls.check_hostname
+    return context

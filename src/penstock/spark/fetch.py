@@ -1,0 +1,487 @@
+"""Reads a range of offsets of one partition as Arrow batches: what a task does.
+
+    for batch in read_range("host:9092", ReaderOptions(), "views", 0, start=100, end=250_000): ...
+
+    key, value: binary    topic: string    partition: int    offset: long    timestamp    timestampType: int
+    headers: array<struct<key: string, value: binary>>, on request; null where a record has none
+
+The next fetch runs while the caller processes the last one. The kernel fills Arrow buffers batch by batch; columns
+that are equal in every row are built once and sliced. Offsets without a record (compacted, transaction markers,
+aborted) are skipped. A broker that is unreachable is retried and a moved leader is looked up, until `poll_timeout_ms`
+pass without progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.errors import OffsetOutOfRange, PenstockError, RecordUnreadable, error_for
+from penstock.client.fetch_state import Chunk, Place, chunk_of
+from penstock.client.offset_lookup import OffsetLookup
+from penstock.records import BatchHeader, Buffer, ColumnBuilder, RecordError, append_time_of, payload_of
+from penstock.records.python_kernel import BytesColumn, HeaderColumn
+from penstock.spark.connections import SharedCluster, shared_cluster
+from penstock.spark.errors import DataLost, ReadStalled, TopicRecreated, in_one_line
+from penstock.spark.options import EARLIEST, LATEST, Bounds, Isolation, ReaderOptions
+from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+COLUMNS: Final = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+)
+HEADER_COLUMN: Final = "headers array<struct<key: string, value: binary>>"
+DEFAULT_BATCH_ROWS: Final = 20_000
+# Larger buffers come from fresh pages each time, and have left the caches when they are sent.
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+_MICROSECONDS: Final = 1000
+
+
+def source_ddl(*, include_headers: bool) -> str:
+    """The schema as Spark's SQL writes it."""
+    return f"{COLUMNS}, {HEADER_COLUMN}" if include_headers else COLUMNS
+
+
+@cache
+def arrow_schema(*, include_headers: bool) -> pyarrow.Schema:
+    """The schema as Arrow has it: what Spark compares the first batch with."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        fields.append(pa.field("headers", pa.list_(pa.field("element", pair))))
+    return pa.schema(fields)
+
+
+class RowBuilder:
+    """Rows of one partition, in the making."""
+
+    def __init__(self, topic: str, partition: int, *, include_headers: bool, batch_rows: int) -> None:
+        self._columns = ColumnBuilder(headers=include_headers, timestamp_scale=_MICROSECONDS)
+        self._schema = arrow_schema(include_headers=include_headers)
+        self._batch_rows = batch_rows
+        self._timestamp_type = 0
+        self._same = _SameInEveryRow(topic, partition)
+
+    def add(self, buffer: Buffer, header: BatchHeader, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
+        """Add the records of a batch with offsets in [start, end); the rows that are ready now, if any.
+
+        Raises RecordError where the bytes are damaged; nothing of the batch is added then.
+        """
+        if header.timestamp_type != self._timestamp_type:
+            yield from self.finish()
+            self._timestamp_type = header.timestamp_type
+        plain, first, last = payload_of(buffer, header)
+        columns = self._columns
+        columns.append(
+            plain, first, last, header.record_count, header.base_offset, header.base_timestamp,
+            append_time_of(header), start, end,
+        )  # fmt: skip
+        if columns.rows >= self._batch_rows or columns.data_size >= _BATCH_BYTES:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pyarrow.RecordBatch]:
+        """What is left."""
+        import pyarrow as pa
+
+        if not self._columns.rows:
+            return
+        rows, offsets, timestamps, keys, values, headers = self._columns.finish()
+        arrays: list[Any] = [
+            _binary(keys, rows, pa.binary()),
+            _binary(values, rows, pa.binary()),
+            *self._same.topic_and_partition(rows),
+            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
+            pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, pa.py_buffer(timestamps)]),
+            self._same.timestamp_type(self._timestamp_type, rows),
+        ]
+        if headers is not None:
+            arrays.append(_headers(headers, rows, self._schema.field("headers").type))
+        whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        # One stored batch may hold any number of records.
+        for first in range(0, rows, 2 * self._batch_rows):
+            yield whole if rows <= 2 * self._batch_rows else whole.slice(first, 2 * self._batch_rows)
+
+
+class _SameInEveryRow:
+    """Columns of one value, grown when a longer one is needed."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._rows = 0
+        self._arrays: list[Any] = []
+
+    def topic_and_partition(self, rows: int) -> list[Any]:
+        self._grow(rows)
+        return [self._arrays[0].slice(0, rows), self._arrays[1].slice(0, rows)]
+
+    def timestamp_type(self, kind: int, rows: int) -> Any:
+        self._grow(rows)
+        return self._arrays[2 + kind].slice(0, rows)
+
+    def _grow(self, rows: int) -> None:
+        if rows <= self._rows:
+            return
+        import pyarrow as pa
+
+        self._rows = rows = rows * 5 // 4
+        self._arrays = [
+            pa.repeat(pa.scalar(self._topic, pa.string()), rows),
+            *(pa.repeat(pa.scalar(number, pa.int32()), rows) for number in (self._partition, 0, 1)),
+        ]
+
+
+def _binary(column: BytesColumn, rows: int, kind: Any) -> Any:
+    import pyarrow as pa
+
+    ends, data, valid = column
+    validity = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _headers(column: HeaderColumn, rows: int, kind: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ends, keys, values = column
+    count = len(keys[0]) // 4 - 1
+    pairs = pa.StructArray.from_arrays(
+        [_binary(keys, count, pa.string()), _binary(values, count, pa.binary())], fields=list(kind.value_type)
+    )
+    numbers = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(ends)])
+    # A comparison's bits are the validity bitmap: rows whose list is empty are null, as the stock connector has it.
+    valid = pc.not_equal(numbers.slice(1), numbers.slice(0, rows)).buffers()[1]
+    return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(ends)], children=[pairs])
+
+
+_log = logging.getLogger(__name__)
+
+# From 13 on topics go by id; names are what a range has.
+_NEWEST_FETCH: Final = 12
+_LANE: Final = "fetch"
+_MAX_WAIT_MS: Final = 500
+_LEAST_PAUSE_MS: Final = 10
+_CHUNKS_AHEAD: Final = 2
+_GUESSED_BYTES: Final = 1024.0
+_LEAST_FETCH: Final = 64 * 1024
+_LARGEST_FETCH: Final = 2**31 - 1
+# What was planned was there. If it is not, that may be news that have not arrived, but not for long.
+_LOST_AFTER_MS: Final = 10_000
+_LOSSES: Final[dict[ErrorCode | None, tuple[str, str]]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("its topic is gone", "Was it deleted?"),
+    ErrorCode.OFFSET_NOT_AVAILABLE: ("its log ends before that", "Was it cut, or made again?"),
+}
+
+
+def read_range(
+    bootstrap: str,
+    options: ReaderOptions,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    isolation: Isolation = "read_uncommitted",
+    topic_id: str | None = None,
+) -> Iterator[pyarrow.RecordBatch]:
+    """Records of a partition with offsets from `start` up to, not including, `end`: the columns of `schema`.
+
+    With `topic_id` (hexadecimal) a topic that was made again since is refused. Raises DataLost, ReadStalled,
+    RecordUnreadable and other PenstockErrors, each of one line.
+    """
+    if end <= start:
+        return
+    try:
+        cluster = shared_cluster(bootstrap, options)
+        rows = RowBuilder(topic, partition, include_headers=options.include_headers, batch_rows=options.batch_rows)
+        ahead = _Prefetcher(cluster, options, TopicPartition(topic, partition), start, end, isolation, topic_id)
+        try:
+            for chunk in ahead:
+                for header in chunk.headers:
+                    if header.base_offset >= end:
+                        break
+                    try:
+                        yield from rows.add(chunk.buffer, header, start, end)
+                    except RecordError as damage:
+                        raise ahead.unreadable(header.base_offset, damage) from damage
+        finally:
+            ahead.close()
+        yield from rows.finish()
+    except PenstockError as error:
+        short = in_one_line(error)
+        raise short from (None if short is error else error)
+
+
+class _Prefetcher:
+    """Fetches a range on the background loop; iterated by the task's thread."""
+
+    def __init__(
+        self,
+        cluster: SharedCluster,
+        options: ReaderOptions,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        isolation: Isolation,
+        topic_id: str | None,
+    ) -> None:
+        self._cluster = cluster
+        self._client = cluster.client
+        self._options = options
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._committed_only = isolation == "read_committed"
+        self._topic_id = topic_id
+        self._fetch_bytes = options.fetch_bytes
+        self._max_wait_ms = min(_MAX_WAIT_MS, options.poll_timeout_ms // 4)
+        self._empty_answers = 0
+        self._queue: queue.SimpleQueue[Chunk | BaseException | None] = queue.SimpleQueue()
+        self._room = asyncio.Semaphore(_CHUNKS_AHEAD)
+        self._running = asyncio.run_coroutine_threadsafe(self._run(), cluster.background.loop)
+
+    # ------------------------------------------------------------------------------------------ the task's thread
+
+    def __iter__(self) -> Iterator[Chunk]:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            self._cluster.background.call(self._room.release)
+            yield item
+
+    def close(self) -> None:
+        """Whoever does not want the rest need not wait for it."""
+        self._running.cancel()
+
+    def unreadable(self, offset: int, damage: RecordError) -> RecordUnreadable:
+        hint = "The bytes are damaged; read the ranges before and behind that batch by startingOffsets, endingOffsets"
+        return RecordUnreadable(self._partition, offset, str(damage), hint)
+
+    # ------------------------------------------------------------------------------------------ the loop's thread
+
+    async def _run(self) -> None:
+        try:
+            while self._position < self._end:
+                await self._room.acquire()
+                chunk = await self._next_chunk()
+                if chunk is None:
+                    break
+                self._queue.put(chunk)
+            self._queue.put(None)
+        except BaseException as error:
+            self._queue.put(error)
+            if not isinstance(error, PenstockError):
+                raise
+
+    async def _next_chunk(self) -> Chunk | None:
+        """The next bytes, whatever it takes; None if the rest of the range holds nothing."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.poll_timeout_ms / 1000
+        lost_at = min(deadline, loop.time() + _LOST_AFTER_MS / 1000)
+        backoff = self._client.new_backoff()
+        failure: PenstockError | None = None
+        while self._position < self._end:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    chunk = await self._try()
+                if chunk is not None:
+                    return chunk
+                failure = None
+                continue
+            except TimeoutError as error:
+                if not isinstance(error, PenstockError):
+                    self._give_up(failure)
+                    return None
+                failure = error
+            except PenstockError as error:
+                failure = error
+            if not failure.retriable:
+                raise failure
+            wait_s = backoff.failed(loop.time() * 1000) / 1000
+            if loop.time() + wait_s >= (lost_at if failure.code in _LOSSES else deadline):
+                self._give_up(failure)
+                return None
+            await asyncio.sleep(wait_s)
+            self._client.refresh_soon()
+        return None
+
+    def _give_up(self, failure: PenstockError | None) -> None:
+        """Raise; only a loss that is accepted ends the range without."""
+        if failure is not None and failure.code in _LOSSES:
+            self._lost(*_LOSSES[failure.code])
+            return
+        why = f": {failure}" if failure is not None else ""
+        raise ReadStalled(
+            f"{self._partition} was read up to offset {self._position} of {self._end}, then nothing more came for "
+            f"{self._options.poll_timeout_ms} ms{why}",
+            hint="kafkaConsumer.pollTimeoutMs says how long to wait",
+        ) from failure
+
+    def _lost(self, what: str, hint: str) -> None:
+        """Raise, or where losses are accepted only tell of it."""
+        message = f"{self._partition} cannot be read from offset {self._position} to {self._end}: {what}"
+        if self._options.fail_on_data_loss:
+            raise DataLost(message, hint=f"{hint} Set failOnDataLoss to false to go on with what there is".strip())
+        _log.warning("%s; going on, since failOnDataLoss is false", message)
+
+    async def _try(self) -> Chunk | None:
+        """One fetch; None if it brought nothing, with the position moved or not."""
+        await self._cluster.start()
+        topic, number = self._partition
+        leader = self._client.view.leader_of(topic, number)
+        if leader is None or leader.leader < 0:
+            self._client.follow([topic])
+            await self._client.refresh([topic])
+            leader = self._client.view.leader_of(topic, number)
+        if leader is None or leader.leader < 0:
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if leader is None else ErrorCode.LEADER_NOT_AVAILABLE
+            raise error_for(missing, where=str(self._partition))
+        await self._check_id()
+        if self._position >= self._end:
+            return None
+        wanted = FetchPartition(
+            partition=number,
+            current_leader_epoch=leader.leader_epoch,
+            fetch_offset=self._position,
+            partition_max_bytes=self._wanted_bytes(),
+        )
+        request = FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=1,
+            max_bytes=wanted.partition_max_bytes,
+            isolation_level=int(self._committed_only),
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+            rack_id=self._options.rack or "",
+        )
+        connection = await self._client.to(leader.leader, lane=_LANE)
+        response = await connection.request(
+            ApiKey.FETCH,
+            request,
+            version=connection.version_of(ApiKey.FETCH, _NEWEST_FETCH),
+            timeout_ms=self._options.request_timeout_ms + self._max_wait_ms,
+        )
+        if response.error_code:
+            raise error_for(response.error_code, where=f"fetch of {self._partition}")
+        for answer in response.responses:
+            for data in answer.partitions:
+                if answer.topic == topic and data.partition_index == number:
+                    return await self._take(data)
+        # An answer without the partition is how a broker slows a reader down.
+        await asyncio.sleep(max(response.throttle_time_ms, _LEAST_PAUSE_MS) / 1000)
+        return None
+
+    def _wanted_bytes(self) -> int:
+        density = self._cluster.densities.get(self._partition, _GUESSED_BYTES)
+        rest = (self._end - self._position) * density * 1.125 + _LEAST_FETCH
+        return int(min(self._fetch_bytes, rest))
+
+    async def _check_id(self) -> None:
+        if self._topic_id is None:
+            return
+        for fresh in (False, True):
+            if fresh:
+                await self._client.refresh([self._partition.topic])
+            view = self._client.view.topic(self._partition.topic)
+            if view is None or view.topic_id is None or view.topic_id.hex() == self._topic_id:
+                self._topic_id = None
+                return
+        message = f"topic {self._partition.topic} was deleted and made again: what was to be read of it is gone"
+        if self._options.fail_on_data_loss:
+            raise TopicRecreated(
+                message,
+                hint="Run a batch query again; give a stream a new checkpointLocation, or set failOnDataLoss to false "
+                "to read the new topic from its beginning",
+            )
+        _log.warning("%s; going on, since failOnDataLoss is false", message)
+        self._position = self._end
+
+    async def _take(self, data: PartitionData) -> Chunk | None:
+        if data.error_code:
+            error = error_for(data.error_code, where=f"fetch of {self._partition}")
+            if isinstance(error, OffsetOutOfRange):
+                await self._out_of_range()
+                return None
+            raise error
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
+            self._on_empty_response(data.last_stable_offset if self._committed_only else data.high_watermark)
+            return None
+        place = Place(self._partition, self._fetch_bytes)
+        place.seek(self._position)
+        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+        try:
+            chunk = chunk_of(place, records, aborted, verify=self._options.check_crcs)
+        except RecordError as damage:
+            raise self.unreadable(self._position, damage) from damage
+        if chunk is None:
+            # Brokers before 0.10.1 cut off a batch that is larger than what was asked for.
+            if self._fetch_bytes >= _LARGEST_FETCH // 2:
+                raise RecordUnreadable(self._partition, self._position, "a batch exceeds what one fetch can bring", "")
+            self._fetch_bytes *= 2
+            self._cluster.densities[self._partition] = float(self._fetch_bytes)
+            return None
+        if chunk.next_offset <= self._position:
+            self._on_empty_response(data.high_watermark)
+            return None
+        self._cluster.densities[self._partition] = chunk.size / (chunk.next_offset - self._position)
+        self._position = chunk.next_offset
+        self._empty_answers = 0
+        return chunk
+
+    def _on_empty_response(self, readable_to: int) -> None:
+        """The log goes on up to `readable_to`. If that is beyond the range, twice nothing means that nothing is left in
+        it: a fetch brings the first batch at or after its offset."""
+        self._empty_answers += 1
+        if readable_to >= self._end:
+            if self._empty_answers > 1:
+                self._position = self._end
+            return
+        # A leader just elected may take a moment to know how far its followers are.
+        raise error_for(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            where=str(self._partition),
+            detail=f"its log can be read only up to {readable_to}, not up to {self._end}",
+            hint="",
+        )
+
+    async def _out_of_range(self) -> None:
+        """The position is outside of the log: go to where it is inside, if losses are accepted."""
+        bounds = await self._bounds()
+        if self._position < bounds.earliest:
+            self._lost(f"its log begins at {bounds.earliest}", "Retention removed the records before they were read.")
+            self._position = min(bounds.earliest, self._end)
+        elif self._position > bounds.latest:
+            self._lost(f"its log ends at {bounds.latest}", "Was the topic made again, or its log cut?")
+            self._position = self._end
+
+    async def _bounds(self) -> Bounds:
+        lookup = OffsetLookup(self._client, isolation_level=0, timeout_ms=self._options.request_timeout_ms)
+        earliest, latest = await asyncio.gather(
+            *(
+                lookup.all_offsets({self._partition: end}, self._options.request_timeout_ms)
+                for end in (EARLIEST, LATEST)
+            )
+        )
+        return Bounds(earliest[self._partition].offset, latest[self._partition].offset)

@@ -1,0 +1,630 @@
+"""A simulated ZooKeeper: the ensemble with its sessions, and the metadata tree as a broker sees it.
+
+Changes are decided by the leader, one after the other; every server applies them in that order, each after a delay of
+its own. A session is connected to one server and reads what that server has applied, so another server may be ahead.
+The answer to a change, also to a rejected one, waits until the server has applied everything before it, and later
+requests of the session wait for that answer: a session sees its own changes. A server that is behind what a session
+has seen does not accept the session. Watches fire when the session's server applies a change, before the answers that
+show it.
+
+A connection delivers in order, and nothing after a lost message. A session that is silent for its timeout expires, and
+its ephemeral nodes are deleted. While the service is down no session expires; afterwards each has its full timeout
+again. A client that hears nothing for two thirds of the timeout is SUSPENDED: pending requests raise ConnectionLost,
+new ones wait, and reads are retried. Only the service says EXPIRED. Clients connect to followers only
+(`leaderServes=no`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random as PythonRandom
+from typing import Any, Final, NamedTuple
+
+from penstock.cluster.errors import ConnectionLost, NoNode, SessionExpired, TreeError
+from penstock.cluster.tree.tree import (
+    ANY_VERSION,
+    Cancel,
+    Change,
+    Create,
+    Delete,
+    Event,
+    EventKind,
+    Node,
+    Operation,
+    SessionEvent,
+    SessionWatcher,
+    Set,
+    TreeState,
+    Watcher,
+    check_path,
+)
+from penstock.testing.simulation.loop import SimulatedLoop
+from penstock.testing.simulation.network import SimulatedNetwork
+
+TREE_ADDRESS: Final = "10.0.9.1"
+_FIRST_SESSION: Final = 0x1000
+_SERVERS: Final = 3
+_APART_S: Final = 1e-9
+# Of a server that is as fast as the leader, of one that is busy, and of one with a slow disk.
+_LAGS_S: Final = (0.0003, 0.003, 0.03)
+
+Audit = Callable[[Sequence[Operation], int], None]
+"""Of what is going to be changed, all at once, and by which session."""
+Question = Callable[["Session"], Any]
+Done = Callable[[Any, TreeError | None], None]
+
+
+class Wire:
+    """One connection between a session's host and the service. `told` takes the events that its watches bring."""
+
+    def __init__(
+        self, service: TreeService, host: str, told: Callable[[Event], None], lost: Callable[[], None]
+    ) -> None:
+        self.service = service
+        self.host = host
+        self.told = told
+        self.lost = lost
+        self.server: Server | None = None
+        """The one at the other end, once it has taken the session on."""
+        self.is_broken = False
+        self.change = 0
+        """The last change of which the client knows, once it has dealt with what arrived."""
+        self._last_s = {True: 0.0, False: 0.0}
+
+    def carry(self, to_service: bool, deliver: Callable[..., None], *args: Any) -> None:
+        """Deliver it at the other end, after everything that went before in this direction; or never."""
+        network = self.service.network
+        ends = (self.host, self.service.address) if to_service else (self.service.address, self.host)
+        # What is due at one instant happens in any order: what follows arrives a little later.
+        arrival_s = max(network.arrival_s(*ends), self._last_s[to_service] + _APART_S)
+        self._last_s[to_service] = arrival_s
+        change = 0 if to_service or self.server is None else self.server.applied
+        network.kernel.call_at(arrival_s, self._arrive, ends, change, deliver, args)
+
+    def _arrive(self, ends: tuple[str, str], change: int, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.service.is_down or not self.service.network.reaches(*ends):
+            self.is_broken = True
+        if not self.is_broken:
+            self.change = max(self.change, change)
+            deliver(*args)
+
+
+class Server:
+    """A follower of the ensemble."""
+
+    def __init__(self, number: int, lag_s: float) -> None:
+        self.number = number
+        self.state = TreeState()
+        self.applied = 0
+        """The number of the last change that it has applied."""
+        self.changed: dict[str, tuple[int, EventKind]] = {}
+        """The last change of each path, as far as it knows."""
+        self.lag_s = lag_s
+        self.held = 0
+        """How many faults keep it from applying anything."""
+        self.behind: deque[tuple[int, Change]] = deque()
+        """What the leader has told it, and it has not applied."""
+
+
+class _Pending(NamedTuple):
+    """A request whose answer waits for its turn: a read is made then, a change was made when it came."""
+
+    needs: int
+    question: Question | None
+    answer: Any
+    error: TreeError | None
+    done: Done
+
+
+class Session:
+    """What the service knows of a client."""
+
+    __slots__ = ("heard_s", "host", "id", "pending", "server", "timeout_s", "watched", "wire")
+
+    def __init__(self, number: int, host: str, timeout_s: float, heard_s: float, server: Server) -> None:
+        self.id = number
+        self.host = host
+        self.timeout_s = timeout_s
+        self.heard_s = heard_s
+        self.server = server
+        self.wire: Wire | None = None
+        self.watched: set[str] = set()
+        self.pending: deque[_Pending] = deque()
+
+    def require(self, path: str) -> Node:
+        """The node as the session's server knows it. NoNode."""
+        node = self.server.state.node(path)
+        if node is None:
+            raise NoNode(path)
+        return node.seen()
+
+
+class TreeService:
+    """One for a run. `state` is the leader's: all that is decided."""
+
+    def __init__(self, network: SimulatedNetwork, address: str = TREE_ADDRESS, seed: int | str = 0) -> None:
+        self.network = network
+        self.address = address
+        self.is_down = False
+        self.audit: Audit | None = None
+        """Is shown every change before it is made."""
+        self.state = TreeState()
+        self.changes = 0
+        self._random = PythonRandom(f"{seed}/tree")
+        lags_s = [self._random.choice(_LAGS_S) for _ in range(_SERVERS)]
+        self.servers = [Server(number, lag_s) for number, lag_s in enumerate(lags_s)]
+        self._sessions: dict[int, Session] = {}
+        self._closing: list[Session] = []
+        """Over, but for the answers that they wait for."""
+        self._last_session = _FIRST_SESSION
+
+    # --- what may happen to it
+
+    def go_down(self) -> None:
+        self.is_down = True
+
+    def come_up(self) -> None:
+        self.is_down = False
+        for session in self._sessions.values():
+            session.heard_s = self.network.kernel.time()
+
+    def hold(self, server: Server) -> Callable[[], None]:
+        """Let a server apply nothing until what is returned is called: its sessions read what was."""
+        server.held += 1
+
+        def release() -> None:
+            server.held -= 1
+            self._apply(server)
+
+        return release
+
+    def server_of(self, host: str) -> Server | None:
+        """The server that the host's latest session is connected to."""
+        return next((each.server for each in reversed(self._sessions.values()) if each.host == host), None)
+
+    def expire(self, session_id: int) -> None:
+        """End a session now, whatever was heard of it."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        self.network.trace.note("tree", f"session {session_id:x} of {session.host} is over")
+        deletes = [Delete(path) for path in sorted(self.state.owned_by(session_id))]
+        self._commit(deletes, session_id)
+        if session.wire is not None:
+            session.wire.carry(False, session.wire.lost)
+
+    def sessions_of(self, host: str) -> list[int]:
+        return [session.id for session in self._sessions.values() if session.host == host]
+
+    def is_live(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    # --- what arrives by wires
+
+    def connect(
+        self, wire: Wire, session_id: int, seen: int, timeout_s: float, done: Callable[[int, list[Event]], None]
+    ) -> None:
+        """`done` gets the session's number, 0 if it is over, and what has changed under its watches since `seen`.
+
+        Nothing comes from a server that is behind what the session has seen: the client tries another.
+        """
+        if session_id and session_id not in self._sessions:
+            wire.carry(False, done, 0, [])
+            return
+        server = self.servers[self._random.randrange(_SERVERS)]
+        if server.applied < seen:
+            self.network.trace.note("tree", f"server {server.number} does not take {session_id:x}: it is behind")
+            return
+        if session_id:
+            session = self._sessions[session_id]
+        else:
+            self._last_session += 1
+            session = Session(self._last_session, wire.host, timeout_s, self.network.kernel.time(), server)
+            self._sessions[session.id] = session
+            self._watch_over(session)
+        session.server = wire.server = server
+        session.wire = wire
+        session.pending.clear()
+        missed = [
+            Event(server.changed[path][1], path)
+            for path in sorted(session.watched)
+            if path in server.changed and server.changed[path][0] > seen
+        ]
+        self._heard(session)
+        self.network.trace.note("tree", f"session {session.id:x} of {session.host} is connected")
+        if session_id:
+            wire.carry(False, done, session.id, missed)
+            return
+        # A new session is a change too: it begins where its server has applied all that was before it.
+        self._enqueue(session, _Pending(self.changes, None, session.id, None, lambda number, _: done(number, [])))
+
+    def read(self, wire: Wire, session_id: int, question: Question, done: Done) -> None:
+        """`done` gets the answer, or the error, of a question about what the session's server knows."""
+        session = self._session_at(wire, session_id)
+        if session is not None:
+            self._enqueue(session, _Pending(0, question, None, None, done))
+
+    def write(self, wire: Wire, session_id: int, change: Question, done: Done) -> None:
+        """The same for a change, which the leader makes or rejects as it comes."""
+        session = self._session_at(wire, session_id)
+        if session is None:
+            return
+        answer: Any = None
+        error: TreeError | None = None
+        try:
+            answer = change(session)
+        except TreeError as refusal:
+            error = refusal
+        self._enqueue(session, _Pending(self.changes, None, answer, error, done))
+
+    def _session_at(self, wire: Wire, session_id: int) -> Session | None:
+        session = self._sessions.get(session_id)
+        if session is None or session.wire is not wire:
+            return None
+        self._heard(session)
+        return session
+
+    def _enqueue(self, session: Session, pending: _Pending) -> None:
+        session.pending.append(pending)
+        if len(session.pending) == 1:
+            self._answer(session)
+
+    def _answer(self, session: Session) -> None:
+        """What may be answered by now, in the order in which it was asked."""
+        pending, wire, server = session.pending, session.wire, session.server
+        while wire is not None and pending and pending[0].needs <= server.applied:
+            _, question, answer, error, done = pending.popleft()
+            if question is not None:
+                try:
+                    answer = question(session)
+                except TreeError as refusal:
+                    error = refusal
+            wire.carry(False, done, answer, error)
+
+    def _heard(self, session: Session) -> None:
+        session.heard_s = self.network.kernel.time()
+
+    def _watch_over(self, session: Session) -> None:
+        if self._sessions.get(session.id) is not session:
+            return
+        kernel = self.network.kernel
+        if not self.is_down and session.heard_s + session.timeout_s <= kernel.time():
+            self.expire(session.id)
+        else:
+            due_s = max(session.heard_s + session.timeout_s, kernel.time() + session.timeout_s / 10)
+            kernel.call_at(due_s, self._watch_over, session)
+
+    # --- changes
+
+    def change(self, operations: Sequence[Operation], session: Session) -> int:
+        """Make all of them or none; the version of the last node that is there after it."""
+        changed = self._commit(operations, session.id)
+        versions = [node.version for node in changed.values() if node is not None]
+        return versions[-1] if versions else 0
+
+    def end(self, session: Session) -> None:
+        """The client says farewell, and is answered as after any other change."""
+        wire, session.wire = session.wire, None
+        self.expire(session.id)
+        session.wire = wire
+        self._closing.append(session)
+
+    def _commit(self, operations: Sequence[Operation], owner: int) -> dict[str, Any]:
+        change = self.state.prepare(operations, owner)
+        if self.audit is not None:
+            self.audit(operations, owner)
+        self.state.commit(change)
+        self.changes += 1
+        for event in change.events:
+            self.network.trace.note("tree", f"{event.kind.value} {event.path} by {owner:x}")
+        kernel = self.network.kernel
+        for server in self.servers:
+            server.behind.append((self.changes, change))
+            kernel.call_later(server.lag_s * self._random.random(), self._apply, server)
+        return change.nodes
+
+    def _apply(self, server: Server) -> None:
+        """Everything that the leader has decided by now, unless the server is held up."""
+        if server.held or not server.behind:
+            return
+        while server.behind:
+            number, change = server.behind.popleft()
+            server.state.commit(change)
+            server.applied = number
+            for event in change.events:
+                server.changed[event.path] = (number, event.kind)
+            for session in self._sessions.values():
+                if session.server is server and session.wire is not None:
+                    for event in change.events:
+                        if event.path in session.watched:
+                            session.wire.carry(False, session.wire.told, event)
+            for session in (*self._sessions.values(), *self._closing):
+                if session.server is server and session.pending:
+                    self._answer(session)
+        self._closing = [session for session in self._closing if session.pending]
+
+
+logger = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_S: Final = 6.0
+
+
+async def open_simulated_tree(service: TreeService, timeout_s: float = SESSION_TIMEOUT_S) -> SimulatedTree:
+    """A new session for the process that asks; ConnectionLost if the service cannot be reached within its time-out."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimulatedLoop):
+        raise TypeError("a simulated tree needs a simulated process")
+    tree = SimulatedTree(service, loop, timeout_s)
+    await tree.exists("/")
+    return tree
+
+
+class SimulatedTree:
+    """One session."""
+
+    def __init__(self, service: TreeService, loop: SimulatedLoop, timeout_s: float) -> None:
+        self._service = service
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._id = 0
+        self._seen = 0
+        self._wire: Wire | None = None
+        self._connected: asyncio.Future[None] = loop.create_future()
+        self._heard_s = loop.time()
+        self._ended: TreeError | None = None
+        self._is_closing = False
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._watchers: dict[str, list[Watcher]] = {}
+        self._session_watchers: list[SessionWatcher] = []
+        self._connect()
+        self._tick()
+
+    @property
+    def session_id(self) -> int:
+        return self._id
+
+    # --- the connection
+
+    def _connect(self) -> None:
+        if self._ended is not None or self._connected.done():
+            return
+        wire = Wire(self._service, self._loop.host, lambda event: None, lambda: None)
+        wire.told = lambda event: self._here(wire, self._tell, event)
+        wire.lost = lambda: self._here(wire, self._over)
+        self._wire = wire
+
+        def done(session_id: int, missed: list[Event]) -> None:
+            self._here(wire, self._came, session_id, missed)
+
+        wire.carry(True, self._service.connect, wire, self._id, self._seen, self._timeout_s, done)
+        self._loop.call_later(self._timeout_s / 10, self._try_again, wire)
+
+    def _try_again(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._connect()
+
+    def _here(self, wire: Wire, call: Callable[..., None], *args: Any) -> None:
+        """Something arrived at the machine: the process deals with it when it runs."""
+        change = wire.change
+
+        def deal() -> None:
+            if wire is self._wire and self._ended is None:
+                self._heard_s = self._loop.time()
+                self._seen = max(self._seen, change)
+                call(*args)
+
+        self._loop.call_soon(deal)
+
+    def _came(self, session_id: int, missed: list[Event]) -> None:
+        if not session_id:
+            self._over()
+            return
+        is_new = not self._id
+        self._id = session_id
+        self._connected.set_result(None)
+        self._send_watched()
+        if not is_new:
+            self._announce(SessionEvent.CONNECTED)
+        for event in missed:
+            self._tell(event)
+
+    def _tick(self) -> None:
+        """A sign of life three times in a time-out, and a look at whether the other side gives any."""
+        if self._ended is not None:
+            return
+        if self._connected.done():
+            if self._loop.time() - self._heard_s > self._timeout_s * 2 / 3:
+                self._suspend()
+            else:
+                self._send(lambda session: None, lambda answer, error: None)
+        self._loop.call_later(self._timeout_s / 3, self._tick)
+
+    def _suspend(self) -> None:
+        self._connected = self._loop.create_future()
+        self._wire = None
+        self._fail_pending(lambda: ConnectionLost("the connection to the metadata tree was lost before the answer"))
+        self._announce(SessionEvent.SUSPENDED)
+        self._connect()
+
+    def _over(self) -> None:
+        self._end(SessionExpired("the session with the metadata tree is over"))
+        self._announce(SessionEvent.EXPIRED)
+
+    def _end(self, reason: TreeError) -> None:
+        self._ended = reason
+        self._watchers.clear()
+        self._fail_pending(lambda: SessionExpired(str(reason)))
+        if not self._connected.done():
+            self._connected.set_result(None)
+
+    def _fail_pending(self, error: Callable[[], TreeError]) -> None:
+        pending, self._pending = self._pending, {}
+        for answer in pending.values():
+            if not answer.done():
+                answer.set_exception(error())
+
+    def _announce(self, event: SessionEvent) -> None:
+        for watcher in list(self._session_watchers):
+            watcher(event)
+
+    # --- questions
+
+    def _send(
+        self, question: Question, done: Callable[[Any, TreeError | None], None], *, is_change: bool = False
+    ) -> None:
+        wire = self._wire
+        if wire is not None:
+
+            def answered(answer: Any, error: TreeError | None) -> None:
+                self._here(wire, done, answer, error)
+
+            ask = self._service.write if is_change else self._service.read
+            wire.carry(True, ask, wire, self._id, question, answered)
+
+    async def _ask(self, question: Question, *, is_change: bool = False) -> Any:
+        if self._is_closing:
+            raise SessionExpired("the metadata tree was closed")
+        return await self._answer_to(question, is_change=is_change)
+
+    async def _answer_to(self, question: Question, *, is_change: bool) -> Any:
+        self._require_open()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not self._connected.done():
+                    await asyncio.shield(self._connected)
+        except TimeoutError:
+            raise ConnectionLost(f"no connection to the metadata tree for {self._timeout_s:.1f} s") from None
+        self._require_open()
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[number] = answer
+
+        def done(result: Any, error: TreeError | None) -> None:
+            self._pending.pop(number, None)
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        self._send(question, done, is_change=is_change)
+        return await answer
+
+    async def _read(self, question: Question) -> Any:
+        """Ask until there is an answer, for as long as a session lasts."""
+        until_s = self._loop.time() + self._timeout_s
+        while True:
+            try:
+                return await self._ask(question)
+            except ConnectionLost:
+                if self._loop.time() >= until_s:
+                    raise
+
+    def _require_open(self) -> None:
+        if self._ended is not None:
+            raise SessionExpired(str(self._ended))
+
+    async def get(self, path: str) -> Node:
+        check_path(path)
+        node: Node = await self._read(lambda session: session.require(path))
+        return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        wanted = tuple(paths)
+        for path in wanted:
+            check_path(path)
+
+        def look(session: Session) -> list[Node | None]:
+            found = [session.server.state.node(path) for path in wanted]
+            return [None if node is None else node.seen() for node in found]
+
+        nodes: list[Node | None] = await self._read(look)
+        return nodes
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        return bool(await self._read(lambda session: session.server.state.node(path) is not None))
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        names: list[str] = await self._read(lambda session: session.server.state.children(path))
+        return names
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        await self._change((Create(path, data, ephemeral),))
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        return await self._change((Set(path, data, version),))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._change((Delete(path, version),))
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        await self._change(tuple(operations))
+
+    async def _change(self, operations: tuple[Operation, ...]) -> int:
+        for operation in operations:
+            check_path(operation.path)
+        return int(await self._ask(lambda session: self._service.change(operations, session), is_change=True))
+
+    # --- watches and the session
+
+    def watch(self, path: str, watcher: Watcher) -> Cancel:
+        check_path(path)
+        watchers = self._watchers.setdefault(path, [])
+        watchers.append(watcher)
+        self._send_watched()
+
+        def cancel() -> None:
+            if watcher in watchers:
+                watchers.remove(watcher)
+                if not watchers and self._watchers.get(path) is watchers:
+                    del self._watchers[path]
+                    self._send_watched()
+
+        return cancel
+
+    def _send_watched(self) -> None:
+        paths = frozenset(self._watchers)
+
+        def register(session: Session) -> None:
+            session.watched = set(paths)
+
+        if self._connected.done() and self._ended is None:
+            self._send(register, lambda answer, error: None)
+
+    def _tell(self, event: Event) -> None:
+        for watcher in list(self._watchers.get(event.path, ())):
+            try:
+                watcher(event)
+            except Exception:
+                # The others are told all the same.
+                logger.exception("a watcher of %s failed", event.path)
+
+    def watch_session(self, watcher: SessionWatcher) -> Cancel:
+        self._session_watchers.append(watcher)
+
+        def cancel() -> None:
+            if watcher in self._session_watchers:
+                self._session_watchers.remove(watcher)
+
+        return cancel
+
+    async def close(self) -> None:
+        """Say farewell; without a connection the session ends by itself."""
+        if self._ended is not None or self._is_closing:
+            return
+        self._is_closing = True
+        try:
+            if self._connected.done():
+                await asyncio.wait_for(self._answer_to(self._service.end, is_change=True), self._timeout_s)
+        except (TimeoutError, TreeError):
+            logger.debug("the farewell was not heard; the session will end by itself")
+        finally:
+            self._end(SessionExpired("the metadata tree was closed"))

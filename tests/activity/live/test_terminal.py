@@ -1,0 +1,77 @@
+"""The terminal's view: what is in it, and that it fits."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from tests.activity.live.runs import full_snapshot
+
+from penstock.activity.live.state import Snapshot
+from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay, elapsed_text, plain_line, screen
+
+
+def drawn(snapshot: Snapshot, width: int, height: int) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(screen(snapshot, width, height))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (100, 29), (200, 60)])
+@pytest.mark.parametrize("snapshot", [full_snapshot(), Snapshot()], ids=["full", "empty"])
+def test_it_fits_into_the_terminal(snapshot: Snapshot, width: int, height: int) -> None:
+    lines = drawn(snapshot, width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_at_80_by_24_there_is_something_of_everything() -> None:
+    text = "\n".join(drawn(full_snapshot(), 80, 23))
+    for part in ("running 02:30 of 03:30", "impressions", "111,110", "reporting", "123.5k", "12,345", "3 open"):
+        assert part in text
+    for part in (
+        "server-7",
+        "681 ms",
+        "item 4001",
+        "Suspects (32)",
+        "quiet desk",
+        "pipelines 3,072 MB 125 %",
+        "SIGKILL",
+    ):
+        assert part in text
+
+
+def test_while_it_starts_it_says_what_is_waited_for() -> None:
+    assert "waiting for broker: on 127.0.0.1:9092" in drawn(Snapshot(waits_for="broker: on 127.0.0.1:9092"), 80, 23)[0]
+
+
+def test_where_there_is_no_terminal_it_is_a_line() -> None:
+    line = plain_line(full_snapshot())
+    assert "111,110 events/s" in line
+    assert "slowest batch 12,345 ms" in line
+    assert "\n" not in line
+    assert elapsed_text(3_725_000) == "1:02:05"
+
+
+def test_a_display_without_terminal_prints_each_step_and_not_each_snapshot() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with PlainDisplay(console) as display:
+        display.step("broker", "ready after 0.5 s")
+        for _ in range(50):
+            display.refresh(full_snapshot())
+    assert isinstance(console.file, io.StringIO)
+    assert [line.split(" s  ")[1] for line in console.file.getvalue().splitlines()] == ["broker     ready after 0.5 s"]
+
+
+def test_a_terminal_is_left_as_it_was() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    with TerminalDisplay(console) as display:
+        display.refresh(full_snapshot())
+        display.line("something happened")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "something happened" in text
+    assert "\x1b[?1049h" not in text, "the alternate screen would take the scroll-back away"
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden once and shown again"

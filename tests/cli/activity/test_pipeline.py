@@ -1,0 +1,99 @@
+"""`penstock pipeline`, as far as it goes without Spark: what there is, what runs, what makes no sense."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import Shell
+from tests.timeouts import until
+
+from penstock.activity.pipelines.engine.status import PipelineFolder, PipelineStatus, QueryStatus
+
+
+def test_list_names_what_pipelines_read_and_make(shell: Shell) -> None:
+    found = {one["name"]: one for one in shell.json("pipeline", "list")}
+    assert found["operations"]["reads"] == ["requests", "servers"]
+    assert found["operations"]["tables"] == ["server_windows", "alerts"]
+    assert found["operations"]["topics"] == ["server_windows", "alerts"]
+    assert any(line.startswith("operations") for line in shell.lines("pipeline", "list"))
+
+
+def test_names_that_are_not_there_are_refused_before_anything_starts(shell: Shell, tmp_path: Path) -> None:
+    for command in ("run", "status", "stop"):
+        result = shell("pipeline", command, "operatons", "-w", tmp_path)
+        assert result.exit_code == 2
+        assert "Did you mean operations?" in result.stderr
+
+
+def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) -> None:
+    for options, said in (
+        (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start is about streams"),
+        (("--beside-stream",), "--beside-stream is about"),
+        (("--since", "2026-11-15T00:00Z", "--until", "2026-11-14T00:00Z"), "ends before it begins"),
+    ):
+        result = shell("pipeline", "run", "operations", "-w", tmp_path, *options)
+        assert result.exit_code == 2
+        assert said in result.stderr
+
+
+def test_missing_java_is_told_at_once(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for options in ((), ("--since", "2026-11-14T00:00Z")):
+        result = shell("pipeline", "run", "operations", "-w", tmp_path / "warehouse", *options)
+        assert result.exit_code != 0
+        assert "JAVA_HOME" in result.stderr
+    assert not (tmp_path / "warehouse").exists()
+
+
+def running(warehouse: Path, **changes: object) -> PipelineStatus:
+    query = QueryStatus(name="server_windows", state="running", batch_id=7, batch_ms=420, input_rows_total=1234, lag=12)
+    one = PipelineStatus(
+        name="operations", state="running", pid=os.getpid(), host=socket.gethostname(), queries=[query]
+    )
+    for name, value in changes.items():
+        setattr(one, name, value)
+    PipelineFolder(str(warehouse), "operations").write(one)
+    return one
+
+
+def test_status_tells_of_what_runs_and_of_what_is_gone(shell: Shell, tmp_path: Path) -> None:
+    assert shell.done("pipeline", "status", "-w", tmp_path) == "No pipeline has run in this warehouse.\n"
+    running(tmp_path)
+    assert "1,234" in shell.done("pipeline", "status", "-w", tmp_path)
+    assert shell.json("pipeline", "status", "-w", tmp_path)[0]["is_alive"]
+    running(tmp_path, pid=2**22 + 1)
+    result = shell("pipeline", "status", "-w", tmp_path)
+    assert result.exit_code == 1
+    assert "gone" in result.stdout
+    running(tmp_path, state="failed", message="the table server_windows is gone")
+    result = shell("pipeline", "status", "-w", tmp_path)
+    assert result.exit_code == 1
+    assert "operations: the table server_windows is gone" in result.stdout
+
+
+def test_a_stream_that_runs_is_not_started_again(shell: Shell, tmp_path: Path) -> None:
+    running(tmp_path)
+    result = shell("pipeline", "run", "operations", "-w", tmp_path)
+    assert result.exit_code == 4
+    assert "penstock pipeline stop operations" in result.stderr
+
+
+def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) -> None:
+    assert shell.done("pipeline", "stop", "-w", tmp_path) == "No pipeline runs.\n"
+    one = running(tmp_path)
+    folder = PipelineFolder(str(tmp_path), "operations")
+
+    def obey() -> None:
+        until(folder.is_asked_to_stop, "it is asked to stop")
+        one.state = "stopped"
+        folder.write(one)
+
+    obeying = threading.Thread(target=obey)
+    obeying.start()
+    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations has stopped\n"
+    obeying.join()
+    assert shell.done("pipeline", "stop", "operations", "-w", tmp_path) == "operations does not run\n"

@@ -1,0 +1,337 @@
+"""`penstock reassign` and `penstock elect`: what they ask for, what they say, what they refuse.
+
+The cluster only answers; how a real one moves partitions is told in tests/peers and tests/cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.commands import Shell
+from tests.cli.scripted_cluster import Part, ScriptedCluster
+
+from penstock.cli.cluster.partition_moves import parse_plan, plan_text
+from penstock.client.cluster_metadata import TopicPartition
+
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_TOPIC, _BROKER = 2, 4
+_INVALID_ASSIGNMENT, _PREFERRED_AWAY, _NOBODY_ALIVE = 39, 80, 83
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    topics = {"views": [Part([0]), Part([0]), Part([0])], "other": [Part([1, 2])]}
+    with ScriptedCluster(topics) as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def shell(cluster: ScriptedCluster) -> Shell:
+    return Shell(cluster.address)
+
+
+def written(folder: Path, *entries: dict[str, Any]) -> Path:
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": list(entries)}))
+    return plan
+
+
+def entry(index: int, replicas: list[int], topic: str = "views") -> dict[str, Any]:
+    return {"topic": topic, "partition": index, "replicas": replicas}
+
+
+# --- plan
+
+
+def test_a_plan_is_shown_with_what_it_copies_and_changes_nothing(shell: Shell, cluster: ScriptedCluster) -> None:
+    lines = shell.lines("reassign", "plan", "views")
+    assert lines[0] == "2 partitions to change: 2 replicas copied (2.0 KB)"
+    assert lines[1].split() == ["TOPIC", "PARTITION", "FROM", "TO", "COPIED", "TO", "SIZE"]
+    # BROKER, RACK, REPLICAS, after, PREFERRED, after.
+    assert [line.split() for line in lines[5:8]] == [
+        ["0", "rack-0", "3", "1", "3", "1"],
+        ["1", "rack-1", "0", "1", "0", "1"],
+        ["2", "rack-2", "0", "1", "0", "1"],
+    ]
+    assert "penstock reassign start" in lines[-1]
+    assert [part.replicas for part in cluster.topics["views"]] == [[0], [0], [0]]
+
+
+def test_a_plan_in_json_is_a_file_of_kafka_s_tool(shell: Shell, tmp_path: Path) -> None:
+    document = shell.json(
+        "reassign", "plan", "views", "-o", tmp_path / "plan.json", "--rollback", tmp_path / "back.json"
+    )
+    assert document["version"] == 1
+    assert document["copies"] == 2
+    moved = {each["partition"]: each["replicas"] for each in document["partitions"]}
+    assert json.loads((tmp_path / "plan.json").read_text()) == {
+        "version": 1, "partitions": [entry(index, replicas) for index, replicas in moved.items()],
+    }  # fmt: skip
+    back = json.loads((tmp_path / "back.json").read_text())["partitions"]
+    assert back == [entry(index, [0]) for index in moved]
+
+
+def test_a_plan_empties_brokers_and_changes_the_number_of_replicas(shell: Shell, cluster: ScriptedCluster) -> None:
+    document = shell.json("reassign", "plan", "other", "--without", "2")
+    assert [each["replicas"] for each in document["partitions"]] == [[1, 0]]
+    document = shell.json("reassign", "plan", "views", "-r", "3")
+    assert all(sorted(each["replicas"]) == [0, 1, 2] for each in document["partitions"])
+    cluster.topics["full"] = [Part([0, 1, 2]), Part([1, 2, 0])]
+    document = shell.json("reassign", "plan", "full", "--without", "1", "-r", "2")
+    assert sorted(sorted(each["replicas"]) for each in document["partitions"]) == [[0, 2], [0, 2]]
+    assert document["copies"] == 0, "what goes anyway goes from the broker that is to be emptied"
+    document = shell.json("reassign", "plan", "views:0", "--brokers", "2")
+    assert [each["replicas"] for each in document["partitions"]] == [[2]]
+
+
+def test_what_is_even_already_stays(shell: Shell) -> None:
+    assert "Nothing to move: 1 partition" in shell.done("reassign", "plan", "other")
+
+
+def test_a_partition_on_its_way_is_left_out_of_a_plan(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.topics["other"] = [Part([0, 1, 2], isr=[1, 2], adding=[0], removing=[1])]
+    result = shell("reassign", "plan", "other")
+    assert result.exit_code == 0
+    assert "1 partition left out" in result.stderr
+
+
+def test_a_broker_that_is_away_keeps_what_it_has_until_that_is_said(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.away = {2}
+    refused = shell("reassign", "plan", "other")
+    assert refused.exit_code == 4
+    assert "Broker 2 has replicas of these partitions, and is away." in refused.stderr
+    assert "--without 2" in refused.stderr
+    assert [each["replicas"] for each in shell.json("reassign", "plan", "other", "--without", "2")["partitions"]] == [
+        [1, 0]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("view",), 4, "Did you mean views?"),
+        (("views:7",), 4, "has no partition 7"),
+        (("views", "--brokers", "9"), 4, "Broker 9 is not there"),
+        (("views", "--brokers", "a"), 2, "as 1,2,3"),
+        (("views", "--without", "0,1,2"), 2, "No broker is left"),
+        (("views", "-r", "4"), 2, "replication factor 4 needs 4 brokers; 3 are available"),
+        (("views", "-o", "/nowhere/plan.json"), 2, "/nowhere/plan.json: No such file"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_why(shell: Shell, options: tuple[str, ...], code: int, said: str) -> None:
+    result = shell("reassign", "plan", *options)
+    assert result.exit_code == code
+    assert said in result.stderr
+
+
+# --- start
+
+
+def test_a_plan_is_carried_out_and_waited_for(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
+    plan = written(tmp_path, entry(0, [1]), entry(1, [0]), entry(2, [2, 0]))
+    text = shell.done("reassign", "start", plan, "--wait", "--rollback", tmp_path / "back.json")
+    assert text.splitlines()[0] == "2 partitions to change: 2 replicas copied (2.0 KB)"
+    assert "Done: 2 partitions as the plan wants. `penstock elect preferred`" in text
+    assert [part.replicas for part in cluster.topics["views"]] == [[1], [0], [2, 0]]
+    assert json.loads((tmp_path / "back.json").read_text())["partitions"] == [entry(0, [0]), entry(2, [0])]
+    assert "Nothing to do: 3 partitions as the plan wants." in shell.done("reassign", "start", plan)
+
+
+def test_a_throttle_is_set_before_and_removed_after(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
+    shell.done("reassign", "start", written(tmp_path, entry(0, [1]), entry(1, [2, 0])), "--throttle", "1MB", "--wait")
+    per_broker = dict.fromkeys(RATES, "1048576")
+    of_topic = dict(zip(LISTS, ("0:0,1:0", "0:1,1:2"), strict=True))
+    assert cluster.history == [
+        *((_BROKER, str(broker), per_broker) for broker in range(3)),
+        (_TOPIC, "views", of_topic),
+        *((_BROKER, str(broker), dict.fromkeys(RATES)) for broker in range(3)),
+        (_TOPIC, "views", dict.fromkeys(LISTS)),
+    ]
+
+
+def test_a_move_that_turns_to_another_aim_leads_back_to_where_it_began(
+    shell: Shell, cluster: ScriptedCluster, tmp_path: Path
+) -> None:
+    cluster.topics["views"][0] = Part([1, 0], isr=[0], leader=0, adding=[1], removing=[0])
+    underway = written(tmp_path, entry(0, [1]))
+    assert "Nothing to do" in shell.done("reassign", "start", underway)
+    shell.done("reassign", "start", written(tmp_path, entry(0, [2])), "--rollback", tmp_path / "back.json", "--wait")
+    assert cluster.topics["views"][0].replicas == [2]
+    assert json.loads((tmp_path / "back.json").read_text())["partitions"] == [entry(0, [0])]
+
+
+def test_a_change_of_order_needs_no_throttle(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
+    plan = written(tmp_path, entry(0, [2, 1], "other"))
+    assert "1 partition with another preferred leader only" in shell.done(
+        "reassign", "start", plan, "--throttle", "1MB"
+    )
+    assert cluster.history == []
+
+
+def test_a_throttle_does_not_outlive_a_plan_that_is_refused(
+    shell: Shell, cluster: ScriptedCluster, tmp_path: Path
+) -> None:
+    cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
+    result = shell("reassign", "start", written(tmp_path, entry(0, [1])), "--throttle", "1MB")
+    assert result.exit_code == 4
+    assert "1 partition could not be changed: views-0" in result.stderr
+    assert not any(cluster.configs.values())
+
+
+def test_some_are_moved_though_others_are_refused(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
+    cluster.refusals = {("views", 0): _INVALID_ASSIGNMENT}
+    cluster.finishes_moves = False
+    result = shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(1, [1])), "--format", "json")
+    assert result.exit_code == 4
+    document = json.loads(result.stdout)
+    assert [each["partition"] for each in document["partitions"]] == [1]
+    assert [each["partition"] for each in document["failed"]] == [0]
+    assert document["moving"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "is not a plan"),
+        ('{"version": 2, "partitions": []}', "its version is 2"),
+        ('{"version": 1}', "partitions"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none of them twice"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}',
+         "brokers choose it"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_plan_is_refused_with_an_example(shell: Shell, tmp_path: Path, text: str, said: str) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    result = shell("reassign", "start", plan)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "penstock reassign plan -o FILE" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (entry(0, [1], "vews"), "Did you mean views?"),
+        (entry(9, [1]), "has no partition 9"),
+        (entry(0, [0, 8]), "on broker 8, which is not there"),
+    ],
+)
+def test_a_plan_that_names_what_is_not_there_moves_nothing(
+    shell: Shell, cluster: ScriptedCluster, tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    result = shell("reassign", "start", written(tmp_path, entry(1, [2]), wrong))
+    assert result.exit_code == 4
+    assert said in result.stderr
+    assert cluster.topics["views"][1].replicas == [0]
+
+
+def test_a_missing_file_and_a_listing_twice_are_told(shell: Shell, tmp_path: Path) -> None:
+    assert "No such file" in shell("reassign", "start", tmp_path / "nowhere.json").stderr
+    assert (
+        "views-0 is listed twice" in shell("reassign", "start", written(tmp_path, entry(0, [1]), entry(0, [2]))).stderr
+    )
+
+
+# --- status and cancel
+
+
+@pytest.fixture
+def moving(cluster: ScriptedCluster) -> ScriptedCluster:
+    cluster.topics["views"][0] = Part([1, 0], isr=[0], leader=0, adding=[1], removing=[0], copied_bytes=250)
+    return cluster
+
+
+def test_status_shows_who_copies_and_how_much(shell: Shell, moving: ScriptedCluster) -> None:
+    titles, row = shell.lines("reassign", "status")
+    assert titles.split() == ["TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "BEHIND", "COPIED"]
+    assert row.split() == ["views", "0", "1,0", "1", "0", "1", "25%"]
+    assert shell("reassign", "status", "--wait", "--timeout", "1ms").exit_code == 1
+
+
+def test_a_throttle_that_was_left_is_told_and_removed_when_asked(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.configs = {(_BROKER, "1"): {RATES[0]: "5000"}, (_TOPIC, "views"): {LISTS[0]: "*"}}
+    text = shell.done("reassign", "status")
+    assert "A throttle is set, at 5000 bytes a second, on broker 1, topic views" in text
+    assert "--remove-throttle removes it" in text
+    assert any(cluster.configs.values()), "looking changes nothing"
+    shell.done("reassign", "status", "--remove-throttle")
+    assert not any(cluster.configs.values())
+
+
+def test_a_throttle_stays_while_something_moves(shell: Shell, moving: ScriptedCluster) -> None:
+    moving.configs = {(_BROKER, "1"): {RATES[0]: "5000"}}
+    assert "A throttle is set" in shell.done("reassign", "status", "--remove-throttle")
+    assert any(moving.configs.values())
+
+
+def test_a_plan_is_compared_with_what_is_there(shell: Shell, moving: ScriptedCluster, tmp_path: Path) -> None:
+    assert shell("reassign", "status", written(tmp_path, entry(0, [1]))).exit_code == 0
+    there = shell("reassign", "status", written(tmp_path, entry(1, [0])))
+    assert (there.exit_code, "Reassignment complete" in there.stdout) == (0, True)
+    result = shell("reassign", "status", written(tmp_path, entry(1, [2])))
+    assert result.exit_code == 1
+    assert "views-1 is on 0, not on 2, and is not being moved." in result.stdout
+
+
+def test_moves_are_taken_back_by_name_by_plan_or_all(shell: Shell, moving: ScriptedCluster, tmp_path: Path) -> None:
+    assert shell("reassign", "cancel").exit_code == 2
+    assert shell("reassign", "cancel", "views", "--all").exit_code == 2
+    assert "Nothing to take back" in shell.done("reassign", "cancel", "other")
+    assert shell.done("reassign", "cancel", "views:0") == "views-0 stays on 0.\n"
+    assert moving.topics["views"][0].replicas == [0]
+    for option in (("--all",), ("--plan", written(tmp_path, entry(0, [1])))):
+        moving.topics["views"][0] = Part([1, 0], isr=[0], adding=[1], removing=[0])
+        assert shell.json("reassign", "cancel", *option)["cancelled"] == [{"topic": "views", "partition": 0}]
+
+
+# --- elect
+
+
+def test_leadership_is_given_back_to_those_who_lost_it(shell: Shell, cluster: ScriptedCluster) -> None:
+    cluster.topics["other"] = [Part([1, 2], leader=2), Part([2, 1])]
+    assert shell.lines("elect", "preferred")[1].split() == ["other", "0", "2", "1"]
+    assert cluster.topics["other"][0].leader == 1
+    assert "Nothing to elect" in shell.done("elect", "preferred")
+    document = shell.json("elect", "preferred", "other")
+    assert document == {"elected": [], "notNeeded": 2, "failed": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "advice"),
+    [
+        ("preferred", _PREFERRED_AWAY, "Start the brokers that are away"),
+        ("unclean", _NOBODY_ALIVE, "start one of their"),
+    ],
+)
+def test_an_election_that_fails_says_what_to_do(
+    shell: Shell, cluster: ScriptedCluster, kind: str, code: int, advice: str
+) -> None:
+    cluster.refusals = {("views", 1): code}
+    result = shell("elect", kind, "views:1")
+    assert result.exit_code == 4
+    assert "1 partition without the leader: views-1" in result.stderr
+    assert advice in result.stderr
+
+
+def test_an_unclean_election_is_only_for_what_is_named(shell: Shell, cluster: ScriptedCluster) -> None:
+    assert shell("elect", "unclean").exit_code == 2
+    assert shell("elect", "unclean", "views", "--all").exit_code == 2
+    cluster.topics["views"][1] = Part([2, 1], isr=[1], leader=-1)
+    assert shell.json("elect", "unclean", "--all")["elected"] == [
+        {"topic": "views", "partition": 1, "before": None, "leader": 2}
+    ]
+
+
+# --- files
+
+
+def test_a_plan_survives_its_file() -> None:
+    plan = {TopicPartition("a", 0): (1, 2), TopicPartition("b", 3): (2,)}
+    assert parse_plan(plan_text(plan)) == plan

@@ -1,0 +1,224 @@
+"""`penstock groups`: who reads what, how far behind, and moving them."""
+
+from __future__ import annotations
+
+import time
+from urllib.request import urlopen
+
+import pytest
+from tests.cli.commands import Shell
+from tests.timeouts import PATIENCE_S
+
+from penstock.cli.groups.seek import Target, _wanted
+from penstock.client.consumer import Consumer
+from penstock.client.producer import Producer
+from penstock.testing.embedded_broker import EmbeddedBroker
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def filled(shell: Shell, topic: str) -> str:
+    """Ten records in each of three partitions, a second apart."""
+    with Producer[bytes, bytes](shell.address) as producer:
+        for number in range(30):
+            producer.send(topic, b"v", partition=number % 3, timestamp_ms=START_MS + number // 3 * 1000)
+    return topic
+
+
+def committed(shell: Shell, group: str) -> dict[int, int]:
+    (described,) = shell.json("groups", "describe", group)["groups"]
+    return {each["partition"]: each["committed"] for each in described["partitions"]}
+
+
+def test_a_group_with_a_member_is_shown_with_its_lag(shell: Shell, topic: str, group: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with Producer[bytes, bytes](shell.address) as producer:
+        for number in range(6):
+            producer.send(topic, b"v", partition=number % 3, timestamp_ms=now_ms - 60_000)
+    with Consumer(
+        topic, bootstrap_servers=shell.address, group_id=group, auto_offset_reset="earliest", client_id="reader",
+        enable_auto_commit=False,
+    ) as consumer:  # fmt: skip
+        read = 0
+        while read < 6:
+            read += sum(map(len, consumer.poll(timeout_ms=10_000).values()))
+        consumer.commit({(topic, 0): 1, (topic, 1): 2})
+        (described,) = shell.json("groups", "describe", group)["groups"]
+        text = shell.done("groups", "describe", group)
+        listed = {each["group"]: each["state"] for each in shell.json("groups", "list")["groups"]}
+        seek = shell("groups", "seek", group, "--topic", topic, "--to-earliest", "--execute")
+        dry = shell.done("groups", "seek", group, "--topic", topic, "--to-earliest")
+        assert shell("groups", "delete", group).exit_code == 4
+    assert (described["state"], listed[group]) == ("Stable", "Stable")
+    (member,) = described["members"]
+    assert member["client"] == "reader"
+    assert {each["partition"] for each in member["partitions"]} == {0, 1, 2}
+    first, second, third = described["partitions"]
+    assert (first["committed"], first["end"], first["lagRecords"]) == (1, 2, 1)
+    assert 59 <= first["lagSeconds"] <= 600
+    assert (second["lagRecords"], second["lagSeconds"]) == (0, 0.0)
+    assert (third["committed"], third["lagRecords"], third["lagSeconds"]) == (None, None, None)
+    assert "Stable, 1 member, range assignment" in text
+    assert "  1 m " in text
+    assert seek.exit_code == 4
+    assert "Stop its consumers first" in seek.stderr
+    assert "stop them first" in dry
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (["--to-earliest"], {0: 0, 1: 0, 2: 0}),
+        (["--to-latest"], {0: 10, 1: 10, 2: 10}),
+        (["--to-offset", "4"], {0: 4, 1: 4, 2: 4}),
+        (["--to-offset", "400"], {0: 10, 1: 10, 2: 10}),
+        (["--to-time", str(START_MS + 7_000)], {0: 7, 1: 7, 2: 7}),
+        (["--to-time", "now"], {0: 10, 1: 10, 2: 10}),
+        (["--by-duration", "PT1H"], {0: 10, 1: 10, 2: 10}),
+        (["--shift-by", "-2"], {0: 3, 1: 3, 2: 3}),
+        (["--shift-by", "-20"], {0: 0, 1: 0, 2: 0}),
+        (["--to-current"], {0: 5, 1: 5, 2: 5}),
+    ],
+)
+def test_a_group_is_moved(shell: Shell, filled: str, group: str, option: list[str], expected: dict[int, int]) -> None:
+    shell.done("groups", "seek", group, "--topic", filled, "--to-offset", 5, "--execute")
+    plan = shell.json("groups", "seek", group, "--all-topics", *option)
+    assert {move["partition"]: move["offset"] for move in plan["moves"]} == expected
+    assert not plan["executed"]
+    assert committed(shell, group) == {0: 5, 1: 5, 2: 5}
+    assert "Moved" in shell.done("groups", "seek", group, "--all-topics", *option, "--execute")
+    assert committed(shell, group) == expected
+
+
+def test_only_the_partitions_that_are_named_move(shell: Shell, filled: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", f"{filled}:0,2", "--to-offset", 3, "--execute")
+    assert committed(shell, group) == {0: 3, 2: 3}
+
+
+def test_a_dry_run_says_so_and_what_is_out_of_range(shell: Shell, filled: str, group: str) -> None:
+    text = shell.done("groups", "seek", group, "--topic", filled, "--to-offset", 99)
+    assert "99 does not exist: the nearest is 10" in text
+    assert "Dry run: nothing was changed. Add --execute to do it." in text
+    assert shell("groups", "describe", group).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (["--to-earliest"], "--all-topics"),
+        (["--topic", "x", "--all-topics", "--to-earliest"], "--all-topics"),
+        (["--topic", "x"], "--to-earliest, --to-latest"),
+        (["--topic", "x", "--to-earliest", "--to-latest"], "Give one of"),
+        (["--topic", "x", "--to-time", "long ago"], "1h30m"),
+        (["--topic", "x", "--to-time", "someday"], "'1 hour ago'"),
+        (["--topic", "x", "--by-duration", "long"], "1h30m"),
+    ],
+)
+def test_a_move_that_is_not_clear_is_refused(shell: Shell, group: str, options: list[str], advice: str) -> None:
+    result = shell("groups", "seek", group, *options)
+    assert result.exit_code == 2
+    assert advice in result.stderr
+
+
+def test_a_group_without_commits_has_no_topics_of_its_own(shell: Shell, group: str) -> None:
+    result = shell("groups", "seek", group, "--all-topics", "--to-earliest")
+    assert result.exit_code == 4
+    assert "has committed nothing" in result.stderr
+
+
+def test_a_topic_that_is_not_there_cannot_be_moved_to(shell: Shell, filled: str, group: str) -> None:
+    assert shell("groups", "seek", group, "--topic", "no-such", "--to-earliest").exit_code == 4
+    assert "partitions 0 to 2" in shell("groups", "seek", group, "--topic", f"{filled}:8", "--to-earliest").stderr
+
+
+def test_a_group_is_deleted_or_only_its_offsets(shell: Shell, filled: str, single: str, group: str) -> None:
+    for name in (filled, single):
+        shell.done("groups", "seek", group, "--topic", name, "--to-earliest", "--execute")
+    assert shell.done("groups", "delete", group, "--topic", single) == f"Deleted offsets of {group}.\n"
+    (described,) = shell.json("groups", "describe", group)["groups"]
+    assert {each["topic"] for each in described["partitions"]} == {filled}
+    assert shell.done("groups", "delete", group) == f"Deleted {group}.\n"
+    gone = shell("groups", "describe", group)
+    assert gone.exit_code == 4
+    assert "groups list" in gone.stderr
+    assert shell("groups", "delete", group).exit_code == 4
+
+
+def test_groups_are_listed_by_state(shell: Shell, filled: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", filled, "--to-earliest", "--execute")
+    assert group in shell.done("groups", "list", "--state", "empty")
+    assert group not in shell.done("groups", "list", "--state", "Stable")
+
+
+def test_one_group_of_two_is_shown(shell: Shell, filled: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", filled, "--to-earliest", "--execute")
+    result = shell("groups", "describe", group, "never-was")
+    assert result.exit_code == 1
+    assert group in result.stdout
+    assert "never-was" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "committed_offset", "at", "expected"),
+    [
+        (Target("shift_by", 3), 4, None, 7),
+        (Target("shift_by", 3), None, None, 2),
+        (Target("to_current"), None, None, 2),
+        (Target("to_time"), 4, -1, 9),
+        (Target("to_time"), 4, 6, 6),
+    ],
+)
+def test_what_a_target_means(target: Target, committed_offset: int | None, at: int | None, expected: int) -> None:
+    assert _wanted(target, committed_offset, begin=2, end=9, at=at)[0] == expected
+
+
+def test_a_group_that_is_made_by_a_move_is_reported(shell: Shell, single: str, group: str) -> None:
+    seek = ("groups", "seek", group, "--topic", single, "--to-earliest")
+    assert f"There is no group '{group}'; --execute would create it." in shell.done(*seek)
+    assert group not in shell.done("groups", "list")
+    made = shell(*seek, "--execute")
+    assert (made.exit_code, made.stderr) == (0, f"Group '{group}' did not exist; it was created.\n")
+    assert shell(*seek, "--execute").stderr == ""
+
+
+def test_a_group_that_does_not_exist_is_not_made_by_a_typing_mistake(shell: Shell, single: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
+    words = ("--topic", single, "--to-earliest", "--execute")
+    typo = shell.at_terminal("groups", "seek", f"{group}x", *words)
+    assert typo.returncode == 4
+    assert typo.stderr == f"Error: There is no group '{group}x'.\nDid you mean {group}? --create creates it.\n"
+    assert f"{group}x" not in shell.done("groups", "list")
+    meant = shell.at_terminal("groups", "seek", f"{group}x", *words, "--create")
+    assert meant.returncode == 0
+    assert f"{group}x" in shell.done("groups", "list")
+
+
+def test_a_move_asks_at_a_terminal(shell: Shell, filled: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", filled, "--to-earliest", "--execute")
+    seek = ("groups", "seek", group, "--topic", filled, "--to-latest")
+    declined = shell.at_terminal(*seek, answer="n\n")
+    assert (declined.returncode, set(committed(shell, group).values())) == (1, {0})
+    accepted = shell.at_terminal(*seek, answer="y\n")
+    assert (accepted.returncode, set(committed(shell, group).values())) == (0, {10})
+
+
+def test_a_dry_run_deletes_no_group(shell: Shell, single: str, group: str) -> None:
+    shell.done("groups", "seek", group, "--topic", single, "--to-earliest", "--execute")
+    assert shell.done("groups", "delete", "-g", group, "--dry-run") == f"{group} would be deleted (dry run).\n"
+    assert shell("groups", "delete", f"{group}x", "--dry-run").exit_code == 4
+    assert group in shell.done("groups", "list")
+
+
+def test_the_lag_of_a_group_is_among_the_metrics_of_its_coordinator() -> None:
+    with EmbeddedBroker(http_port=0) as broker:
+        shell = Shell(broker.address)
+        broker.create_topic("views", partitions=2)
+        shell.done("produce", "views", "-p", 1, stdin="one\ntwo\nthree\n")
+        shell.done("groups", "seek", "audit", "--topic", "views", "--to-offset", 1, "--execute")
+        with urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=PATIENCE_S) as answer:
+            lines = answer.read().decode().splitlines()
+    assert 'kafka_group_committed_offset{group="audit",topic="views",partition="1"} 1' in lines
+    assert 'kafka_group_lag{group="audit",topic="views",partition="1"} 2' in lines
+    assert 'kafka_group_lag{group="audit",topic="views",partition="0"} 0' in lines
+    assert "kafka_group_lag_truncated 0" in lines

@@ -1,0 +1,118 @@
+"""`penstock perf`: that the figures are those of what was done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import Shell
+
+from penstock.cli.records.measurement import Pace, percentile
+
+
+def test_producing_is_counted_and_measured(shell: Shell, topic: str) -> None:
+    figures = json.loads(shell.done("perf", "produce", "-t", topic, "-n", 3000, "-s", 50, "--json", "-z", "lz4"))
+    assert (figures["records"], figures["bytes"], figures["failed"]) == (3000, 150_000, 0)
+    assert figures["recordsPerSecond"] == pytest.approx(3000 / figures["seconds"], rel=0.01)
+    latency = figures["latencyMs"]
+    assert latency["measured"] == 3000
+    assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
+    assert sum(each["records"] for each in shell.json("offsets", topic)["partitions"]) == 3000
+
+
+def test_a_rate_is_kept(shell: Shell, topic: str) -> None:
+    figures = json.loads(shell.done("perf", "produce", "-t", topic, "-n", 200, "--throughput", 400, "--json"))
+    assert figures["recordsPerSecond"] <= 420
+
+
+@pytest.mark.parametrize("kind", ["records", "arrow"])
+def test_consuming_reads_all_that_is_there(shell: Shell, topic: str, kind: str) -> None:
+    shell.done("perf", "produce", "-t", topic, "-n", 2000, "--random")
+    figures = json.loads(shell.done("perf", "consume", "-t", topic, "--as", kind, "--json"))
+    assert figures["records"] == 2000
+    assert figures["bytes"] >= 200_000
+
+
+def test_consuming_some_in_a_group(shell: Shell, topic: str, group: str) -> None:
+    shell.done("perf", "produce", "-t", topic, "-n", 500)
+    figures = json.loads(shell.done("perf", "consume", "-t", topic, "-n", 100, "-g", group, "--json"))
+    assert figures["records"] == 100
+
+
+def test_fewer_records_than_asked_for_are_told(shell: Shell, topic: str) -> None:
+    shell.done("perf", "produce", "-t", topic, "-n", 10)
+    result = shell("perf", "consume", "-t", topic, "-n", 11, "--timeout-ms", 300, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["records"] == 10
+
+
+def test_an_empty_topic_is_no_division_by_zero(shell: Shell, topic: str) -> None:
+    assert "0 records" in shell.done("perf", "consume", "-t", topic)
+
+
+@pytest.mark.parametrize("option", [[], ["--end-to-end"]])
+def test_latency_is_that_of_single_records(shell: Shell, topic: str, option: list[str]) -> None:
+    figures = json.loads(shell.done("perf", "latency", "-t", topic, "-n", 30, "--json", *option))
+    assert figures["latencyMs"]["measured"] == 30
+    assert "p99.9" in shell.done("perf", "latency", "-t", topic, "-n", 5, *option)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 5), (95, 10), (99.9, 10), (10, 1), (1, 1), (100, 10), (55, 6)])
+def test_percentiles_are_measured_values(percent: float, expected: float) -> None:
+    assert percentile([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], percent) == expected
+
+
+def test_no_pace_never_waits() -> None:
+    pace = Pace(0)
+    for number in range(1000):
+        pace.wait(number)
+
+
+def test_somebody_who_waits_sees_how_far_it_is(shell: Shell, topic: str, tmp_path: Path) -> None:
+    """Standard error is a terminal; standard output is a file and stays clean."""
+    (tmp_path / "lines").write_text("x\n" * 1000)
+    for args in (
+        ("perf", "produce", "-t", topic, "-n", "400", "--throughput", "800", "--json"),
+        ("produce", topic, str(tmp_path / "lines")),
+    ):
+        ours, theirs = os.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *args],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs,
+            env={**os.environ, **shell.environment, "TERM": "xterm", "COLUMNS": "100"},
+        )  # fmt: skip
+        os.close(theirs)
+        shown = _read_all(ours)
+        assert process.stdout is not None
+        with process:
+            output = process.stdout.read()
+        assert process.returncode == 0
+        assert b"records" in shown
+        assert b"\x1b" in shown
+        assert b"\x1b" not in output
+
+
+def _read_all(terminal: int) -> bytes:
+    """Until the last process that has the other end is gone, which a terminal tells by an error."""
+    said = b""
+    try:
+        while data := os.read(terminal, 65_536):
+            said += data
+    except OSError:
+        pass
+    finally:
+        os.close(terminal)
+    return said
+
+
+def test_a_topic_that_a_measurement_creates_is_reported(shell: Shell, single: str) -> None:
+    words = ("perf", "latency", "-n", 2, "-t")
+    assert f"Topic '{single}-new' did not exist; it is created." in shell(*words, f"{single}-new").stderr
+    assert "did not exist" not in shell(*words, f"{single}-new").stderr
+    typo = shell.at_terminal(*words, f"{single}x")
+    assert (typo.returncode, f"Did you mean {single}? --create creates it." in typo.stderr) == (4, True)
+    assert f"{single}x" not in shell.lines("topics", "list")

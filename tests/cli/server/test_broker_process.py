@@ -1,0 +1,74 @@
+"""A process that is a broker: what a signal does while it is still starting."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import requires
+from typing import Any, cast
+
+import pytest
+from tests.timeouts import PATIENCE_S
+
+from penstock.broker.broker import Broker
+from penstock.cli.server import broker_process
+from penstock.cli.server.broker_process import StopRequest
+
+
+class Starting:
+    """Stands for a broker whose start takes as long as it is let."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.goes_on = asyncio.Event()
+        self.was_given_up = False
+        self._error = error
+
+    async def start(self) -> None:
+        try:
+            await self.goes_on.wait()
+        except asyncio.CancelledError:
+            self.was_given_up = True
+            raise
+        if self._error is not None:
+            raise self._error
+
+
+async def start(broker: Starting, happen: Any) -> bool:
+    stop = StopRequest(asyncio.get_running_loop())
+    starting = asyncio.create_task(broker_process._start(cast(Broker, broker), stop))
+    await asyncio.sleep(0)
+    happen(stop)
+    async with asyncio.timeout(PATIENCE_S):
+        return await starting
+
+
+def test_a_signal_during_the_start_ends_it() -> None:
+    async def story() -> None:
+        broker = Starting()
+        assert not await start(broker, lambda stop: stop.asked.set())
+        assert broker.was_given_up
+
+    asyncio.run(story())
+
+
+def test_a_start_without_a_signal_is_let_finish() -> None:
+    async def story() -> None:
+        broker = Starting()
+        assert await start(broker, lambda _: broker.goes_on.set())
+        assert not broker.was_given_up
+
+    asyncio.run(story())
+
+
+def test_what_keeps_it_from_starting_is_told_apart_from_a_signal() -> None:
+    async def story() -> None:
+        broker = Starting(ValueError("a reason"))
+        with pytest.raises(broker_process._StartFailed, match="a reason"):
+            await start(broker, lambda _: broker.goes_on.set())
+
+    asyncio.run(story())
+
+
+def test_a_plain_installation_brings_uvloop_and_a_broker_runs_on_it() -> None:
+    plain = [each for each in requires("penstock") or () if "extra ==" not in each]
+    assert any(each.startswith("uvloop") for each in plain), "the measured broker is the one that pip installs"
+    assert broker_process._event_loop()[1] == "uvloop"

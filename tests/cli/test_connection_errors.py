@@ -1,0 +1,117 @@
+"""What a command says when it cannot do what it was asked for: to people, and with --format json to programs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from tests.cli.commands import Shell
+from tests.ports import free_port
+
+from penstock.cli.connection import command_error_for
+from penstock.cli.output import json_errors_wanted, sentence
+from penstock.client.errors import ConfigError, MissingDependency, PenstockError, TimedOut, error_for
+from penstock.wire.protocol import ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("views-17 on broker 0: not the leader", "views-17 on broker 0: not the leader."),
+        ("views has no partition", "views has no partition."),
+        ("pip install 'penstock[spark]'", "pip install 'penstock[spark]'."),
+        ("batch.size is 5", "batch.size is 5."),
+        ("/var/log is no folder", "/var/log is no folder."),
+        ("there is no topic 'x'", "There is no topic 'x'."),
+        ("topic x: deleted", "Topic x: deleted."),
+        ("Already a sentence.", "Already a sentence."),
+    ],
+)
+def test_names_keep_their_case(text: str, expected: str) -> None:
+    assert sentence(text) == expected
+
+
+def test_a_package_that_is_missing_is_named_as_it_is_installed() -> None:
+    error = command_error_for(MissingDependency("pyarrow", "reading Arrow", "spark"))
+    assert (error.hint, error.code, error.exit_code) == ('pip install "penstock[spark]"', "MISSING_PACKAGE", 2)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE], ids=lambda code: code.name)
+def test_hints_are_for_the_command_line(code: ErrorCode) -> None:
+    """Not in the words of the Python clients: no argument, no True."""
+    hint = command_error_for(error_for(code, where="views-0")).hint
+    assert re.search(r"[a-z]_[a-z]|=True|=None|await|async", hint) is None, hint
+
+
+def test_options_of_the_python_clients_are_named_as_properties() -> None:
+    error = command_error_for(ConfigError("linger_ms is -5", hint="Raise max_request_size of my_topic"))
+    assert (error.problem, error.hint) == ("linger.ms is -5.", "Raise max.request.size of my_topic.")
+
+
+def test_the_doctor_is_recommended_only_where_it_can_help() -> None:
+    assert "penstock doctor" in command_error_for(TimedOut("listing topics did not finish")).hint
+    assert "penstock doctor" in command_error_for(error_for(ErrorCode.KAFKA_STORAGE_ERROR, where="views-0")).hint
+    for code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_PARTITIONS):
+        assert "doctor" not in command_error_for(error_for(code, where="topic x")).hint
+    assert command_error_for(PenstockError("It failed")).message == "It failed."
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["topics", "list", "--format", "json"], True),
+        (["topics", "list", "--format=json"], True),
+        (["consume", "views", "-f", "json"], True),
+        (["perf", "produce", "--json"], True),
+        (["topics", "list", "--format", "text"], False),
+        (["topics", "list"], False),
+        ([], False),
+        (["produce", "views", "--format", "json"], False),
+    ],
+)
+def test_who_asks_for_json_gets_errors_as_json(args: list[str], expected: bool) -> None:
+    assert json_errors_wanted(args) is expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "describe"), ("topics", "delete"), ("topics", "alter", "-p", "9"), ("offsets",),
+        ("topics", "trim", "--all-records"), ("groups", "seek", "g", "--to-earliest", "-t"), ("consume", "--exit"),
+        ("elect", "preferred"), ("configs", "describe", "-t"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_topic_that_does_not_exist_is_reported_in_the_same_words(
+    shell: Shell, single: str, command: tuple[str, ...]
+) -> None:
+    error = shell.error(*command, f"{single}x")
+    assert error == {
+        "code": "UNKNOWN_TOPIC_OR_PARTITION",
+        "message": f"There is no topic '{single}x'.",
+        "hint": f"Did you mean {single}?",
+        "exitCode": 4,
+    }
+
+
+def test_other_errors_for_programs(shell: Shell, group: str) -> None:
+    usage = shell.error("topics", "create")
+    assert (usage["code"], usage["exitCode"]) == ("USAGE", 2)
+    assert usage["hint"] == "`penstock topics create --help` shows the options"
+    missing = shell.error("groups", "describe", group)
+    assert (missing["code"], missing["exitCode"]) == ("GROUP_ID_NOT_FOUND", 4)
+    nowhere = Shell(f"127.0.0.1:{free_port()}").error("topics", "list")
+    assert (nowhere["code"], nowhere["exitCode"]) == ("UNREACHABLE", 3)
+    assert "penstock up" in nowhere["hint"]
+
+
+def test_failures_within_a_document_are_for_programs_too(shell: Shell, single: str) -> None:
+    result = shell("topics", "delete", f"{single}x", f"{single}y", "--format", "json")
+    failed = json.loads(result.stdout)["failed"]
+    expected = {"code": "UNKNOWN_TOPIC_OR_PARTITION", "hint": f"Did you mean {single}?"}
+    for name in (f"{single}x", f"{single}y"):
+        assert failed[name] == {**expected, "message": f"There is no topic '{name}'."}
+    # The first error ends the command; this is the other one.
+    other = json.loads(result.stderr.splitlines()[0])
+    assert other == {**failed[f"{single}y"], "exitCode": 4}

@@ -1,0 +1,206 @@
+"""Places, sessions, plans, subscriptions: the consumer's decisions without a broker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.client.consumer.core import assignment_request, subscription_request
+from penstock.client.consumer.fetcher import _FetchedFrom
+from penstock.client.fetch_state import (
+    LATEST,
+    Budget,
+    FetchRotation,
+    FetchSession,
+    FetchSource,
+    FetchState,
+    PartitionFetch,
+    Place,
+    Truncation,
+    plan_fetches,
+)
+
+P = [TopicPartition("t", n) for n in range(4)]
+
+
+def ready(partition: TopicPartition = P[0], offset: int = 0, epoch: int = -1) -> Place:
+    place = Place(partition, 100)
+    place.seek(offset, epoch)
+    return place
+
+
+def standing(place: Place) -> FetchState:
+    return place.standing
+
+
+def test_what_was_fetched_before_a_seek_counts_no_more() -> None:
+    place = ready(offset=10)
+    place.fetched(20, 0, 500)
+    version = place.version
+    place.seek(3)
+    place.handed_out(version, 15, 0)
+    assert (place.position, place.fetch_offset, place.buffered_bytes) == (3, 3, 0)
+
+
+def test_positions_follow_what_is_handed_out_and_never_go_back() -> None:
+    place = ready(offset=10)
+    place.handed_out(place.version, 15, 4)
+    place.handed_out(place.version, 12, 4)
+    assert (place.position, place.epoch) == (15, 4)
+
+
+def test_a_new_leader_makes_what_was_read_under_the_old_one_questionable() -> None:
+    place = ready()
+    place.led_by(1)
+    place.fetched(20, 1, 0)
+    place.handed_out(place.version, 20, 1)
+    place.led_by(2)
+    assert standing(place) is FetchState.VALIDATE
+    assert place.validated(place.version, 1, 20) is None
+    assert standing(place) is FetchState.READY
+
+
+def test_a_log_cut_below_what_the_user_saw_is_an_alarm_and_below_what_was_only_fetched_is_not() -> None:
+    place = ready()
+    place.led_by(1)
+    place.fetched(50, 1, 10)
+    place.handed_out(place.version, 20, 1)
+    place.led_by(2)
+    assert place.validated(place.version, 1, 30) is None
+    assert (place.position, place.fetch_offset, place.standing) == (20, 20, FetchState.READY)
+    place.fetched(50, 1, 10)
+    place.led_by(3)
+    assert place.validated(place.version, 1, 15) == Truncation(P[0], 20, 15)
+    assert standing(place) is FetchState.STUCK
+
+
+def test_a_leader_that_does_not_know_the_epoch_says_nothing_against_the_position() -> None:
+    place = ready(offset=7, epoch=1)
+    place.led_by(4)
+    assert standing(place) is FetchState.VALIDATE
+    assert place.validated(place.version, -1, -1) is None
+    assert (place.position, place.standing) == (7, FetchState.READY)
+
+
+def test_what_a_former_leader_answers_after_the_new_one_was_asked_counts_no_more() -> None:
+    """The position was found to be right; what the former leader has beyond it, the new one may never have had."""
+    place = ready()
+    place.led_by(1)
+    place.fetched(20, 1, 0)
+    place.handed_out(place.version, 20, 1)
+    asked = _FetchedFrom(place, place.version, place.fetch_offset, place.leader_epoch)
+    assert asked.is_current
+    place.led_by(2)
+    assert place.validated(place.version, 1, 20) is None
+    assert standing(place) is FetchState.READY
+    assert not asked.is_current
+
+
+def test_lag_is_what_is_left_and_unknown_before_the_first_fetch() -> None:
+    place = ready(offset=7)
+    lags = [place.lag]
+    place.high_watermark = 10
+    lags.append(place.lag)
+    place.seek_to(LATEST)
+    lags.append(place.lag)
+    assert lags == [None, 3, None]
+
+
+LEADERS = {P[0]: FetchSource(1, 0), P[1]: FetchSource(1, 0), P[2]: FetchSource(2, 5)}
+
+
+def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
+    full, paused, leaderless, waiting = ready(P[0]), ready(P[1]), ready(P[3]), Place(P[1], 100)
+    full.buffered_bytes = 100
+    paused.paused = True
+    assert plan_fetches([full, paused, leaderless, waiting], LEADERS, None, 0) == {}
+    plans = plan_fetches([full, ready(P[1], 5), ready(P[2], 9, 4)], LEADERS, None, 0)
+    assert plans[1].wanted == {P[1]: PartitionFetch(5, 100, 0, -1)}
+    assert plans[1].is_partial
+    assert plans[2].wanted == {P[2]: PartitionFetch(9, 100, 5, 4)}
+    assert not plans[2].is_partial
+
+
+def test_a_place_that_was_put_off_is_not_asked_for_before_its_time() -> None:
+    place = ready()
+    place.retry_at(50)
+    assert plan_fetches([place], LEADERS, None, 49) == {}
+    assert plan_fetches([place], LEADERS, None, 50)[1].wanted.keys() == {P[0]}
+
+
+def test_who_had_a_turn_goes_to_the_end() -> None:
+    turns = FetchRotation()
+    turns.set([ready(p) for p in P[:3]])
+    turns.move_to_end(P[0])
+    assert [place.partition for place in turns] == [P[1], P[2], P[0]]
+    turns.set([ready(p) for p in (P[0], P[2], P[3])])
+    assert [place.partition for place in turns] == [P[2], P[0], P[3]]
+
+
+def test_memory_that_is_on_its_way_counts_as_taken() -> None:
+    budget = Budget(100)
+    budget.expect(1, 60)
+    assert budget.room == 40
+    budget.arrived(1)
+    budget.add(30)
+    assert budget.room == 70
+    budget.release(30)
+    assert budget.room == 100
+
+
+wanted = st.dictionaries(st.sampled_from(P), st.builds(PartitionFetch, st.integers(0, 3), st.just(100)))
+
+
+@given(st.lists(st.tuples(wanted, st.sampled_from(["same", "new", "none", "lost"]))))
+def test_broker_and_client_agree_on_a_session_whatever_happens(
+    script: list[tuple[dict[TopicPartition, PartitionFetch], str]],
+) -> None:
+    """The broker's half, in a few lines: what it would fetch is always what the client wants."""
+    session = FetchSession()
+    known: dict[TopicPartition, PartitionFetch] = {}
+    session_id, epoch = 0, 0
+    for want, outcome in script:
+        said = session.request(want)
+        if said.session_id == 0:
+            assert said.epoch == 0
+            known = dict(said.named)
+            session_id, epoch = (session_id + 1, 0)
+        else:
+            assert (said.session_id, said.epoch) == (session_id, epoch)
+            for partition in said.forgotten:
+                known.pop(partition)
+            known.update(said.named)
+        assert known == want
+        epoch += 1
+        if outcome == "none":
+            session.accepted(0)
+        elif outcome == "lost":
+            session.reset()
+        else:
+            session.accepted(session_id)
+
+
+def test_topics_by_pattern_are_whole_names_without_internal_and_excluded_ones() -> None:
+    existing = {"orders": False, "orders-eu": False, "my-orders": False, "__consumer_offsets": True}
+    assert subscription_request(pattern="orders.*").match(existing) == {"orders", "orders-eu"}
+    assert subscription_request(pattern=re.compile(".*orders.*"), exclude=".*-eu").match(existing) == {
+        "orders",
+        "my-orders",
+    }
+    assert subscription_request(exclude="orders.*").match(existing) == {"my-orders"}
+    assert subscription_request(["later"]).match(existing) == {"later"}
+
+
+def test_subscriptions_that_contradict_themselves_are_refused() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        subscription_request(["a"], pattern="b")
+    with pytest.raises(ValueError, match="regular expression"):
+        subscription_request(pattern="(")
+    with pytest.raises(ValueError, match="empty"):
+        subscription_request([""])
+    with pytest.raises(ValueError, match="-1"):
+        assignment_request([("t", -1)])

@@ -1,0 +1,598 @@
+"""A controller and the brokers: who comes, who goes, who is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.cluster.controller.controller_stories import HOST, Held, Stage, asks_isr, given, only, until
+
+from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind
+from penstock.cluster.controller.controller import ConfigChange, NewPartitions
+from penstock.cluster.controller.election import AlterPartitionError, ElectionKind
+from penstock.cluster.controller.topics import NewTopic
+from penstock.cluster.errors import (
+    ConnectionLost,
+    ElectionNotNeeded,
+    MetadataUnavailable,
+    NotController,
+    PreferredLeaderNotAvailable,
+    SessionExpired,
+    StaleBrokerEpoch,
+)
+from penstock.cluster.image import PartitionImage
+from penstock.cluster.tree import layout
+from penstock.cluster.tree.layout import decode_broker_epochs, encode_broker
+
+
+def test_an_old_controller_that_hears_nothing_changes_nothing() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        old = await stage.controller(one)
+        await old.controller.create_topics([given("t", (1, 2, 3))])
+        one.tree.is_deaf = True
+        await two.tree.delete(layout.CONTROLLER)
+        new = await stage.controller(two)
+        shown = len(old.images)
+        request = asks_isr(old, (1, 2))
+        [made] = await old.controller.create_topics([given("u", (1, 2, 3))])
+        assert isinstance(made.refusal, NotController)
+        with pytest.raises(NotController):
+            await old.controller.alter_isrs([request])
+        with pytest.raises(NotController):
+            await old.controller.shut_down(3, three.epoch)
+        with pytest.raises(NotController):
+            await old.controller.tick()
+        assert (old.lost, len(old.images), old.controller.is_active) == (1, shown, False)
+        await stage.in_step(new)
+        assert set(new.controller.image.topics) == {"t"}
+        assert new.controller.epoch == old.controller.epoch + 1
+        await old.controller.resign(give_up=True)
+        assert await two.tree.exists(layout.CONTROLLER)
+
+    stage.run(story())
+
+
+def test_a_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        held = await stage.controller(one)
+        await two.tree.delete(layout.CONTROLLER)
+        await until(lambda: held.lost)
+        [made] = await held.controller.create_topics([given("t", (1, 2))])
+        assert isinstance(made.refusal, NotController)
+
+    stage.run(story())
+
+
+def test_a_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_that() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        held = await stage.controller(one)
+        one.tree.is_deaf = True
+        await two.tree.delete(layout.CONTROLLER)
+        [made] = await held.controller.create_topics([given("t", (1, 2))])
+        assert isinstance(made.refusal, NotController)
+        assert held.lost
+        assert not await two.tree.exists(layout.topic_path("t"))
+
+    stage.run(story())
+
+
+def test_a_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_makes_room() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        first = await stage.controller(one)
+        stage.die(one)
+        await until(lambda: first.lost)
+        second = await stage.controller(two)
+        await second.controller.resign(give_up=True)
+        assert second.lost == 0
+        assert not await two.tree.exists(layout.CONTROLLER)
+        [made] = await second.controller.create_topics([given("t", (2,))])
+        assert isinstance(made.refusal, NotController)
+
+    stage.run(story())
+
+
+def test_a_controller_that_has_not_started_decides_nothing() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        [one] = await stage.members(1)
+        held = await stage.claim(one)
+        with pytest.raises(NotController):
+            await held.controller.create_topics([given("t", (1,))])
+        with pytest.raises(NotController):
+            await held.controller.alter_isrs([])
+
+    stage.run(story())
+
+
+def test_a_leader_dies_and_another_leads_and_it_comes_back_as_a_follower() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3, 1))])
+        assert only(held).leader == 2
+        stage.die(two)
+        await until(lambda: only(held).leader == 3)
+        assert (only(held).leader_epoch, only(held).isr) == (1, (3, 1))
+        assert set(held.controller.image.brokers) == {1, 3}
+        await stage.member(2)
+        await until(lambda: 2 in held.controller.image.brokers)
+        assert (only(held).leader, only(held).leader_epoch, only(held).isr) == (3, 1, (3, 1))
+        [grown] = await held.controller.alter_isrs([asks_isr(held, (2, 3, 1))])
+        assert isinstance(grown, PartitionImage)
+        assert only(held).isr == (2, 3, 1)
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_a_broker_that_died_and_came_back_between_two_looks_went_and_came() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3, 1)), given("lone", (2,))])
+        one.tree.is_deaf = True
+        late = asks_isr(held, (2, 3))
+        stage.die(two)
+        again = await stage.member(2)
+        assert held.controller.image.brokers[2].epoch == two.epoch
+        one.tree.hear()
+        await until(lambda: held.controller.image.brokers[2].epoch == again.epoch)
+        assert (only(held).leader, only(held).leader_epoch) == (2, 1)
+        lone = held.controller.image.topics["lone"].partitions[0]
+        assert (lone.leader, lone.leader_epoch) == (2, 1)
+        assert await held.controller.alter_isrs([late]) == [AlterPartitionError.STALE_BROKER_EPOCH]
+        epochs = decode_broker_epochs((await one.tree.get(layout.BROKER_EPOCHS)).data)
+        assert epochs[2] == again.epoch
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_brokers_that_die_together_are_one_decision() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three, _ = await stage.members(1, 2, 3, 4)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3, 4), (3, 2, 4), (1, 2, 3))])
+        one.tree.is_deaf = True
+        writes = len(one.tree.writes)
+        stage.die(two, three)
+        one.tree.hear()
+        await until(lambda: set(held.controller.image.brokers) == {1, 4})
+        assert len(one.tree.writes) == writes + 1
+        leaders = [partition.leader for partition in held.controller.image.topics["t"].partitions]
+        assert leaders == [4, 4, 1]
+
+    stage.run(story())
+
+
+def test_a_death_is_dealt_with_before_what_was_asked_for_earlier() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        gate = asyncio.Event()
+
+        async def wait(_: int) -> None:
+            await gate.wait()
+
+        one.tree.before_write = wait
+        changes = [asyncio.create_task(held.controller.create_topics([NewTopic(name, 1, 2)])) for name in "abcd"]
+        await until(lambda: len(one.tree.writes) > 1)
+        stage.die(two)
+        await asyncio.sleep(1)
+        gate.set()
+        for [outcome] in await asyncio.gather(*changes):
+            assert outcome.refusal is None
+        topics = held.controller.image.topics
+        assert all(2 not in topics[name].partitions[0].replicas for name in "bcd")
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_a_connection_that_was_lost_meanwhile_hides_no_death() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3, 1))])
+        stage.network.cut([HOST], [stage.service.address])
+        await asyncio.sleep(4.5)
+        stage.die(two)
+        stage.network.heal_all()
+        await until(lambda: only(held).leader == 3)
+        assert held.lost == 0
+
+    stage.run(story())
+
+
+# --- lives, and what the next controller knows of them
+
+
+def test_the_next_controller_leaves_alone_who_was_dealt_with_and_deals_with_who_was_not() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        first = await stage.controller(one)
+        await first.controller.create_topics([given("t", (2, 3, 1)), given("u", (3, 2, 1))])
+        stage.die(one, three)
+        again = await stage.member(3)
+        second = await stage.controller(two)
+        topics = second.controller.image.topics
+        assert (topics["t"].partitions[0].leader, topics["t"].partitions[0].leader_epoch) == (2, 0)
+        # Nobody has seen 3 away, but it was.
+        assert topics["u"].partitions[0].leader_epoch == 1
+        epochs = decode_broker_epochs((await two.tree.get(layout.BROKER_EPOCHS)).data)
+        assert (epochs[2], epochs[3]) == (two.epoch, again.epoch)
+        await stage.in_step(second)
+
+    stage.run(story())
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_the_end_of_a_life_is_judged_by_the_life_that_the_controller_before_has_seen(ends_well: bool) -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        first = await stage.controller(one)
+        await first.controller.create_topics([given("t", (1, 2, 3), flush_messages="1")])
+        stage.die(one, three)
+        await stage.member(3, clean_epoch=three.epoch if ends_well else three.epoch - 1)
+        second = await stage.controller(two)
+        # What 3 told to have may be lost, unless it ended in good order: as the one it was before, not an earlier one.
+        assert only(second).isr == ((2, 3) if ends_well else (2,))
+
+    stage.run(story())
+
+
+def test_a_broker_with_other_disks_is_shown_only_when_nobody_takes_it_for_in_sync_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 2)
+    stage = Stage()
+
+    async def story() -> None:
+        one, _, three = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", *[(1, 2, 3)] * 5)])
+        one.tree.is_deaf = True
+        stage.die(three)
+        await stage.member(3, is_emptied=True)
+        one.tree.hear()
+        await until(lambda: 3 in held.controller.image.brokers and held.controller.image.brokers[3].is_emptied)
+        for image in held.images:
+            if 3 in image.brokers and image.brokers[3].is_emptied:
+                assert all(3 not in each.isr for each in image.topics["t"].partitions)
+
+    stage.run(story())
+
+
+def test_a_registration_that_cannot_be_read_keeps_nobody_else_from_being_dealt_with() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3, 1))])
+        await one.tree.create(layout.broker_path(9), b"{", ephemeral=True)
+        stage.die(two)
+        await until(lambda: only(held).leader == 3)
+        assert set(held.controller.image.brokers) == {1, 3}
+
+    stage.run(story())
+
+
+def test_a_broker_that_tells_another_address_keeps_its_life_and_what_it_leads() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two = await stage.members(1, 2)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 1))])
+        await held.controller.shut_down(2, two.epoch)
+        known = held.controller.image.brokers[2]
+        await two.tree.set(layout.broker_path(2), encode_broker(replace(known, rack="r")))
+        # What makes the controller look is somebody who is gone again when it does.
+        one.tree.is_deaf = True
+        stage.die(await stage.member(3))
+        one.tree.hear()
+        await until(lambda: held.controller.image.brokers[2].rack == "r")
+        assert held.controller.image.leaving == {2}
+        assert only(held).leader == 1
+
+    stage.run(story())
+
+
+# --- what brokers and administrators ask for
+
+
+def test_what_leaders_ask_for_at_the_same_time_is_stored_together() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, *_ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (1, 2, 3), (2, 1, 3), (3, 1, 2))])
+        writes = len(one.tree.writes)
+        gate = asyncio.Event()
+
+        async def wait(_: int) -> None:
+            await gate.wait()
+
+        one.tree.before_write = wait
+        first = asyncio.create_task(held.controller.create_topics([given("u", (1, 2, 3))]))
+        await until(lambda: len(one.tree.writes) > writes)
+        wanted = [asks_isr(held, isr, "t", index) for index, isr in enumerate([(1, 2), (2, 1), (3, 1)])]
+        stale = replace(wanted[0], leader_epoch=-1)
+        asked = [asyncio.create_task(held.controller.alter_isrs([each, stale])) for each in wanted]
+        gone = asyncio.create_task(held.controller.alter_isrs([wanted[0]]))
+        await asyncio.sleep(0.1)
+        gone.cancel()
+        gate.set()
+        await first
+        answers = await asyncio.gather(*asked)
+        assert len(one.tree.writes) == writes + 2
+        for index, [answer, refused] in enumerate(answers):
+            assert answer == held.controller.image.topics["t"].partitions[index]
+            assert refused is AlterPartitionError.FENCED_LEADER_EPOCH
+        isrs = [set(partition.isr) for partition in held.controller.image.topics["t"].partitions]
+        assert isrs == [{1, 2}, {2, 1}, {3, 1}]
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_isrs_that_could_not_be_stored_are_refused_to_all_who_asked() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, *_ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (1, 2, 3))])
+
+        async def gone(_: int) -> None:
+            raise ConnectionLost("before it was sent")
+
+        one.tree.before_write = gone
+        request = asks_isr(held, (1, 2))
+        answers = await asyncio.gather(
+            *(held.controller.alter_isrs([request]) for _ in range(2)), return_exceptions=True
+        )
+        assert [type(answer) for answer in answers] == [MetadataUnavailable, MetadataUnavailable]
+        one.tree.before_write = None
+        assert await held.controller.alter_isrs([request]) == [only(held)]
+
+    stage.run(story())
+
+
+def test_a_move_is_done_when_the_new_replica_is_in_sync_and_can_be_taken_back_before() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, *_ = await stage.members(1, 2, 3, 4)
+        held = await stage.controller(one)
+        controller = held.controller
+        await controller.create_topics([given("t", (1, 2, 3), (1, 2, 3))])
+        outcomes = await controller.reassign({("t", 0): (2, 3, 4), ("t", 1): (4, 2, 3), ("no", 0): (1,)})
+        assert [outcome is None for outcome in outcomes.values()] == [True, True, False]
+        assert [(move.partition, move.behind) for move in controller.reassignments()] == [(0, (4,)), (1, (4,))]
+        assert [move.partition for move in controller.reassignments([("t", 1)])] == [1]
+        assert await controller.reassign({("t", 1): None}) == {("t", 1): None}
+        assert set(controller.image.topics["t"].partitions[1].replicas) == {1, 2, 3}
+        [answer] = await controller.alter_isrs([asks_isr(held, (2, 3, 4, 1))])
+        assert isinstance(answer, PartitionImage)
+        await until(lambda: not controller.reassignments())
+        assert (only(held).replicas, only(held).leader, set(only(held).isr)) == ((2, 3, 4), 2, {2, 3, 4})
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_a_move_that_another_controller_began_is_ended_by_the_next() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, *_ = await stage.members(1, 2, 3, 4)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3))])
+        await held.controller.reassign({("t", 0): (2, 4)})
+        writes = len(one.tree.writes)
+
+        async def dies(number: int) -> None:
+            if number > writes:
+                stage.die(one)
+                raise SessionExpired("the process has ended")
+
+        one.tree.before_write = dies
+        await held.controller.alter_isrs([asks_isr(held, (2, 3, 4))])
+        await until(lambda: held.lost)
+        second = await stage.controller(two)
+        assert (only(second).replicas, only(second).adding, only(second).isr) == ((2, 4), (), (2, 4))
+        await stage.in_step(second)
+
+    stage.run(story())
+
+
+def test_a_broker_that_stops_in_good_order_leads_nothing_and_is_told_what_still_needs_it() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics(
+            [given("t", (3, 2, 1)), given("tight", (3, 2), min_insync_replicas="2"), given("lone", (3,))]
+        )
+        assert await held.controller.shut_down(3, three.epoch) == (("tight", 0),)
+        assert (only(held).leader, only(held).isr) == (2, (2, 1))
+        assert held.images[-1].leaving == {3}
+        assert await held.controller.alter_isrs([asks_isr(held, (3, 2, 1))]) == [AlterPartitionError.INELIGIBLE_REPLICA]
+        assert await held.controller.shut_down(3, three.epoch, force=True) == ()
+        with pytest.raises(StaleBrokerEpoch):
+            await held.controller.shut_down(2, two.epoch - 1)
+        stage.die(three)
+        await until(lambda: 3 not in held.controller.image.brokers)
+        assert held.controller.image.leaving == frozenset()
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_leaders_go_back_to_where_they_belong_when_somebody_asks_or_in_time() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, _ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3), (2, 3), (1, 3))])
+        stage.die(two)
+        await until(lambda: only(held).leader == 3)
+        outcomes = await held.controller.elect_leaders(ElectionKind.PREFERRED)
+        assert {key: type(each) for key, each in outcomes.items()} == {
+            ("t", 0): PreferredLeaderNotAvailable,
+            ("t", 1): PreferredLeaderNotAvailable,
+        }
+        await stage.member(2)
+        await until(lambda: 2 in held.controller.image.brokers)
+        assert await held.controller.tick() == 0
+        await held.controller.alter_isrs([asks_isr(held, (2, 3), "t", index) for index in (0, 1)])
+        assert await held.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 1)]) == {("t", 1): None}
+        outcomes = await held.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 1)])
+        assert isinstance(outcomes["t", 1], ElectionNotNeeded)
+        assert await held.controller.tick(imbalance_percent=50) == 0
+        assert await held.controller.tick() == 1
+        assert [each.leader for each in held.controller.image.topics["t"].partitions] == [2, 2, 1]
+        assert await held.controller.elect_leaders(ElectionKind.UNCLEAN) == {}
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_fewer_replicas_that_commit_make_nobody_eligible_who_left_in_the_same_write() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, _, three = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (1, 2, 3), min_insync_replicas="3")])
+        stage.die(three)
+        await until(lambda: only(held).isr == (1, 2))
+        assert only(held).elr == (3,)
+        writes = len(one.tree.writes)
+        edit = ConfigEdit("min.insync.replicas", EditKind.SET, "2")
+        [outcome] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", [edit])])
+        assert outcome.refusal is None
+        assert only(held).elr == ()
+        assert len(one.tree.writes) == writes + 1
+        # What all brokers are told counts for a topic that says nothing.
+        await held.controller.alter_configs([ConfigChange(ResourceKind.BROKER, "", [edit])])
+        await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", replacement={})])
+        [refused] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "no", [edit])])
+        assert refused.refusal is not None
+        await stage.in_step(held)
+
+    stage.run(story())
+
+
+def test_an_unclean_leader_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", (2, 3))])
+        stage.die(three)
+        await until(lambda: only(held).isr == (2,))
+        stage.die(two)
+        await until(lambda: only(held).leader == -1)
+        await stage.member(3)
+        await until(lambda: 3 in held.controller.image.brokers)
+        assert only(held).leader == -1
+        assert await held.controller.elect_leaders(ElectionKind.UNCLEAN) == {("t", 0): None}
+        assert (only(held).leader, only(held).isr) == (3, (3,))
+        assert "partition 0 of t is led by a broker that may lack committed records" in caplog.text
+
+    stage.run(story())
+
+
+# --- the end of topics
+
+
+def test_a_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_change_of_controllers() -> None:
+    stage = Stage()
+
+    def report(held: Held, broker_id: int, topic_id: bytes) -> None:
+        held.controller.report_removed(broker_id, "t", topic_id)
+
+    async def story() -> None:
+        one, two, three = await stage.members(1, 2, 3)
+        first = await stage.controller(one)
+        [made] = await first.controller.create_topics([given("t", (2, 3), (3, 2))])
+        assert made.topic is not None
+        topic_id = made.topic.topic_id
+        stage.die(three)
+        [gone] = await first.controller.delete_topics([topic_id])
+        assert gone.topic is not None
+        assert first.images[-1].deleting == {"t"}
+        [again] = await first.controller.create_topics([given("t", (1,))])
+        assert again.refusal is not None
+        report(first, 2, topic_id)
+        stage.die(one)
+        second = await stage.controller(two)
+        assert second.images[-1].deleting == {"t"}
+        await stage.member(3)
+        await until(lambda: 3 in second.controller.image.brokers)
+        report(second, 3, topic_id)
+        await asyncio.sleep(1)
+        assert set(second.controller.image.topics) == {"t"}
+        report(second, 2, bytes(16))
+        report(second, 2, topic_id)
+        await until(lambda: not second.controller.image.topics)
+        assert await two.tree.children(layout.DELETE_TOPICS) == []
+        assert await two.tree.children(layout.TOPICS) == []
+        [again] = await second.controller.create_topics([given("t", (2,))])
+        assert again.refusal is None
+        await stage.in_step(second)
+
+    stage.run(story())
+
+
+def test_new_partitions_go_to_who_carries_least() -> None:
+    stage = Stage()
+
+    async def story() -> None:
+        one, *_ = await stage.members(1, 2, 3)
+        held = await stage.controller(one)
+        await held.controller.create_topics([given("t", *[(1,)] * 4)])
+        [grown] = await held.controller.create_partitions([NewPartitions("t", 12)])
+        assert grown.topic is not None
+        load = [sum(each.replicas[0] == broker for each in grown.topic.partitions) for broker in (1, 2, 3)]
+        assert load == [4, 4, 4]
+        [supposed] = await held.controller.create_partitions([NewPartitions("t", 13)], validate_only=True)
+        assert supposed.refusal is None
+        await stage.in_step(held)
+
+    stage.run(story())

@@ -1,0 +1,70 @@
+"""What the data folders tell of a broker's former life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.cluster.membership.shutdown import (
+    CLEAN_SHUTDOWN_FILE,
+    clear_clean_shutdown,
+    forget_previous_epoch,
+    read_previous_epoch,
+    write_broker_epoch,
+)
+from penstock.cluster.tree.layout import UNKNOWN_EPOCH
+from penstock.runtime.files import PosixFiles
+
+FILES = PosixFiles()
+
+
+def _folders(tmp_path: Path, count: int = 2) -> list[str]:
+    folders = [tmp_path / str(number) for number in range(count)]
+    for folder in folders:
+        folder.mkdir()
+    return [str(folder) for folder in folders]
+
+
+def told(folders: list[str]) -> tuple[int, bool]:
+    life = read_previous_epoch(FILES, folders)
+    return life.clean_epoch, life.is_emptied
+
+
+def test_folders_that_tell_nothing_are_new(tmp_path: Path) -> None:
+    assert told(_folders(tmp_path)) == (UNKNOWN_EPOCH, True)
+
+
+def test_a_good_end_is_told_once(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders, 7, clean=False)
+    assert told(folders) == (UNKNOWN_EPOCH, False)
+    write_broker_epoch(FILES, folders, 7, clean=True)
+    assert told(folders) == (7, False)
+    clear_clean_shutdown(FILES, folders)
+    assert told(folders) == (UNKNOWN_EPOCH, False)
+
+
+def test_one_new_disk_among_old_ones_is_an_emptied_broker(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders[:1], 7, clean=True)
+    assert told(folders) == (UNKNOWN_EPOCH, True)
+
+
+def test_folders_that_disagree_and_damaged_ones_tell_of_no_good_end(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders[:1], 7, clean=True)
+    write_broker_epoch(FILES, folders[1:], 8, clean=True)
+    assert told(folders) == (UNKNOWN_EPOCH, False)
+    write_broker_epoch(FILES, folders, 8, clean=True)
+    Path(folders[0], CLEAN_SHUTDOWN_FILE).write_bytes(b"\x00" * 20)
+    assert told(folders) == (UNKNOWN_EPOCH, False)
+
+
+def test_what_is_found_damaged_before_the_broker_registers_makes_the_folders_new_ones(tmp_path: Path) -> None:
+    folders = _folders(tmp_path)
+    write_broker_epoch(FILES, folders, 7, clean=True)
+    life = read_previous_epoch(FILES, folders)
+    before = life.is_emptied
+    forget_previous_epoch(FILES, folders)
+    assert (before, life.is_emptied) == (False, True)
+    assert told(folders) == (UNKNOWN_EPOCH, True), "also for the next process, if this one does not get to register"
+    forget_previous_epoch(FILES, folders)

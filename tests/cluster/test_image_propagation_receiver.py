@@ -1,0 +1,248 @@
+"""What a broker takes of what controllers send, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.cluster.cluster_stories import run
+from tests.cluster.controller.decision_stories import cluster, registered, state
+
+from penstock.cluster.image import ClusterImage, encode_delta, make_delta
+from penstock.cluster.image_propagation import (
+    NO_NUMBER,
+    WHOLE,
+    AckError,
+    ImageAck,
+    ImageReceiver,
+    ImageUpdate,
+    ack_of,
+    request_of,
+    response_of,
+    update_of,
+)
+from penstock.cluster.tree.layout import UNKNOWN_EPOCH
+from penstock.wire.codec import codec_for
+from penstock.wire.schemas.push_image import PushImageRequest, PushImageResponse
+
+ME = 2
+EMPTY = ClusterImage()
+FIRST = cluster((1, 2), t=[state((1, 2)), state((2, 1))]).with_controller(1, 9)
+SECOND = FIRST.with_broker(registered(3))
+THIRD = SECOND.with_deleting(["t"])
+
+
+def receiver(is_gone: Any = lambda _: True) -> ImageReceiver:
+    made = ImageReceiver(ME, is_gone)
+    made.broker_epoch = 102
+    return made
+
+
+def whole(image: ClusterImage, number: int, **changes: Any) -> ImageUpdate:
+    return delta(EMPTY, image, number, WHOLE, **changes)
+
+
+def delta(old: ClusterImage, new: ClusterImage, number: int, base: int, **changes: Any) -> ImageUpdate:
+    data = encode_delta(make_delta(old, new))
+    update = ImageUpdate(new.controller_id, new.controller_epoch, ME, 102, number, base, data)
+    return update._replace(**changes)
+
+
+def ok(number: int) -> ImageAck:
+    return ImageAck(AckError.OK, number)
+
+
+def test_the_whole_image_comes_first_and_then_what_is_different() -> None:
+    async def story() -> None:
+        here = receiver()
+        seen: list[tuple[ClusterImage, ClusterImage]] = []
+        here.listen(lambda old, new: seen.append((old, new)))
+        assert await here.take(whole(FIRST, 5)) == ok(5)
+        assert await here.take(delta(FIRST, SECOND, 8, 5)) == ok(8)
+        assert here.image == SECOND
+        assert here.number == (9, 8)
+        assert seen == [(EMPTY, FIRST), (FIRST, SECOND)]
+        assert here.image.topics["t"] is seen[0][1].topics["t"]
+
+    run(story())
+
+
+def test_a_delta_that_does_not_follow_is_answered_with_what_is_here() -> None:
+    async def story() -> None:
+        here = receiver()
+        assert await here.take(delta(FIRST, SECOND, 6, 5)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert here.image == EMPTY
+        await here.take(whole(FIRST, 5))
+        assert await here.take(delta(FIRST, SECOND, 7, 6)) == ImageAck(AckError.NEED_WHOLE, 5)
+        assert here.image == FIRST
+
+    run(story())
+
+
+def test_what_was_taken_already_is_taken_again_and_changes_nothing() -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 5))
+        await here.take(delta(FIRST, SECOND, 6, 5))
+        for late in (whole(FIRST, 5), delta(FIRST, SECOND, 6, 5), delta(EMPTY, FIRST, 3, 2)):
+            assert await here.take(late) == ok(6)
+        assert here.image == SECOND
+
+    run(story())
+
+
+def test_an_older_controller_is_refused_once_a_later_one_was_heard_and_its_numbers_count_for_nothing() -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 50))
+        later = SECOND.with_controller(3, 10)
+        assert await here.take(delta(FIRST, later, 51, 50)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        # It has only asked for the whole image, and will hear nobody else all the same.
+        assert await here.take(delta(FIRST, SECOND, 51, 50)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
+        assert await here.take(whole(later, 1)) == ok(1)
+        assert await here.take(whole(FIRST, 99)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
+        assert here.image == later
+
+    run(story())
+
+
+def test_what_a_new_controller_sends_whole_shares_what_is_the_same_with_what_was_here() -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 5))
+        topic = here.image.topics["t"]
+        await here.take(whole(SECOND.with_controller(3, 10), 1))
+        assert here.image.topics["t"] is topic
+
+    run(story())
+
+
+@pytest.mark.parametrize("change", [{"broker_epoch": 101}, {"broker_id": 1}, {"broker_epoch": UNKNOWN_EPOCH}])
+def test_kip_570_what_is_meant_for_another_life_is_refused(change: dict[str, int]) -> None:
+    async def story() -> None:
+        here = receiver()
+        assert await here.take(whole(FIRST, 5, **change)) == ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert here.image == EMPTY
+
+    run(story())
+
+
+def test_a_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_takes_its_own() -> None:
+    async def story() -> None:
+        here = ImageReceiver(ME)
+        refused = ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert await here.take(whole(FIRST, 5, broker_epoch=UNKNOWN_EPOCH)) == refused
+        here.broker_epoch = 102
+        assert await here.take(whole(FIRST, 5)) == ok(5)
+        here.broker_epoch = 300
+        assert await here.take(delta(FIRST, SECOND, 6, 5)) == refused
+        assert await here.take(whole(SECOND, 7, broker_epoch=300)) == ok(7)
+        await here.close()
+        assert await here.take(whole(SECOND, 8, broker_epoch=300)) == refused
+
+    run(story())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", encode_delta(make_delta(EMPTY, SECOND.with_controller(1, 8)))])
+def test_damaged_bytes_and_images_of_somebody_else_are_asked_for_again(data: bytes) -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 5))
+        assert await here.take(whole(SECOND, 6, delta=data)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert here.image == FIRST
+        assert await here.take(whole(SECOND, 6)) == ok(6)
+
+    run(story())
+
+
+def test_whoever_prepares_is_waited_for_and_a_later_update_waits_too() -> None:
+    async def story() -> None:
+        here = receiver()
+        prepared = asyncio.Event()
+        begun: list[ClusterImage] = []
+
+        async def prepare(_: ClusterImage, new: ClusterImage) -> None:
+            begun.append(new)
+            await prepared.wait()
+
+        here.prepare(prepare)
+        first = asyncio.create_task(here.take(whole(FIRST, 5)))
+        second = asyncio.create_task(here.take(delta(FIRST, SECOND, 6, 5)))
+        while not begun:
+            await asyncio.sleep(0)
+        assert (here.image, here.number) == (EMPTY, (9, NO_NUMBER))
+        first.cancel()
+        prepared.set()
+        assert await second == ok(6)
+        assert begun == [FIRST, SECOND]
+        assert here.image == SECOND
+
+    run(story())
+
+
+def test_topics_on_their_way_out_are_told_as_removed_when_nothing_is_left() -> None:
+    async def story() -> None:
+        left = ["t"]
+        here = receiver(lambda topic: topic.name not in left)
+        assert await here.take(whole(THIRD, 5)) == ok(5)
+        left.clear()
+        topic = THIRD.topics["t"]
+        assert await here.take(delta(THIRD, THIRD, 5, 5)) == ImageAck(AckError.OK, 5, (("t", topic.topic_id),))
+
+    run(story())
+
+
+def test_updates_and_answers_go_over_the_wire_as_they_are() -> None:
+    update = whole(FIRST, 5)
+    codec = codec_for(PushImageRequest, 0)
+    assert update_of(codec.decode(codec.encode(request_of(update)))[0]) == update
+    ack = ImageAck(AckError.NEED_WHOLE, 7, (("t", bytes(range(16))),))
+    answers = codec_for(PushImageResponse, 0)
+    assert ack_of(answers.decode(answers.encode(response_of(ack)))[0]) == ack
+    assert ack_of(PushImageResponse(error_code=42)).error is AckError.FAILED
+
+
+def _leaders(image: ClusterImage) -> list[int]:
+    return [partition.leader for partition in image.topics["t"].partitions]
+
+
+def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is_told() -> None:
+    """It was taken for dead, or its session ended, and the controller that has others lead may not reach it."""
+
+    async def story() -> None:
+        first = cluster((1, 2), t=[state((1, 2)), state((2, 1)), state((2, 1), isr=(2,))]).with_controller(1, 9)
+        here = receiver()
+        seen: list[list[int]] = []
+        here.listen(lambda _, after: seen.append(_leaders(after)))
+        await here.take(whole(first, 5))
+        here.begin_broker_epoch(300)
+        assert _leaders(here.image) == [1, -1, 2], "what only this one has in sync nobody else leads"
+        assert set(here.image.brokers) == {1}
+        assert await here.take(delta(first, first, 6, 5, broker_epoch=300)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert await here.take(whole(first, 6, broker_epoch=300)) == ok(6)
+        assert seen == [[1, 2, 2], [1, -1, 2], [1, 2, 2]]
+        assert here.image == first
+
+    run(story())
+
+
+def test_an_image_that_is_being_prepared_for_does_not_outlive_the_life_that_it_was_meant_for() -> None:
+    async def story() -> None:
+        here = receiver()
+        await here.take(whole(FIRST, 5))
+        is_asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+        async def prepare(_: ClusterImage, __: ClusterImage) -> None:
+            is_asked.set()
+            await may_go_on.wait()
+
+        here.prepare(prepare)
+        taking = asyncio.create_task(here.take(delta(FIRST, SECOND, 6, 5)))
+        await is_asked.wait()
+        here.begin_broker_epoch(300)
+        may_go_on.set()
+        assert await taking == ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert _leaders(here.image) == [1, -1]
+
+    run(story())

@@ -1,0 +1,190 @@
+"""The ISR, asked for by the leader and decided by the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tests.replication.replica_stories import LEDGER, TOPIC, Host, TopicRules, cluster
+
+from penstock.cluster.controller.election import AlterPartitionError, IsrRequest, PartitionRules, alter_isr
+from penstock.cluster.image import PartitionImage
+from penstock.replication.replica_manager import AlterPartitionManager
+
+LAG_MS = 1000
+
+
+class Story:
+    """A leader with two followers and a controller that can be deaf, dumb or slow."""
+
+    def __init__(self, *, isr: Sequence[int] = (1, 2, 3), minimum: int = 1) -> None:
+        self.hosts = [Host(broker, rules=TopicRules(min_insync_replicas=minimum)) for broker in (1, 2, 3)]
+        self.image = cluster(1, 5, isr=isr, version=7)
+        for host in self.hosts:
+            host.take(self.image)
+        self.leader, self.second, self.third = self.hosts
+        self.asked: list[IsrRequest] = []
+        self.is_deaf = self.is_dumb = False
+        self.slow: asyncio.Event | None = None
+        clock = self.leader.clock
+        self.keeper = AlterPartitionManager(
+            self.leader.replicas, 1, lambda: LEDGER[1], lambda: self.leader.replicas.brokers, self.ask,
+            lambda: LAG_MS, clock.monotonic_ms,
+        )  # fmt: skip
+
+    async def ask(self, requests: list[IsrRequest]) -> list[AlterPartitionError | PartitionImage]:
+        self.asked += requests
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.is_deaf:
+            raise ConnectionError("no controller")
+        answers: list[AlterPartitionError | PartitionImage] = []
+        for request in requests:
+            decision = alter_isr(self.image, request, LEDGER, PartitionRules())
+            if isinstance(decision, AlterPartitionError):
+                answers.append(decision)
+                continue
+            self.image = decision.image
+            partition = self.image.partition(TOPIC, 0)
+            assert partition is not None
+            answers.append(partition)
+        if self.is_dumb:
+            raise ConnectionError("the answer was lost")
+        return answers
+
+    def tick(self) -> None:
+        """The keeper asks, and the leader gets the image that tells what came of it."""
+        asyncio.run(self.keeper.tick())
+        if not self.is_dumb:
+            self.leader.take(self.image)
+
+    def isr(self) -> tuple[int, ...]:
+        leadership = self.leader.partition.leadership
+        assert leadership is not None
+        return leadership.isr
+
+    def stored(self) -> tuple[int, ...]:
+        partition = self.image.partition(TOPIC, 0)
+        assert partition is not None
+        return partition.isr
+
+
+def rounds(leader: Host, *followers: Host) -> None:
+    for _ in range(3):
+        for follower in followers:
+            follower.fetch_from(leader)
+
+
+def test_a_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() -> None:
+    story = Story()
+    rounds(story.leader, story.second, story.third)
+    story.tick()
+    waiting = story.leader.append(b"a")
+    rounds(story.leader, story.second)
+    story.leader.timers.pass_time(600)
+    rounds(story.leader, story.second)
+    story.tick()
+    assert story.isr() == (1, 2, 3), "it is late, but not too late"
+    story.leader.clock.advance(600)
+    rounds(story.leader, story.second)
+    story.tick()
+    assert story.isr() == story.stored() == (1, 2)
+    assert waiting.is_good
+    rounds(story.leader, story.third)
+    story.tick()
+    assert story.isr() == story.stored() == (1, 2, 3)
+    assert (story.keeper.shrinks, story.keeper.expansions) == (1, 1)
+
+
+def test_a_quiet_partition_loses_nobody_when_it_is_written_to_again() -> None:
+    """A follower at the end of a quiet log asks for nothing; that is no lag when there is more at last."""
+    story = Story()
+    rounds(story.leader, story.second, story.third)
+    for _ in range(20):
+        story.leader.clock.advance(LAG_MS // 2)
+        story.tick()
+    story.leader.append(b"a")
+    story.tick()
+    assert story.isr() == (1, 2, 3)
+    assert story.asked == []
+
+
+def test_a_change_whose_answer_is_lost_counts_until_it_is_asked_again() -> None:
+    story = Story(isr=(1, 2))
+    story.is_dumb = True
+    rounds(story.leader, story.second, story.third)
+    story.tick()
+    assert (story.stored(), story.isr()) == ((1, 2, 3), (1, 2))
+    waiting = story.leader.append(b"a")
+    rounds(story.leader, story.second)
+    assert not waiting.is_answered, "the third may be in sync by now, and it is"
+    story.tick()
+    assert story.asked[0] == story.asked[1]
+    assert not waiting.is_answered, "refused, as the state has moved on; the image will tell how"
+    story.leader.take(story.image)
+    assert story.isr() == (1, 2, 3)
+    rounds(story.leader, story.third)
+    assert waiting.is_good
+
+
+def test_a_controller_that_never_heard_is_asked_again() -> None:
+    story = Story(isr=(1, 2))
+    story.is_deaf = True
+    rounds(story.leader, story.second, story.third)
+    story.tick()
+    story.is_deaf = False
+    story.tick()
+    assert story.isr() == story.stored() == (1, 2, 3)
+    assert story.asked[0] == story.asked[1]
+
+
+def test_who_may_not_join_does_not_hold_up_the_others() -> None:
+    story = Story(isr=(1, 2))
+    story.image = story.image.with_leaving(3)
+    rounds(story.leader, story.second, story.third)
+    story.tick()
+    assert story.isr() == (1, 2)
+    waiting = story.leader.append(b"a")
+    rounds(story.leader, story.second)
+    assert waiting.is_good, "refused for certain: the third counts no more"
+
+
+def test_one_question_at_a_time() -> None:
+    async def story_of_two_ticks() -> None:
+        story = Story(isr=(1, 2))
+        story.slow = asyncio.Event()
+        rounds(story.leader, story.second, story.third)
+        first = asyncio.create_task(story.keeper.tick())
+        await asyncio.sleep(0)
+        await story.keeper.tick()
+        assert len(story.asked) == 1
+        story.slow.set()
+        await first
+        assert story.stored() == (1, 2, 3)
+
+    asyncio.run(story_of_two_ticks())
+
+
+def test_an_answer_that_comes_after_the_leadership_changes_nothing() -> None:
+    async def story_of_a_late_answer() -> None:
+        story = Story(isr=(1, 2))
+        story.slow = asyncio.Event()
+        rounds(story.leader, story.second, story.third)
+        question = asyncio.create_task(story.keeper.tick())
+        await asyncio.sleep(0)
+        story.leader.take(cluster(2, 6, isr=(2,), version=8))
+        story.slow.set()
+        await question
+        assert not story.leader.partition.is_leader
+
+    asyncio.run(story_of_a_late_answer())
+
+
+def test_min_insync_is_back_with_the_one_who_returns() -> None:
+    story = Story(isr=(1,), minimum=2)
+    story.leader.append(b"a", acks_all=False)
+    assert story.leader.partition.log.high_watermark == 0
+    rounds(story.leader, story.second)
+    story.tick()
+    assert story.isr() == (1, 2)
+    assert story.leader.partition.log.high_watermark == 1

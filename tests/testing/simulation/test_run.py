@@ -1,0 +1,277 @@
+"""Whole runs: a real broker and real clients under faults, again from the same seed, and with safeguards off."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from penstock.client.cluster_metadata import TopicPartition
+from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulation import __main__ as command
+from penstock.testing.simulation.__main__ import main
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.fault_injector import FaultInjector, UnknownHost
+from penstock.testing.simulation.faults import (
+    ALONE,
+    Fault,
+    InvalidSchedule,
+    format_schedule,
+    parse_schedule,
+    random_schedule,
+)
+from penstock.testing.simulation.history import History, Place, Sent, commit_findings, findings
+from penstock.testing.simulation.observer import LATE_REJECTION, Observer, observed
+from penstock.testing.simulation.run import SETTINGS, Plan, compressed_in_time, determined, simulate
+from penstock.testing.simulation.scheduler import Scheduler, Trace
+from penstock.testing.simulation.workload import JOURNAL, new_consumer, new_producer
+from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.schemas.heartbeat import HeartbeatResponse
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int) -> None:
+    report = simulate(seed)
+    assert not report.problem, "\n".join([*report.last_lines, report.schedule, report.problem])
+    assert report.acknowledged > 50
+    assert report.faults.total() > 3
+
+
+def test_a_seed_is_the_same_run_every_time_and_another_seed_another() -> None:
+    first, again, other = simulate(7), simulate(7), simulate(8)
+    assert first == again
+    assert first.trace_hash != other.trace_hash
+
+
+def test_every_kind_of_fault_by_itself_is_survived() -> None:
+    text = " | ".join(f"{1 + number} {kind} broker-0 for 0.4 x 20" for number, kind in enumerate(ALONE))
+    report = simulate(1, Plan(schedule=tuple(parse_schedule(text))))
+    assert not report.problem, report.problem
+    assert sorted(report.faults) == sorted(ALONE)
+
+
+def test_a_schedule_reads_as_it_was_written() -> None:
+    random = SeededRandom(3)
+    faults = random_schedule(random, ["broker-0", "broker-1"], ["client-0"], start_s=1, end_s=60, mean_gap_s=0.5)
+    assert len(faults) > 50
+    assert all(fault.at_s + fault.for_s <= 60.001 for fault in faults)
+    assert parse_schedule(format_schedule(faults)) == faults
+    assert parse_schedule("2 reset broker-0 | 1.5 cut broker-0 > client-0 for 3") == [
+        Fault(1.5, "cut", "broker-0", "client-0", 3.0),
+        Fault(2.0, "reset", "broker-0"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["soon crash broker-0", "1 explode broker-0", "1 crash"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchedule, match="write"):
+        parse_schedule(text)
+
+
+def test_a_fault_to_a_host_that_is_not_there_is_refused() -> None:
+    cluster = SimulatedCluster(Scheduler(0), 0, brokers=2, clients=1, settings={})
+    with pytest.raises(UnknownHost, match="broker-0, broker-1, client-0"):
+        FaultInjector(cluster, 0).schedule([Fault(1.0, "crash", "broker-7")])
+
+
+def test_a_disk_that_is_slow_for_several_reasons_is_as_slow_as_the_worst_and_the_hand_knows_when_all_is_over() -> None:
+    scheduler = Scheduler(0)
+    cluster = SimulatedCluster(scheduler, 0, brokers=1, clients=0, settings={})
+    hand, timing = FaultInjector(cluster, 0), cluster.nodes[0].timing
+    hand.schedule(parse_schedule("1 slow-disk broker-0 for 3 x 20 | 2 slow-disk broker-0 for 3 x 50"))
+    slowness = []
+    for at_s in (1.5, 2.5, 4.5):
+        assert not scheduler.run_until(limit_s=at_s)
+        assert not hand.is_over
+        slowness.append(timing.slowness)
+    scheduler.run_until(limit_s=6)
+    assert [*slowness, timing.slowness] == [20, 50, 50, 1]
+    assert hand.is_over
+
+
+def test_a_run_that_ends_well_leaves_nothing_of_itself_in_the_process() -> None:
+    def runs() -> int:
+        return sum(isinstance(each, Scheduler) for each in gc.get_objects())
+
+    gc.collect()
+    before = runs()
+    assert not simulate(0).problem
+    assert runs() == before
+
+
+def test_drawn_faults_are_as_many_as_they_were_drawn_only_sooner_and_shorter() -> None:
+    fault = Fault(4.0, "cut", "broker-0", "broker-1", 3.0, 2.0)
+    assert compressed_in_time(fault) == Fault(2.0, "cut", "broker-0", "broker-1", 1.5, 2.0)
+
+
+def test_many_seeds_are_run_by_processes_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(command, "_SEEDS_A_LIFE", 2)
+    assert main(["--seeds", "3", "--jobs", "2", "--brokers", "1", "--schedule", "1 power broker-0 for 0.1"]) == 0
+    assert "3 seeds, 0 failed" in capsys.readouterr().out
+
+
+def test_the_checks_find_what_is_lost_doubled_swapped_invented_unseen_skipped_and_taken_back() -> None:
+    place = Place("t", 0)
+    history = History()
+    first, second = Sent("w", place, 0), Sent("w", place, 1)
+    for number, what in enumerate((first, second)):
+        history.sent.add(what)
+        history.acknowledge(what, number)
+        history.saw("r", place, number, what.value(0), expected=number)
+    sound = [(0, first.value(3)), (1, second.value(0))]
+    assert findings(history, {place: sound}) == []
+    assert "is lost" in findings(history, {place: sound[:1]})[0]
+    assert "where now" in findings(history, {place: [(0, second.value(0)), (1, first.value(0))]})[0]
+    assert "stored twice" in findings(history, {place: [*sound, (2, first.value(3))]})[0]
+    assert "nobody sent" in findings(history, {place: [*sound, (2, b"noise")]})[0]
+    assert "was expected" in findings(history, {place: [*sound, (3, second.value(0))]})[0]
+    assert commit_findings(history, {place: sound}, {place: 2}) == []
+    assert "t-0: 1 is committed, and all from 2 to 2 was read" in commit_findings(history, {place: sound}, {place: 1})
+    assert "t-0: None is committed" in commit_findings(history, {place: sound}, {})[0]
+    del history.read[place][1]
+    assert "by who follows" in findings(history, {place: sound})[0]
+    history.saw("r", place, 5, second.value(0), expected=2)
+    history.saw("r", place, 0, second.value(0), expected=None)
+    history.assigned("a", 3, place)
+    history.assigned("b", 3, place)
+    told = "; ".join(findings(history, {place: sound}))
+    assert "skipped from 2 to 5" in told
+    assert "read again as other ones" in told
+    assert "was read at 5, where now None is" in told
+    assert "is given to a and to b in generation 3" in told
+
+
+class Late:
+    """A member whose commit is not answered, and which loses its place in the group and joins anew meanwhile."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(Scheduler(0), 0, brokers=1, clients=2, settings=SETTINGS)
+        self.generations: list[int] = []
+        self.lost = 0
+        self.read: list[int] = []
+        self.committed = -1
+        self._commits = 0
+        self._is_answered = True
+
+    def run(self) -> None:
+        cluster, scheduler = self.cluster, self.cluster.scheduler
+        cluster.start()
+        assert scheduler.run_until(lambda: cluster.nodes[0].is_ready, limit_s=5)
+        broker = cluster.nodes[0].broker
+        assert broker is not None
+        served = broker.served
+        commit, heartbeat = served[ApiKey.OFFSET_COMMIT], served[ApiKey.HEARTBEAT]
+
+        def hold(broker: Any, request: Any, answer: Any) -> None:
+            self._commits += 1
+            if self._is_answered:
+                commit.handle(broker, request, answer)
+
+        def expel(broker: Any, request: Any, answer: Any) -> None:
+            if self._commits and len(self.generations) == 1:
+                answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            else:
+                heartbeat.handle(broker, request, answer)
+
+        served[ApiKey.OFFSET_COMMIT] = commit._replace(handle=hold)
+        served[ApiKey.HEARTBEAT] = heartbeat._replace(handle=expel)
+        working = [cluster.clients[0].spawn(self._write()), cluster.clients[1].spawn(self._follow())]
+        assert scheduler.run_until(lambda: all(task.done() for task in working), limit_s=120)
+        for task in working:
+            task.result()
+        cluster.kill_all()
+
+    async def _write(self) -> None:
+        producer = new_producer(self.cluster.bootstrap, "writer")
+        await producer.start()
+        for _ in range(2):
+            await (await producer.enqueue(JOURNAL, b"x", partition=0))
+            while not self.read:
+                await asyncio.sleep(0.1)
+        await producer.close()
+
+    async def _follow(self) -> None:
+        consumer = new_consumer(self.cluster.bootstrap, "reader", [JOURNAL], group_id="g")
+        place = TopicPartition(JOURNAL, 0)
+
+        @consumer.on_assign
+        def assigned(partitions: object) -> None:
+            self.generations.append(consumer.generation)
+
+        @consumer.on_lost
+        def lost(partitions: object) -> None:
+            self.lost += 1
+
+        await consumer.start()
+        until_s = None
+        while until_s is None or self.cluster.scheduler.now_s < until_s:
+            self.read += [record.offset for records in (await consumer.poll(200)).values() for record in records]
+            if self.read and not self.generations[1:]:
+                self._is_answered = False
+            elif self.generations[1:] and until_s is None:
+                self._is_answered = True
+                until_s = self.cluster.scheduler.now_s + 5
+        self.committed = (await consumer.committed(place))[place].offset
+        await consumer.close()
+
+
+def test_a_commit_that_is_rejected_after_the_member_has_joined_anew_does_not_cost_it_its_partitions() -> None:
+    """It had been sent again and again until the group had met (seed 8328)."""
+
+    def told() -> tuple[int, list[int], int, set[int], int]:
+        story = Late()
+        with observed(Observer(story.cluster)):
+            story.run()
+        late = story.cluster.trace.counts[LATE_REJECTION]
+        return late, story.generations, story.lost, set(story.read), story.committed
+
+    with determined(Trace()):
+        late, generations, lost, read, committed = told()
+    # One that was under way, and those that waited for their turn behind it.
+    assert late >= 1
+    assert (len(generations), lost) == (2, 1)
+    assert (read, committed) == ({0, 1}, 2)
+
+
+def test_the_command_says_what_it_ran_and_how_to_run_a_failing_seed_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    power = "3 power broker-0 for 0.2 | 5 power broker-0 for 0.2"
+    assert main(["--seeds", "2", "--jobs", "1", "--brokers", "1", "--schedule", power]) == 0
+    assert "2 seeds, 0 failed" in capsys.readouterr().out
+    assert main(["--seed", "0", "--mutation", "acknowledge-without-sync"]) == 0
+    told = capsys.readouterr().out
+    assert "seed 0 FAILED: " in told
+    assert "penstock.testing.simulation --mutation acknowledge-without-sync --brokers 1 --seed 0" in told
+    assert "caught" in told
+    assert main(["--seed", "0", "--schedule", "nonsense"]) == 2
+    with pytest.raises(SystemExit):
+        main(["--brokers", "2"])
+    assert "2 brokers cannot hold them" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_campaign_that_is_stopped_tells_what_it_has_found_so_far() -> None:
+    command_line = [sys.executable, "-m", "penstock.testing.simulation", "--seeds", "5000", "--jobs", "2"]
+    with subprocess.Popen(
+        command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert " of 5000 seeds" in first
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+        rest = process.stdout.read()
+    assert process.returncode == 130, rest
+    assert "seeds were not run" in rest
+    assert "simulated hours" in rest
+    assert "Traceback" not in rest
