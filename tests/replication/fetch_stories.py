@@ -21,7 +21,7 @@ from penstock.log.settings import LogSettings
 from penstock.log.truncation import truncate_fully, truncate_to
 from penstock.records import Buffer, scan
 from penstock.replication.fetch_state import Position, SessionKey, divergence
-from penstock.replication.follower import FetcherSettings, Followed, ReplicaFetcherManager, Throttle
+from penstock.replication.follower import FetcherSettings, FollowedPartition, ReplicaFetcherManager, Throttle
 from penstock.runtime.threads import Outcome
 from penstock.testing.simulated_files import SimulatedFiles
 from penstock.testing.simulation.loop import SimulatedLoop, process_loop
@@ -312,7 +312,7 @@ class Host:
         self.life = life
         self.server = Server(room.loop)
         self.disk = SlowDisk(room.loop, room.sync_ms)
-        self.failed: list[tuple[Followed, LogFailed]] = []
+        self.failed: list[tuple[FollowedPartition, LogFailed]] = []
         self.links = Wires(room, me)
         self.fetchers = ReplicaFetcherManager(
             me, lambda: life, self.links, GroupCommit(self.disk), room.loop, settings, throttle,

@@ -69,15 +69,15 @@ class Story:
             def tell(name: str, text: str) -> None:
                 self.told.append((name, text))
                 if telling is not None:
-                    telling(supervisor, name, text)
+                    telling(running, name, text)
 
-            supervisor = Supervisor(stages, level="warning", tell=tell)
+            running = Supervisor(stages, level="warning", tell=tell)
             asks = serving or (lambda _: signal.raise_signal(signal.SIGTERM))
 
             def stopping() -> None:
                 self.is_stopping = True
 
-            return await asyncio.wait_for(supervisor.run(lambda: asks(supervisor), stopping), PATIENCE_S)
+            return await asyncio.wait_for(running.run(lambda: asks(running), stopping), PATIENCE_S)
 
         return asyncio.run(live())
 

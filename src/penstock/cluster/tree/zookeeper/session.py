@@ -23,19 +23,19 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import (
+from kazoo.exceptions import (  # type: ignore[import-untyped]
     AuthFailedError,
     ConnectionLoss,
     KazooException,
-    NoNodeError,  # type: ignore[import-untyped]
+    NoNodeError,
     OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
-from kazoo.protocol.states import (
-    EventType,  # type: ignore[import-untyped]
-    KazooState,  # type: ignore[import-untyped]
+from kazoo.protocol.states import (  # type: ignore[import-untyped]
+    EventType,
+    KazooState,
 )
 
 from penstock.cluster.errors import ConnectionLost, SessionExpired, TreeBusy, TreeError

@@ -19,13 +19,13 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn
 
-from kazoo.exceptions import (
-    EXCEPTIONS,  # type: ignore[import-untyped]
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    EXCEPTIONS,
     BadVersionError,
     KazooException,
     NoChildrenForEphemeralsError,
     NodeExistsError,
-    NoNodeError,  # type: ignore[import-untyped]
+    NoNodeError,
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
