@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.fetch_state import Truncation
 from penstock.wire.protocol import ErrorCode, error_code
+
+if TYPE_CHECKING:
+    from penstock.client.cluster_metadata import TopicPartition
+    from penstock.client.fetch_state import Truncation
 
 
 class PenstockError(Exception):
