@@ -20,6 +20,7 @@ from penstock.spark.environment import settings_from_arguments, settings_from_en
 if TYPE_CHECKING:
     from penstock.spark.session import Java
 
+_SPARK_FOLDER: Final = Path(__file__).parents[2] / "spark"
 # Of spark-submit's options only these stand alone; all others have a value behind them.
 _FLAGS: Final = frozenset({"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error"})
 _PASS_ON: Final[dict[str, Any]] = {
@@ -51,7 +52,7 @@ def shell(arguments: tuple[str, ...], deliver: bool | None) -> None:
     from penstock.spark.session import arguments as as_arguments
 
     variables, settings, _ = _ready(arguments, deliver)
-    startup = Path(__file__).parents[1] / "spark" / "shell_startup.py"
+    startup = _SPARK_FOLDER / "shell_startup.py"
     if "PYTHONSTARTUP" in variables:
         variables["PENSTOCK_PYTHONSTARTUP"] = variables["PYTHONSTARTUP"]
     variables["PYTHONSTARTUP"] = str(startup)
@@ -200,7 +201,7 @@ def wrapped(arguments: Sequence[str], place: int | None) -> list[str]:
     if is_remote:
         return list(arguments)
     name = [] if value_of(options, "--name") else ["--name", Path(arguments[place]).name]
-    runner = Path(__file__).parents[1] / "spark" / "run.py"
+    runner = _SPARK_FOLDER / "run.py"
     return [*options, *name, str(runner), *arguments[place:]]
 
 
