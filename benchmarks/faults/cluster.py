@@ -28,13 +28,14 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.faults.namespaces import Network, Place
 from benchmarks.peers.servers import ServerFailed, request_frame
 from penstock.runtime.process import suspend
-from penstock.wire.errors import WireError
-from penstock.wire.framing import FrameDecoder, decode_response
+from penstock.wire.errors import Frame, WireError
+from penstock.wire.framing import FrameReceiver, decode_response
 from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
 _ANSWER_S: Final = 1.0
+_MAX_ANSWER_BYTES: Final = 100 * 1024 * 1024
 _METADATA_VERSION: Final = 9
 _VERSIONS_VERSION: Final = 3
 
@@ -99,17 +100,16 @@ def view_of(host: str, port: int, topics: Sequence[str]) -> View:
 
 
 def _ask(host: str, port: int, api: ApiKey, version: int, message: Any) -> Any:
-    decoder = FrameDecoder()
+    receiver = FrameReceiver(_MAX_ANSWER_BYTES)
     try:
         with socket.create_connection((host, port), _ANSWER_S) as client:
             client.sendall(request_frame(api, version, message))
-            while True:
-                data = client.recv(65_536)
-                if not data:
+            frames: list[Frame] = []
+            while not frames:
+                count = client.recv_into(receiver.get_buffer())
+                if not count:
                     raise NoAnswer("it closed the connection")
-                frames = decoder.feed(data)
-                if frames:
-                    break
+                frames = receiver.received(count)
         _, position = decode_response(api, version, frames[0])
         return response_codec(api, version).decode(frames[0], position)[0]
     except (OSError, WireError) as error:

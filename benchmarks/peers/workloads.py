@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from benchmarks.peers.servers import HOST, Loaded, ServerFailed, request_frame
 from penstock.records import encode_batch
 from penstock.records.legacy import LegacyMessage, encode_message_set
-from penstock.wire.framing import FrameDecoder, decode_response, encode_response
+from penstock.wire.errors import Frame
+from penstock.wire.framing import FrameReceiver, decode_response, encode_response
 from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -28,6 +29,7 @@ _IN_FLIGHT_BYTES = 64_000_000
 _PATIENCE_S = 60.0
 _POLL_S = 0.001
 _MOST_AT_ONCE = 10_000
+_MAX_ANSWER_BYTES = 1024 * 1024
 _PRODUCER: dict[str, Any] = {
     "linger.ms": 20,
     "batch.size": 1_000_000,
@@ -206,13 +208,13 @@ class RawProducer:
     def _first_answer(self) -> tuple[bytes, int]:
         """What every answer begins with, and how long it is."""
         self._socket.sendall(self._frame)
-        raw, decoder = b"", FrameDecoder()
-        while True:
+        raw, receiver = b"", FrameReceiver(_MAX_ANSWER_BYTES)
+        frames: list[Frame] = []
+        while not frames:
             data = self._more()
             raw += data
-            frames = decoder.feed(data)
-            if frames:
-                break
+            receiver.get_buffer()[: len(data)] = data
+            frames = receiver.received(len(data))
         _, position = decode_response(ApiKey.PRODUCE, self._version, frames[0])
         response, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
         outcome = response.responses[0].partition_responses[0]

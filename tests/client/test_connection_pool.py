@@ -48,7 +48,7 @@ async def failure(server: Scripted, way: ConnectionOptions = WAY) -> UnusableAdd
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", Cause.HTTP, "an HTTP response"),
         (b"\x15\x03\x01\x00\x02\x02\x46", Cause.TLS_REQUIRED, "a TLS alert"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", Cause.NOT_KAFKA, "an SSH server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", Cause.NOT_KAFKA, "an SSH banner"),
         (b"220 mail ESMTP\r\n", Cause.NOT_KAFKA, "a mail or FTP server"),
         (b"-ERR unknown command\r\n", Cause.NOT_KAFKA, "a Redis server"),
         (b"\x00\x00\x00\x06zzzzzz", Cause.NOT_KAFKA, "not Kafka's (it begins with 7a 7a"),

@@ -7,10 +7,7 @@ ends, every request in flight fails with NotConnected. One timer serves all time
 A connection is silent (`is_silent`) when its oldest request is `OVERDUE_MS` late and no bytes arrive. `on_silence` is
 then called repeatedly, so that the client can ask another broker for the current leaders; the connection stays open.
 
-Frames: memory follows the bytes that arrived, not the announced length. Small frames are cut out of one 64 KiB
-buffer; a larger one is received straight into its own bytearray, allocated up to `at_once_bytes` at once and at most
-doubled after that (growing in steps runs at 1 GB/s, allocating at once at 22 GB/s). The first bytes of a peer that is
-not a broker identify its protocol: TLS, HTTP, SSH, Redis, AMQP.
+The first bytes of a peer that is not a broker identify its protocol: TLS, HTTP, SSH, Redis, AMQP.
 """
 
 from __future__ import annotations
@@ -21,11 +18,9 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from struct import Struct
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from penstock.client.errors import (
-    Cause,
     NotConnected,
     PenstockError,
     ProtocolViolation,
@@ -33,132 +28,11 @@ from penstock.client.errors import (
     UnsupportedVersion,
 )
 from penstock.runtime.keep_alive import probe_when_idle
-from penstock.wire.errors import FrameError, FrameTooLarge, NegativeFrame, WireError
-from penstock.wire.framing import decode_response, encode_request
+from penstock.runtime.network import protocol_remark
+from penstock.wire.errors import Frame, FrameError, WireError
+from penstock.wire.framing import FrameReceiver, decode_response, encode_request
 from penstock.wire.protocol import APIS, response_codec
 from penstock.wire.types import Buffer, Chunk, Message
-
-
-class ForeignProtocol(NamedTuple):
-    start: bytes
-    name: str
-    cause: Cause
-
-
-_FOREIGN_PROTOCOLS: Final = (
-    ForeignProtocol(b"\x15\x03", "a TLS alert", Cause.TLS_REQUIRED),
-    ForeignProtocol(b"\x16\x03", "a TLS handshake", Cause.TLS_REQUIRED),
-    ForeignProtocol(b"HTTP", "an HTTP response", Cause.HTTP),
-    ForeignProtocol(b"<htm", "an HTML page", Cause.HTTP),
-    ForeignProtocol(b"<!DO", "an HTML page", Cause.HTTP),
-    ForeignProtocol(b"SSH-", "an SSH server", Cause.NOT_KAFKA),
-    ForeignProtocol(b"220 ", "a mail or FTP server", Cause.NOT_KAFKA),
-    ForeignProtocol(b"-ERR", "a Redis server", Cause.NOT_KAFKA),
-    ForeignProtocol(b"AMQP", "an AMQP broker", Cause.NOT_KAFKA),
-)
-
-
-def detect_protocol(first_bytes: bytes) -> ForeignProtocol | None:
-    for known in _FOREIGN_PROTOCOLS:
-        if first_bytes.startswith(known.start):
-            return known
-    return None
-
-
-def protocol_remark(first_bytes: bytes) -> str:
-    """A remark for an error message; empty if the bytes are those of nobody known."""
-    known = detect_protocol(first_bytes)
-    return f" (this looks like {known.name})" if known is not None else ""
-
-
-BUFFER_BYTES: Final = 64 * 1024
-
-_PREFIX: Final = Struct(">i")
-_PREFIX_BYTES: Final = _PREFIX.size
-AT_ONCE_BYTES: Final = 1024 * 1024
-
-Frame = bytes | memoryview
-
-
-class FrameReceiver:
-    """`get_buffer`, fill some of it, `received(count)`: the frames that this completed. After an error it is lost."""
-
-    __slots__ = ("_buffer", "_end", "_filled", "_frame", "_given", "_size", "_view", "at_once_bytes", "max_frame_bytes")
-
-    def __init__(self, max_frame_bytes: int) -> None:
-        self.max_frame_bytes = max_frame_bytes
-        self.at_once_bytes = AT_ONCE_BYTES
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._end = 0  # of an unfinished length prefix at the front of the buffer
-        self._frame: bytearray | None = None
-        self._given: memoryview | None = None
-        self._size = 0
-        self._filled = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """How much of an unfinished frame is here, its length included."""
-        return self._end if self._frame is None else _PREFIX_BYTES + self._filled
-
-    def first_bytes(self, count: int = 16) -> bytes:
-        """The front of the buffer, as far as it was ever filled: for recognising a peer that is no broker."""
-        return bytes(self._view[:count])
-
-    def get_buffer(self) -> memoryview:
-        """Where to receive next."""
-        frame = self._frame
-        if frame is None:
-            return self._view[self._end :]
-        filled = self._filled
-        if filled == len(frame):
-            if self._given is not None:
-                self._given.release()
-            frame += bytes(min(self._size - filled, filled))
-        self._given = memoryview(frame)[filled:]
-        return self._given
-
-    def received(self, count: int) -> list[Frame]:
-        """Raises FrameTooLarge or NegativeFrame; frames before it are in the error."""
-        frame = self._frame
-        if frame is not None:
-            self._filled += count
-            if self._filled < self._size:
-                return []
-            self._frame = self._given = None
-            return [memoryview(frame)]
-        return self._cut(self._end + count)
-
-    def _cut(self, end: int) -> list[Frame]:
-        view = self._view
-        frames: list[Frame] = []
-        position = 0
-        self._end = 0
-        while end - position >= _PREFIX_BYTES:
-            (size,) = _PREFIX.unpack_from(view, position)
-            if size < 0:
-                raise NegativeFrame(size, [bytearray(frame) for frame in frames])
-            if size > self.max_frame_bytes:
-                raise FrameTooLarge(size, self.max_frame_bytes, [bytearray(frame) for frame in frames])
-            start = position + _PREFIX_BYTES
-            after = start + size
-            if after > end:
-                self._open(size, view[start:end])
-                return frames
-            frames.append(bytes(view[start:after]))
-            position = after
-        if position < end:
-            rest = bytes(view[position:end])
-            view[: len(rest)] = rest
-            self._end = len(rest)
-        return frames
-
-    def _open(self, size: int, arrived: memoryview) -> None:
-        count = len(arrived)
-        frame = bytearray(min(size, max(self.at_once_bytes, count)))
-        frame[:count] = arrived
-        self._frame, self._size, self._filled = frame, size, count
-
 
 MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 # Until the peer has proved to be a broker: far below what the first bytes of a TLS alert or of HTTP are as a length.
@@ -444,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         for frame in frames:
             self._take(frame)
 
-    def _take(self, frame: Frame | bytearray) -> None:
+    def _take(self, frame: Frame) -> None:
         if self.closed:
             return
         if not self._waiting:
@@ -470,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         if not waiting.future.done():
             waiting.future.set_result(message)
 
-    def _without_ignored(self, frame: Frame | bytearray) -> _InFlightRequest:
+    def _without_ignored(self, frame: Frame) -> _InFlightRequest:
         """Who an answer is for, before versions are agreed on: old brokers pass over requests that they do not know."""
         correlation_id = int.from_bytes(frame[:4], "big")
         if any(waiting.correlation_id == correlation_id for waiting in self._waiting):

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.client.addresses import Address
 from penstock.client.backoff import Backoff
-from penstock.client.connection import Connection, IgnoredRequest, detect_protocol
+from penstock.client.connection import Connection, IgnoredRequest
 from penstock.client.errors import (
     Attempt,
     Cause,
@@ -39,6 +39,7 @@ from penstock.client.errors import (
     UnsupportedVersion,
 )
 from penstock.runtime.clock import Clock
+from penstock.runtime.network import detect_protocol
 from penstock.runtime.randomness import Random
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -162,12 +163,15 @@ def connect_failure(address: Address, error: BaseException, timeout_ms: float, *
     return UnusableAddress(where, Cause.OTHER, str(error) or type(error).__name__, "")
 
 
+_FOREIGN_CAUSES: Final = {"TLS": Cause.TLS_REQUIRED, "HTTP": Cause.HTTP}
+
+
 def handshake_failure(address: Address, error: PenstockError, first_bytes: bytes) -> UnusableAddress:
     """Why a connection is no broker's."""
     where = str(address)
     known = detect_protocol(first_bytes)
     if known is not None:
-        return UnusableAddress(where, known.cause, f"the answer is {known.name}")
+        return UnusableAddress(where, _FOREIGN_CAUSES.get(known.family, Cause.NOT_KAFKA), f"the answer is {known.name}")
     if isinstance(error, RequestTimedOut):
         return UnusableAddress(where, Cause.NO_ANSWER, f"connected, but no answer to {error.request}")
     if isinstance(error, ProtocolViolation) or first_bytes:

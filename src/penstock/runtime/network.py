@@ -16,7 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.runtime.clock import Clock
 from penstock.runtime.files import Buffer, File
@@ -25,6 +25,44 @@ UNLIMITED: Final = 2**31 - 1
 UNBOUNDED: Final = 2**63 - 1
 SYSTEM_DEFAULT: Final = -1
 _LOG_INTERVAL_MS: Final = 1000
+
+
+class ForeignProtocol(NamedTuple):
+    """A protocol other than Kafka's, recognised by the first bytes of a connection."""
+
+    start: bytes
+    family: str
+    name: str
+
+
+_FOREIGN_PROTOCOLS: Final = (
+    ForeignProtocol(b"\x15\x03", "TLS", "a TLS alert"),
+    ForeignProtocol(b"\x16\x03", "TLS", "a TLS handshake"),
+    ForeignProtocol(b"HTTP", "HTTP", "an HTTP response"),
+    ForeignProtocol(b"<htm", "HTTP", "an HTML page"),
+    ForeignProtocol(b"<!DO", "HTTP", "an HTML page"),
+    ForeignProtocol(b"GET ", "HTTP", "an HTTP request"),
+    ForeignProtocol(b"POST", "HTTP", "an HTTP request"),
+    ForeignProtocol(b"HEAD", "HTTP", "an HTTP request"),
+    ForeignProtocol(b"SSH-", "SSH", "an SSH banner"),
+    ForeignProtocol(b"220 ", "SMTP or FTP", "a mail or FTP server"),
+    ForeignProtocol(b"-ERR", "Redis", "a Redis server"),
+    ForeignProtocol(b"AMQP", "AMQP", "an AMQP header"),
+)
+
+
+def detect_protocol(first_bytes: bytes) -> ForeignProtocol | None:
+    """The protocol of a peer whose first bytes are not a Kafka frame; None if unknown."""
+    for known in _FOREIGN_PROTOCOLS:
+        if first_bytes.startswith(known.start):
+            return known
+    return None
+
+
+def protocol_remark(first_bytes: bytes) -> str:
+    """A remark for an error message; empty if the protocol is unknown."""
+    known = detect_protocol(first_bytes)
+    return f" (this looks like {known.name})" if known is not None else ""
 
 
 class NetworkError(Exception):

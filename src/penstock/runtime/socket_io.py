@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.runtime.files import Buffer, File
-from penstock.runtime.network import Chunk, FileRegion, NetworkError
+from penstock.runtime.network import Chunk, FileRegion, NetworkError, protocol_remark
 
 BUFFER_BYTES: Final = 64 * 1024
 
@@ -29,14 +29,6 @@ _PREFIX_BYTES: Final = _PREFIX.size
 _DIRECT_BYTES: Final = 16 * 1024
 _STEP_BYTES: Final = 1024 * 1024
 _ZEROS: Final = memoryview(bytes(_STEP_BYTES))
-# The first bytes of those who have the wrong port, read as a length.
-_OTHER_PROTOCOLS: Final = (
-    (b"\x16\x03", "a TLS handshake"),
-    (b"GET ", "an HTTP request"),
-    (b"POST", "an HTTP request"),
-    (b"HEAD", "an HTTP request"),
-    (b"SSH-", "an SSH client"),
-)
 
 
 class FrameRejected(NetworkError):
@@ -48,11 +40,7 @@ class FrameRejected(NetworkError):
             text = f"a frame of {size} bytes was announced"
         else:
             text = f"a frame of {size} bytes was announced; {max_frame_bytes} are allowed"
-        prefix = _PREFIX.pack(size)
-        for start, name in _OTHER_PROTOCOLS:
-            if prefix.startswith(start):
-                text += f" (this looks like {name})"
-        super().__init__(text)
+        super().__init__(text + protocol_remark(_PREFIX.pack(size)))
 
 
 def _always(size: int) -> bool:

@@ -8,6 +8,12 @@ errors that could still be answered carry the correlation id.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
+# Small frames are copies; a large one is a view of the memory that it was received into.
+Frame: TypeAlias = bytes | memoryview
+
 
 class WireError(Exception):
     """The peer, or our own caller, broke the protocol."""
@@ -96,7 +102,7 @@ class FrameError(WireError):
     `frames` holds what was complete before it, in the same piece of the stream.
     """
 
-    def __init__(self, reason: str, size: int, frames: list[bytearray]) -> None:
+    def __init__(self, reason: str, size: int, frames: Sequence[Frame]) -> None:
         super().__init__(reason)
         self.size = size
         self.frames = frames
@@ -105,13 +111,13 @@ class FrameError(WireError):
 class NegativeFrame(FrameError):
     """A frame of negative length."""
 
-    def __init__(self, size: int, frames: list[bytearray]) -> None:
+    def __init__(self, size: int, frames: Sequence[Frame]) -> None:
         super().__init__(f"frame length {size} is negative", size, frames)
 
 
 class FrameTooLarge(FrameError):
     """A frame longer than the receiver is willing to hold."""
 
-    def __init__(self, size: int, limit: int, frames: list[bytearray]) -> None:
+    def __init__(self, size: int, limit: int, frames: Sequence[Frame]) -> None:
         super().__init__(f"frame of {size} bytes exceeds the limit of {limit}", size, frames)
         self.limit = limit

@@ -25,13 +25,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
-from penstock.client.connection import OVERDUE_MS, Connection, FrameReceiver
+from penstock.client.connection import OVERDUE_MS, Connection
 from penstock.client.errors import NotConnected, PenstockError, ProtocolViolation, RequestTimedOut
 from penstock.client.producer.accumulator import Accumulator, OutgoingRequest
 from penstock.client.producer.producer_batch import Callback, ProducerBatch
 from penstock.client.producer.sender import Sender, produce_request
 from penstock.wire.errors import WireError
-from penstock.wire.framing import decode_response, encode_request
+from penstock.wire.framing import FrameReceiver, decode_response, encode_request
 from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.produce import ProduceRequest, ProduceResponse
 
