@@ -16,7 +16,7 @@ from tests.records.outcomes import outcome
 
 from penstock.records import TooLarge, arrow, decode_batch, python_kernel
 from penstock.records.arrow import partition_numbers, rows_of_arrow
-from penstock.records.python_kernel import BytesSource, HeaderSource, NumberSource
+from penstock.records.types import BytesSource, HeaderSource, NumberSource
 
 pa = pytest.importorskip("pyarrow")
 

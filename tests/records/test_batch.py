@@ -14,10 +14,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records import Codec, CorruptBatch, RecordTuple, TooLarge, UnsupportedCodec
+from penstock.records import HEADER_SIZE, Codec, CorruptBatch, RecordTuple, TooLarge, UnsupportedCodec
 from penstock.records.batch import (
     CREATE_TIME,
-    HEADER_SIZE,
     LOG_APPEND_TIME,
     append_time_of,
     decode_batch,
@@ -260,7 +259,7 @@ def test_an_error_names_the_place_of_the_batch(loops: ModuleType, codec: Codec) 
 
 def test_no_batch_at_the_end_of_the_buffer_is_corrupt() -> None:
     batch = encode_batch(RECORDS)
-    with pytest.raises(CorruptBatch, match="no batch is there"):
+    with pytest.raises(CorruptBatch, match="no batch found"):
         decode_batch(batch, len(batch))
     with pytest.raises(ValueError, match="outside of a buffer"):
         decode_batch(batch, len(batch) + 1)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records.outcomes import outcome
 
-from penstock.records import Codec, TooLarge, UnsupportedCodec, decode_batch, python_kernel
-from penstock.records.batch import HEADER_SIZE, encode_batch
+from penstock.records import HEADER_SIZE, Codec, TooLarge, UnsupportedCodec, decode_batch, python_kernel
+from penstock.records.batch import encode_batch
 
 kafka_hashing = pytest.importorskip("kafka.partitioner.default")
 

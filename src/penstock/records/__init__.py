@@ -7,7 +7,6 @@ inside.
 from penstock.records.batch import (
     CREATE_TIME,
     DEFAULT_DECOMPRESSED_LIMIT,
-    HEADER_SIZE,
     LOG_APPEND_TIME,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -40,7 +39,7 @@ from penstock.records.kernel import (
     scan,
     stamp_append_time,
 )
-from penstock.records.python_kernel import Buffer, RecordTuple
+from penstock.records.types import HEADER_SIZE, Buffer, RecordTuple
 
 __all__ = [
     "KERNEL",

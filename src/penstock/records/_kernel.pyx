@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: nonecheck=False, embedsignature=True
-"""The loops over batches and records, compiled. `twin.py` is the same module in plain Python.
+"""The loops over batches and records, compiled. `python_kernel.py` is the same module in pure Python.
 
-Rule: no byte is read before its bounds are known, no length taken from the bytes allocates before it is checked
-against what is there, and nothing here creates a Python object per record unless the caller asked for objects.
-Whatever this module returns or raises, the twin returns or raises too; property tests hold the two equal. So each
-part has its counterpart, `_kernel_headers.pxi` in `twin_headers.py` and so on.
+No byte is read before its bounds are known, no length taken from the bytes allocates before it is checked against what
+is there, and nothing here creates a Python object per record unless the caller asked for objects. Both kernels return
+and raise the same; property tests compare them. Each part has its counterpart: `_kernel_batch.pxi` and
+`python_kernel_batch.py`, and so on.
 
 Layout of a batch (magic 2), big-endian:
 
@@ -50,15 +50,7 @@ from crc32c import crc32c as _package_crc32c
 from penstock.records.compression import compress
 from penstock.records.errors import CorruptBatch, DecodeFailed, TooLarge
 
-include "_kernel_bytes.pxi"
-include "_kernel_headers.pxi"
-include "_kernel_encode.pxi"
-include "_kernel_decode.pxi"
+include "_kernel_batch.pxi"
+include "_kernel_records.pxi"
 include "_kernel_columns.pxi"
-include "_kernel_compaction.pxi"
-include "_kernel_validation.pxi"
-include "_kernel_rows.pxi"
-include "_kernel_partitions.pxi"
-include "_kernel_producing.pxi"
-include "_kernel_lanes.pxi"
-include "_kernel_consuming.pxi"
+include "_kernel_client.pxi"

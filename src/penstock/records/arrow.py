@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.records.batch import DEFAULT_DECOMPRESSED_LIMIT, append_time_of, payload_of, placed
 from penstock.records.errors import CorruptBatch, RecordError
 from penstock.records.kernel import BatchHeader, ColumnBuilder, ColumnRows, scan
-from penstock.records.python_kernel import (
+from penstock.records.types import (
     Buffer,
     BytesColumn,
     BytesSource,

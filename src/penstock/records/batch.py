@@ -1,5 +1,6 @@
-"""Record batches, magic 2: 61 bytes of header, then records, compressed or not. The one format of client, disk and
-wire.
+"""Record batches, magic 2: 61 bytes of header, then records, compressed or not.
+
+The same bytes are sent by clients, stored on disk and served to consumers.
 
 Code that only stores and serves batches reads headers (`scan`). A batch is decompressed and its records decoded on
 demand, up to a size limit set by the caller.
@@ -20,27 +21,13 @@ from penstock.records.errors import CorruptBatch
 from penstock.records.kernel import (
     BatchHeader,
     Record,
-    assign_offsets,
     decode_records,
     encode_records,
     scan,
     write_header,
 )
-from penstock.records.python_kernel import Buffer, RecordTuple
+from penstock.records.types import HEADER_SIZE, Buffer, RecordTuple
 
-__all__ = [
-    "Payload",
-    "append_time_of",
-    "assign_offsets",
-    "decode_batch",
-    "encode_batch",
-    "payload_of",
-    "placed",
-    "records_of",
-]
-
-
-HEADER_SIZE: Final = 61
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 NO_TIMESTAMP: Final = -1
@@ -51,9 +38,14 @@ NO_LEADER_EPOCH: Final = -1
 
 DEFAULT_DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
 
-_TIMESTAMP_TYPE_BIT = 8
-_TRANSACTIONAL_BIT = 16
-_CONTROL_BIT = 32
+_TIMESTAMP_TYPE_BIT: Final = 8
+_TRANSACTIONAL_BIT: Final = 16
+_CONTROL_BIT: Final = 32
+
+_MARKER_KEY: Final = Struct(">hh")
+_MARKER_VALUE: Final = Struct(">hi")
+_ABORT: Final = 0
+_COMMIT: Final = 1
 
 
 class Payload(NamedTuple):
@@ -111,7 +103,7 @@ def encode_batch(
 
 
 def payload_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Payload:
-    """The records of a scanned batch, decompressed if need be: no copy where they are not compressed."""
+    """The records of a scanned batch, decompressed. Uncompressed records are not copied."""
     start, end = header.position + HEADER_SIZE, header.position + header.size
     if header.codec == Codec.NONE:
         return Payload(buffer, start, end)
@@ -123,12 +115,12 @@ def payload_of(buffer: Buffer, header: BatchHeader, limit: int = DEFAULT_DECOMPR
 
 
 def placed(damage: CorruptBatch, header: BatchHeader) -> CorruptBatch:
-    """The same damage, with the batch's position: who looks into a payload does not know where it stood."""
+    """The same damage, with the batch's position, which code that reads a payload does not know."""
     return CorruptBatch(damage.reason, header.position)
 
 
 def append_time_of(header: BatchHeader) -> int | None:
-    """The time that overrides the records' own, if the broker stamped the batch."""
+    """The append time, which overrides the records' own, if the broker stamped the batch."""
     return header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
 
 
@@ -150,18 +142,12 @@ def decode_batch(
     """The records of the batch at `position`, its checksum verified; CorruptBatch if damaged or not whole."""
     found = scan(buffer, position, verify=verify, most=1)
     if not found.headers:
-        raise CorruptBatch(found.problem or "no batch is there", position)
+        raise CorruptBatch(found.problem or "no batch found", position)
     return records_of(buffer, found.headers[0], limit)
 
 
-_KEY = Struct(">hh")
-_VALUE = Struct(">hi")
-_ABORT = 0
-_COMMIT = 1
-
-
 class EndMarker(NamedTuple):
-    """The end of a transaction, as a control record says it."""
+    """The end of a transaction, as a control record states it."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -171,8 +157,8 @@ def encode_marker(
     marker: EndMarker, *, timestamp_ms: int, producer_id: int, producer_epoch: int, leader_epoch: int = -1
 ) -> bytearray:
     """A control batch that ends the producer's transaction."""
-    key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
-    value = _VALUE.pack(0, marker.coordinator_epoch)
+    key = _MARKER_KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
     return encode_batch(
         [(timestamp_ms, key, value, ())],
         leader_epoch=leader_epoch,
@@ -184,16 +170,16 @@ def encode_marker(
 
 
 def decode_marker(buffer: Buffer, header: BatchHeader) -> EndMarker | None:
-    """What a control batch says; None if compaction emptied it or it is of a kind that does not end a transaction."""
+    """The marker in a control batch; None if compaction emptied it or its type does not end a transaction."""
     records = records_of(buffer, header, limit=header.size + 4096)
     if not records:
         return None
     key, value = records[0].key, records[0].value
-    if key is None or len(key) < _KEY.size:
-        raise CorruptBatch("a control record without a type", header.position)
-    kind = _KEY.unpack_from(key)[1]
+    if key is None or len(key) < _MARKER_KEY.size:
+        raise CorruptBatch("control record without a type", header.position)
+    kind = _MARKER_KEY.unpack_from(key)[1]
     if kind not in (_ABORT, _COMMIT):
         return None
-    if value is None or len(value) < _VALUE.size:
-        raise CorruptBatch("an end marker without a coordinator epoch", header.position)
-    return EndMarker(kind == _COMMIT, _VALUE.unpack_from(value)[1])
+    if value is None or len(value) < _MARKER_VALUE.size:
+        raise CorruptBatch("transaction marker without a coordinator epoch", header.position)
+    return EndMarker(kind == _COMMIT, _MARKER_VALUE.unpack_from(value)[1])

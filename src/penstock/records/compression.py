@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec
 
 if TYPE_CHECKING:
-    from penstock.records.python_kernel import Buffer
+    from penstock.records.types import Buffer
 
 
 _MARK = b"\x82SNAPPY\x00"

@@ -29,7 +29,7 @@ from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec, Un
 from penstock.records.kernel import BatchHeader, decode_records, scan
 
 if TYPE_CHECKING:
-    from penstock.records.python_kernel import Buffer
+    from penstock.records.types import Buffer
 
 
 CREATE_TIME: Final = 0

@@ -6,18 +6,15 @@ reports what is wrong and where, and returns no batch that it did not check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from struct import Struct, error
 from typing import Final
 
 from crc32c import crc32c
 
 from penstock.records.errors import TooLarge
+from penstock.records.types import HEADER_SIZE, Buffer
 
-Buffer = bytes | bytearray | memoryview
-RecordTuple = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
-
-HEADER_SIZE: Final = 61
 LENGTH_END: Final = 12
 CRC_START: Final = 21
 MIN_LENGTH: Final = HEADER_SIZE - LENGTH_END

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from penstock.records.compression import compress
 from penstock.records.errors import DecodeFailed, TooLarge
 from penstock.records.python_kernel_batch import (
-    HEADER_SIZE,
     INT32_MAX,
     LENGTH_END,
     BatchHeader,
-    Buffer,
     check_header,
     check_int64,
     put_varint,
@@ -27,12 +25,21 @@ from penstock.records.python_kernel_batch import (
     write_header,
 )
 from penstock.records.python_kernel_columns import MOST_PARTITIONS, ColumnRows, Selection, as_rows, murmur2
-from penstock.records.python_kernel_records import as_bytes, check_range, decode_headers, header_pairs, parse_records
+from penstock.records.python_kernel_records import (
+    Headers,
+    as_bytes,
+    check_range,
+    decode_headers,
+    encode_headers,
+    parse_records,
+)
+from penstock.records.types import HEADER_SIZE, Buffer
 
 _TRANSACTIONAL_BIT: Final = 16
+_APPEND_TIME_BIT: Final = 8
 
-Headers = Iterable[tuple[str, bytes | None]]
-Content = bytes | memoryview | None
+Content: TypeAlias = bytes | memoryview | None
+TextHeaders: TypeAlias = Mapping[str, Buffer | str | None] | Iterable[tuple[str, Buffer | str | None]]
 
 
 def _varint(value: int) -> bytes:
@@ -43,17 +50,6 @@ def _varint(value: int) -> bytes:
 
 def _length(data: Content) -> int:
     return -1 if data is None else len(data)
-
-
-def encode_headers(headers: Headers | None) -> bytes:
-    pairs = header_pairs(headers) if headers else []
-    out = bytearray()
-    put_varint(out, len(pairs))
-    for pair in pairs:
-        for data in pair:
-            put_varint(out, _length(data))
-            out += data or b""
-    return bytes(out)
 
 
 class BatchBuilder:
@@ -77,7 +73,7 @@ class BatchBuilder:
 
     def _check_size(self) -> None:
         if self._is_lent and len(self._out) != self.size:
-            raise ValueError("the batch was resized by whoever got it")
+            raise ValueError("the batch was resized by its reader")
 
     def add(self, timestamp: int, key: Content, value: Content, headers: bytes | bytearray) -> int:
         """Append a record whose headers are encoded already."""
@@ -118,7 +114,7 @@ class BatchBuilder:
     ) -> int:
         """Append values[start:], each with its key where there are `keys`, until the batch is full; how many.
 
-        A value that is refused raises when it comes first; else those before it are in, and it raises the next time.
+        An invalid value raises if it comes first. Otherwise the values before it are appended, and it raises next time.
         """
         check_int64(timestamp)
         items = values if isinstance(values, list | tuple) else list(values)
@@ -144,7 +140,7 @@ class BatchBuilder:
     ) -> int:
         """Append rows[start:stop], or the rows that selection[start:stop] names, until the batch is full; how many.
 
-        A row that is refused raises when it comes first; else those before it are in, and it raises the next time.
+        An invalid row raises if it comes first. Otherwise the rows before it are appended, and it raises next time.
         """
         source = as_rows(rows)
         chosen = Selection(source.rows, start, stop, selection)
@@ -212,14 +208,10 @@ def encode_columns(
 ) -> tuple[BatchBuilder, int]:
     """(a BatchBuilder, how many rows it took): rows[start:stop], or those that selection[start:stop] names.
 
-    A batch has room for `limit_bytes` before compression; whoever has more rows goes on at `start` plus what was
-    taken.
+    A batch has room for `limit_bytes` before compression; for more rows, call again with `start` plus what was taken.
     """
     builder = BatchBuilder(limit_bytes)
     return builder, builder.append_columns(rows, start, stop, selection)
-
-
-TextHeaders = Mapping[str, Buffer | str | None] | Iterable[tuple[str, Buffer | str | None]]
 
 
 def _content_of(given: Buffer | str | None, what: str) -> bytes | None:
@@ -231,7 +223,7 @@ def _content_of(given: Buffer | str | None, what: str) -> bytes | None:
     raise TypeError(f"a record's {what} must be bytes, str or None, not {type(given).__name__}")
 
 
-def _encode_headers(headers: TextHeaders | None) -> bytes:
+def _encode_headers(headers: TextHeaders | None) -> bytearray:
     if not headers:
         return encode_headers(None)
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -297,7 +289,7 @@ TicketT = TypeVar("TicketT", bound=Ticket)
 
 
 class Moment:
-    """The time that records appended now are stamped with, shared by many lanes. Whoever has a clock sets it."""
+    """The time that records appended now are stamped with, shared by many lanes. The owner of a clock sets it."""
 
     __slots__ = ("_now_ms",)
 
@@ -331,7 +323,7 @@ class Lane(Generic[TicketT]):
     """The way into the open batch of one partition: `append` gives a ticket, or None while there is no way in.
 
     None says that nothing is open or that the open batch is full: close it, open another, append again. Tickets are
-    made without calling `__init__`. `guard` is held during each call; it may be entered again by who holds it.
+    made without calling `__init__`. `guard` is held during each call; it must be reentrant.
     """
 
     def __init__(
@@ -467,8 +459,6 @@ class TopicLanes(Generic[TicketT]):
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
-
-_APPEND_TIME_BIT = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,26 +9,36 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.records.errors import TooLarge
 from penstock.records.python_kernel_batch import (
     INT32_MAX,
     INT64_MAX,
-    Buffer,
     check_int64,
     put_sized,
     put_varint,
     wrap_int64,
 )
 from penstock.records.python_kernel_records import Record, as_bytes, check_range, decode_headers, parse_records
+from penstock.records.types import (
+    Buffer,
+    BytesColumn,
+    BytesSource,
+    Columns,
+    HeaderColumn,
+    HeaderSource,
+    NumberSource,
+)
 
-BytesColumn = tuple[bytearray, bytearray, bytearray | None]
-HeaderColumn = tuple[bytearray, BytesColumn, BytesColumn]
-Columns = tuple[int, bytearray, bytearray, BytesColumn, BytesColumn, HeaderColumn | None]
+MOST_PARTITIONS: Final = 1_000_000
 
-_INT32 = Struct("=i")
-_INT64 = Struct("=q")
+_INT32: Final = Struct("=i")
+_INT64: Final = Struct("=q")
+_MOST_FIRST: Final = 1 << 48
+_EMPTY: Final = memoryview(b"")
+_UINT32: Final = 0xFFFFFFFF
+_MURMUR: Final = 0x5BD1E995
 
 
 def _bytes_column(values: list[bytes | None]) -> BytesColumn:
@@ -45,7 +55,7 @@ class ColumnBuilder:
     """Records of many batches as Arrow buffers.
 
     `append` adds the records of one decompressed batch whose offsets lie in [from_offset, until_offset);
-    `finish` gives the buffers and starts anew. `timestamp_scale` turns milliseconds into a finer unit (1000:
+    `finish` gives the buffers and starts over. `timestamp_scale` turns milliseconds into a finer unit (1000:
     microseconds).
     """
 
@@ -145,44 +155,6 @@ def _header_column(rows: list[Record]) -> HeaderColumn:
         _bytes_column([name.encode() for name, _ in pairs]),
         _bytes_column([content for _, content in pairs]),
     )
-
-
-_MOST_FIRST: Final = 1 << 48
-
-_EMPTY: Final = memoryview(b"")
-
-
-class BytesSource(NamedTuple):
-    """A column of Arrow's binary, string, large_binary or large_string, as `Array.buffers` gives it."""
-
-    validity: Buffer | None
-    ends: Buffer
-    data: Buffer | None
-    width: int = 4
-    """Bytes of an offset: 4, or 8 for the large types."""
-    first: int = 0
-    """The first row, in these buffers, of a slice."""
-
-
-class NumberSource(NamedTuple):
-    """A column of int64, or of a 64-bit type such as timestamp[ms]."""
-
-    validity: Buffer | None
-    numbers: Buffer
-    first: int = 0
-
-
-class HeaderSource(NamedTuple):
-    """A column of Arrow's list<struct<key, value>>."""
-
-    validity: Buffer | None
-    ends: Buffer
-    width: int
-    first: int
-    names: BytesSource
-    contents: BytesSource | None
-    pairs: int
-    """How many structs there are."""
 
 
 class _Lent:
@@ -379,11 +351,6 @@ class Selection:
         if not 0 <= row < self._rows:
             raise ValueError(f"row {row} is not one of {self._rows}")
         return row
-
-
-MOST_PARTITIONS: Final = 1_000_000
-_UINT32: Final = 0xFFFFFFFF
-_MURMUR: Final = 0x5BD1E995
 
 
 def murmur2(key: Buffer) -> int:

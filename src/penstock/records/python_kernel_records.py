@@ -8,16 +8,13 @@ Java's clients require, no top bit in the attributes, header names in UTF-8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.records.errors import CorruptBatch, TooLarge
 from penstock.records.python_kernel_batch import (
-    HEADER_SIZE,
     INT32_MAX,
     MIN_RECORD,
     BadRecordError,
-    Buffer,
-    RecordTuple,
     check_int64,
     get_sized,
     get_varint,
@@ -25,6 +22,9 @@ from penstock.records.python_kernel_batch import (
     put_varint,
     wrap_int64,
 )
+from penstock.records.types import HEADER_SIZE, Buffer, RecordTuple
+
+Headers: TypeAlias = Iterable[tuple[str, bytes | None]]
 
 
 def as_bytes(value: object, what: str) -> bytes | None:
@@ -35,13 +35,19 @@ def as_bytes(value: object, what: str) -> bytes | None:
     raise TypeError(f"a record's {what} must be bytes or None, not {type(value).__name__}")
 
 
-def header_pairs(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+def encode_headers(headers: Headers | None) -> bytearray:
+    """Headers as a record has them: their count, then each."""
     pairs = []
-    for name, value in headers:
+    for name, value in headers or ():
         if not isinstance(name, str):
             raise TypeError(f"a header's key must be str, not {type(name).__name__}")
         pairs.append((name.encode(), as_bytes(value, "header value")))
-    return pairs
+    out = bytearray()
+    put_varint(out, len(pairs))
+    for name_bytes, content in pairs:
+        put_sized(out, name_bytes)
+        put_sized(out, content)
+    return out
 
 
 def _record_body(
@@ -49,18 +55,14 @@ def _record_body(
     offset_delta: int,
     key: bytes | None,
     value: bytes | None,
-    headers: Iterable[tuple[str, bytes | None]] | None,
+    headers: Headers | None,
 ) -> bytearray:
     body = bytearray(1)
     put_varint(body, timestamp_delta)
     put_varint(body, offset_delta)
     put_sized(body, as_bytes(key, "key"))
     put_sized(body, as_bytes(value, "value"))
-    pairs = header_pairs(headers) if headers else []
-    put_varint(body, len(pairs))
-    for name, content in pairs:
-        put_sized(body, name)
-        put_sized(body, content)
+    body += encode_headers(headers)
     if len(body) > INT32_MAX:
         raise TooLarge("a record", INT32_MAX)
     return body
@@ -260,7 +262,7 @@ def filter_records(
 
     A record stays if no later one of its key is in `newest`; a tombstone (null value) only with
     `keep_tombstones`; a record without key never does. What stays is copied byte for byte, but for its timestamp
-    delta, which is reckoned anew from `new_base_timestamp`. The max timestamp of none is -1.
+    delta, which is computed from `new_base_timestamp`. The max timestamp of none is -1.
     """
     view = check_range(buffer, start, end, count)
     out, kept, tombstones, max_timestamp = bytearray(HEADER_SIZE), 0, 0, -1

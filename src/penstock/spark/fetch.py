@@ -25,7 +25,7 @@ from penstock.client.errors import OffsetOutOfRange, PenstockError, RecordUnread
 from penstock.client.fetch_state import Chunk, Place, chunk_of
 from penstock.client.offset_lookup import OffsetLookup
 from penstock.records import BatchHeader, Buffer, ColumnBuilder, RecordError, append_time_of, payload_of
-from penstock.records.python_kernel import BytesColumn, HeaderColumn
+from penstock.records.types import BytesColumn, HeaderColumn
 from penstock.spark.connections import SharedCluster, shared_cluster
 from penstock.spark.errors import DataLost, ReadStalled, TopicRecreated, in_one_line
 from penstock.spark.options import EARLIEST, LATEST, Bounds, Isolation, ReaderOptions

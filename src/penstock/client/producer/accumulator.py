@@ -35,8 +35,8 @@ from penstock.client.producer.producer_batch import (
     ProducerId,
 )
 from penstock.client.producer.settings import ProducerSettings
-from penstock.records.batch import HEADER_SIZE
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
+from penstock.records.types import HEADER_SIZE
 from penstock.runtime.randomness import Random
 
 if TYPE_CHECKING:
