@@ -25,7 +25,8 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DiskFull, LogError, LogFailed, RecordsTruncated, TooManyOpenFiles
 from penstock.log.group_commit import ALONE_IN_A_ROW, FAST_IN_A_ROW, FAST_MS, FEW_BYTES, GroupCommit, InlineSync
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import enforce_retention, truncate_to
+from penstock.log.retention import enforce_retention
+from penstock.log.truncation import truncate_to
 from penstock.runtime.threads import InlineWorkers, ManualWorkers
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles

@@ -27,9 +27,9 @@ from tests.log.log_stories import (
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DamagedLog
 from penstock.log.partition_log import PartitionLog
+from penstock.log.retention import enforce_retention
 from penstock.log.segment import MANIFEST_NAME
 from penstock.log.settings import LogSettings
-from penstock.log.truncation import enforce_retention
 from penstock.runtime.files import PosixFiles
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFile, SimulatedFiles

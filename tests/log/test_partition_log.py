@@ -23,11 +23,11 @@ from tests.log.log_stories import (
 )
 
 from penstock.log.errors import DiskFull, LogFailed, NonMonotonicOffsets, OffsetOutOfRange
-from penstock.log.partition_log import PartitionLog, offset_for_time
+from penstock.log.partition_log import PartitionLog, offset_for_time, roll_jitter_ms
+from penstock.log.retention import enforce_retention
 from penstock.log.segment import MANIFEST_NAME
 from penstock.log.settings import COMPACT, DELETE, LogSettings
-from penstock.log.truncation import enforce_retention, truncate_fully, truncate_to
-from penstock.log.validation import roll_jitter_ms
+from penstock.log.truncation import truncate_fully, truncate_to
 from penstock.records import Codec, scan
 from penstock.runtime.files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles

@@ -26,7 +26,7 @@ from tests.log.log_stories import (
 
 from penstock.log.errors import DamagedLog, OffsetOutOfRange
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import enforce_retention
+from penstock.log.retention import enforce_retention
 from penstock.records import scan
 from penstock.runtime.files import PosixFiles
 from penstock.testing.simulated_files import SimulatedFiles

@@ -26,8 +26,9 @@ from penstock.log.errors import DamagedLog
 from penstock.log.log_loader import Opened
 from penstock.log.partition_log import PartitionLog
 from penstock.log.recovery import ACCEPT_LOSS_FILE, DAMAGE_NOTE_FILE
+from penstock.log.retention import enforce_retention
 from penstock.log.settings import COMPACT, LogSettings
-from penstock.log.truncation import cut_damage, enforce_retention, truncate_fully, truncate_to
+from penstock.log.truncation import cut_damage, truncate_fully, truncate_to
 from penstock.records import HEADER_SIZE, scan
 from penstock.testing.simulated_files import SimulatedFiles
 

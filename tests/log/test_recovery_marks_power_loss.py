@@ -17,8 +17,9 @@ from penstock.log.log_loader import Opened, open_log
 from penstock.log.partition_folder import segment_files
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import snapshot_offset
+from penstock.log.retention import enforce_retention
 from penstock.log.settings import LogSettings
-from penstock.log.truncation import enforce_retention, truncate_to
+from penstock.log.truncation import truncate_to
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import CrashPoint, crash_everywhere
 from penstock.testing.simulated_files import SimulatedFiles

@@ -13,8 +13,9 @@ import pytest
 
 from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
+from penstock.log.retention import enforce_retention
 from penstock.log.settings import LogSettings
-from penstock.log.truncation import enforce_retention, truncate_to
+from penstock.log.truncation import truncate_to
 from penstock.records import decode_batch, encode_batch, scan
 from penstock.runtime.randomness import SeededRandom
 from penstock.testing.crash_points import CrashPoint, crash_everywhere

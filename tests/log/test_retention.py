@@ -13,7 +13,6 @@ from penstock.log.retention import (
     LogView,
     RetentionPolicy,
     SegmentInfo,
-    SegmentView,
     SizeRetention,
     StartOffsetRetention,
     TimeRetention,
@@ -134,7 +133,7 @@ def test_a_compacted_topic_loses_only_what_was_deleted_by_request() -> None:
 @pytest.mark.parametrize(("answer", "count"), [(-3, 0), (2, 2), (1000, 2)])
 def test_a_policy_of_the_users_cannot_break_the_rules(answer: int, count: int) -> None:
     class Stubborn:
-        def expired(self, segments: Sequence[SegmentView], log: LogView, now_ms: int) -> int:
+        def expired(self, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
             return answer
 
     assert removable(Stubborn(), segments_of(0, 0, 0), high_watermark=29) == count

@@ -27,10 +27,10 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.errors import DiskFull, LogFailed, OffsetOutOfRange
 from penstock.log.partition_folder import DELETED
 from penstock.log.partition_log import PartitionLog
-from penstock.log.retention import LogView, SegmentView
+from penstock.log.retention import LogView, SegmentInfo, enforce_retention
 from penstock.log.segment import UNKNOWN_TIMESTAMP
 from penstock.log.settings import COMPACT, DELETE, LogSettings
-from penstock.log.truncation import enforce_retention, truncate_fully, truncate_to
+from penstock.log.truncation import truncate_fully, truncate_to
 from penstock.testing.simulated_disk import LOSE_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles
 
@@ -375,7 +375,7 @@ def test_segments_without_timestamps_age_by_their_files() -> None:
 
 def test_a_policy_may_be_plugged_in() -> None:
     class OnlyTwo:
-        def expired(self, segments: Sequence[SegmentView], log: LogView, now_ms: int) -> int:
+        def expired(self, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
             return 2
 
     log = seven(SimulatedFiles())
@@ -385,10 +385,10 @@ def test_a_policy_may_be_plugged_in() -> None:
 
 
 def test_a_policy_sees_the_segments_as_a_sequence() -> None:
-    seen: list[SegmentView] = []
+    seen: list[SegmentInfo] = []
 
     class Curious:
-        def expired(self, segments: Sequence[SegmentView], log: LogView, now_ms: int) -> int:
+        def expired(self, segments: Sequence[SegmentInfo], log: LogView, now_ms: int) -> int:
             seen.extend(segments[1:])
             seen.append(segments[-1])
             with pytest.raises(IndexError):

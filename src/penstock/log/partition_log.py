@@ -19,6 +19,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from penstock.log.checkpoints import atomic_write, note_failed_sync
 from penstock.log.errors import (
@@ -50,7 +51,7 @@ from penstock.log.segment import (
     SegmentTable,
 )
 from penstock.log.settings import LogSettings
-from penstock.log.validation import Validated, check_sizes, must_roll, recompressed, validate, writable
+from penstock.log.validation import Validated, check_sizes, recompressed, validate, writable
 from penstock.records import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -612,6 +613,42 @@ class PartitionLog:
         with contextlib.suppress(OSError):
             self.active.release()
         self._open.release()
+
+
+def must_roll(
+    settings: LogSettings, active: Segment, headers: Sequence[BatchHeader], size: int, rolled_ms: int, now_ms: int
+) -> bool:
+    """Whether these batches, `size` bytes, belong into a new segment: by size, by room in the index, or by age.
+
+    A segment that began with timestamp 1000 and segment.ms=500 takes a batch stamped 1500, and not one stamped 1501.
+    """
+    if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    if active.size == 0:
+        return False
+    if active.size + size > settings.segment_bytes:
+        return True
+    if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
+        return True
+    age_max_ms = settings.segment_ms
+    # Only what is sealed is compacted.
+    if settings.max_compaction_lag_ms < age_max_ms and settings.compacts:
+        age_max_ms = settings.max_compaction_lag_ms
+    if settings.segment_jitter_ms:
+        age_max_ms = max(1, age_max_ms - roll_jitter_ms(settings, active.path))
+    first = active.first_timestamp
+    if first is None or first < 0 or headers[0].max_timestamp < 0:
+        return now_ms - rolled_ms > age_max_ms
+    return headers[0].max_timestamp - first > age_max_ms
+
+
+def roll_jitter_ms(settings: LogSettings, path: str) -> int:
+    """How much earlier than others the segment at `path` is rolled: segment.jitter.ms, or segment.ms if less, at most.
+
+    It follows from the name alone. Logs that began together part all the same, each segment anew, and a segment keeps
+    its share over a restart.
+    """
+    return min(settings.segment_jitter_ms, settings.segment_ms) * crc32(path.encode()) >> 32
 
 
 def _runs(headers: Sequence[BatchHeader]) -> Iterator[list[BatchHeader]]:

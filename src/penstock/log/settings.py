@@ -5,7 +5,7 @@ The value is immutable. A change of settings replaces it and takes effect with t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 NEVER: Final = 2**63 - 1
@@ -14,13 +14,15 @@ UNLIMITED: Final = -1
 DELETE: Final = "delete"
 COMPACT: Final = "compact"
 
-_MINUTE_MS = 60_000
-_DAY_MS = 24 * 60 * _MINUTE_MS
-_MIB = 1024 * 1024
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 24 * 60 * _MINUTE_MS
+_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
+    """See Kafka's documentation of topic settings."""
+
     segment_bytes: int = 1024 * _MIB
     segment_ms: int = 7 * _DAY_MS
     segment_jitter_ms: int = 0
@@ -29,7 +31,7 @@ class LogSettings:
 
     flush_messages: int = NEVER
     flush_ms: int = NEVER
-    sync_before_ack: bool = True  # whoever sets a flush policy of his own chose that, and acks=all does not wait
+    sync_before_ack: bool = True  # False where the operator set a flush policy: then acks=all does not wait for a sync
 
     retention_ms: int = 7 * _DAY_MS
     retention_bytes: int = UNLIMITED
@@ -51,10 +53,10 @@ class LogSettings:
 
     producer_id_expiration_ms: int = _DAY_MS
 
-    @property
-    def compacts(self) -> bool:
-        return COMPACT in self.cleanup_policy
+    # Of cleanup_policy. Fields, because every append reads them.
+    compacts: bool = field(init=False, repr=False, compare=False)
+    deletes: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def deletes(self) -> bool:
-        return DELETE in self.cleanup_policy
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compacts", COMPACT in self.cleanup_policy)
+        object.__setattr__(self, "deletes", DELETE in self.cleanup_policy)

@@ -1,30 +1,27 @@
-"""Truncation of a log's end, and deletion of its oldest segments.
+"""Truncation: cutting off the end of a log, or all of it.
 
-What remains has no gap at any moment at which power may fail: from the end the newest goes first, from the start the
-oldest. A cut is durable before anything is written after it. Deleted segments are only renamed here; the caller removes
-their files later, off the event loop.
+The newest segment goes first, so the rest has no gap whenever power fails. A cut is durable before anything is written
+after it, and epochs, indexes and producer state then follow from the batches that are left.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import overload
 
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
-from penstock.log.errors import DamagedLog, DiskFull, OffsetOutOfRange
-from penstock.log.partition_folder import DELETED, segment_files
+from penstock.log.errors import DamagedLog, OffsetOutOfRange
+from penstock.log.partition_folder import segment_files
 from penstock.log.partition_log import PartitionLog
 from penstock.log.producer_state import snapshot_name
 from penstock.log.recovery import LogDamage, load_newest_snapshot, remove_snapshots, replay
-from penstock.log.retention import LogView, RetentionPolicy, SegmentInfo, removable_segments, retention_policy
 from penstock.log.segment import Segment, SegmentTable
 
 
 def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
-    """Drop everything from `offset` on; whether there was anything. A batch that holds `offset` goes whole.
+    """Drop everything from `offset` on, including the batch that contains it; False if there was nothing.
 
-    Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, truncate_to(25) too. DiskFull: nothing was cut.
+    Batches 0..9, 10..19, 20..29: truncate_to(20) ends the log at 20, and so does truncate_to(25). DiskFull: nothing was
+    cut.
     """
     log.require_online()
     _cut_reported_damage(log, now_ms)
@@ -34,8 +31,8 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
         truncate_fully(log, offset, now_ms)
         return True
     try:
-        # The only thing that needs room is written first: a full disk rejects the cut while nothing is cut yet. If the
-        # power goes in between, recovery finds the epochs of what is left in the batches themselves.
+        # The only write that needs space comes first: a full disk rejects the truncation before anything is cut. If
+        # power fails in between, recovery reads the epochs from the batches that are left.
         log.epochs.save_truncated(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}", offset)
     except OSError as error:
         raise log.disk_error(error) from error
@@ -45,7 +42,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
         place = active.locate(offset)
         active.truncate(active.size if place is None else place.position)
         if active.next_offset < log.log_start_offset:
-            # The start was inside of a batch that is gone, or in a gap: what is left is all before it.
+            # The log start was inside a batch that was cut, or in a gap: everything left is before it.
             truncate_fully(log, log.log_start_offset, now_ms)
             return True
         active.aborted.truncate_to(active.next_offset)
@@ -56,7 +53,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
 
 
 def _cut_reported_damage(log: PartitionLog, now_ms: int) -> None:
-    """Before a log is cut elsewhere: its damage goes first, or, where nobody counts on others to have it, nothing."""
+    """Before another cut, cut reported damage. Damage that was not reported must stay: this may be the only replica."""
     damage = log.damage
     if damage is not None and damage.is_told:
         cut_damage(log, now_ms)
@@ -65,7 +62,7 @@ def _cut_reported_damage(log: PartitionLog, now_ms: int) -> None:
 
 
 def cut_damage(log: PartitionLog, now_ms: int) -> None:
-    """End the log where it is damaged, durably: what is behind goes, whether it is sound or not."""
+    """End the log at its damage, durably. Everything after it goes, sound or not."""
     log.require_online()
     damage = log.damage
     if damage is None:
@@ -81,7 +78,7 @@ def cut_damage(log: PartitionLog, now_ms: int) -> None:
             try:
                 active.truncate(damage.position)
             except DamagedLog:
-                active.truncate(0)  # what is before it is no better: it comes from another replica, too
+                active.truncate(0)  # damaged before that as well: all of it is copied from another replica
         active.aborted.truncate_to(active.next_offset)
         log.forget_damage()
         if active.next_offset < log.log_start_offset:
@@ -93,21 +90,21 @@ def cut_damage(log: PartitionLog, now_ms: int) -> None:
 
 
 def _is_there(log: PartitionLog, damage: LogDamage) -> bool:
-    """Whether what was noted is still part of the log: retention or another cut may have taken it."""
+    """Whether the damage is still part of the log: retention or a truncation may have removed it."""
     index = log.find_segment(damage.base_offset)
     segment = log.segment_at(index)
     return segment.base_offset == damage.base_offset and segment.size > damage.position
 
 
 def _remove_files_from(log: PartitionLog, base_offset: int) -> None:
-    """Segments that are no part of a log that is cut short, newest first."""
+    """Segments beyond the end of a log that ends at damage, newest first."""
     names = segment_files(log.files.list_folder(log.folder))
     for base in sorted((base for base in names if base >= base_offset), reverse=True):
         Segment(log.files, log.folder, base).remove()
 
 
 def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Empty the log and let it begin at `offset`: it holds nothing of what its leader has."""
+    """Empty the log and start it at `offset`: its leader no longer has what it holds."""
     log.require_online()
     if offset < 0:
         raise OffsetOutOfRange(offset, 0, log.log_end_offset)
@@ -120,7 +117,7 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
             log.forget_segment(base)
             Segment(log.files, log.folder, base).remove()
         log.forget_damage()
-        # What producers wrote into another history, transactions left open above all, says nothing of this one.
+        # Producer state of the old log, open transactions above all, does not apply to the new one.
         remove_snapshots(log.files, log.folder)
         fresh = Segment.create(log.files, log.folder, offset, log.settings.index_interval_bytes)
         log.replace_segments(SegmentTable.of([]), fresh)
@@ -132,9 +129,9 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
 
 
 def _drop_segments_from(log: PartitionLog, offset: int) -> None:
-    """Remove the segments that begin after `offset`, newest first, and make the one before them the active one.
+    """Remove the segments that begin after `offset`, newest first; the one before them becomes active.
 
-    One that begins at `offset` stays, empty: the one before may end earlier, where compaction left a gap.
+    A segment that begins at `offset` stays, empty: after compaction the one before it may end earlier.
     """
     while len(log.table) and log.active.base_offset > offset:
         last = len(log.table) - 1
@@ -147,7 +144,7 @@ def _drop_segments_from(log: PartitionLog, offset: int) -> None:
 
 
 def _apply_truncation(log: PartitionLog, now_ms: int) -> None:
-    """Bring everything that follows from the batches in line with the new end, durably."""
+    """Bring epochs, producer state and checkpoints in line with the new end, durably."""
     end = log.log_end_offset
     log.after_truncation(end)
     log.epochs.truncate_from_end(end)
@@ -157,92 +154,6 @@ def _apply_truncation(log: PartitionLog, now_ms: int) -> None:
         start = log.log_start_offset
     for index in range(log.find_segment(start), log.segment_count):
         replay(log.segment_at(index), start, log.producers, log.epochs, now_ms)
-    # A snapshot knows as undecided what was not replicated when it was written.
+    # A snapshot lists transactions as undecided that were not replicated when it was written.
     log.producers.on_high_watermark(log.high_watermark)
     log.files.sync_folder(log.folder)
-
-
-class _Infos(Sequence[SegmentInfo]):
-    """The log's segments as retention sees them, made one at a time as it walks."""
-
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-        self._table = log.table
-
-    def __len__(self) -> int:
-        return len(self._table) + 1
-
-    @overload
-    def __getitem__(self, index: int) -> SegmentInfo: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SegmentInfo]: ...
-    def __getitem__(self, index: int | slice) -> SegmentInfo | Sequence[SegmentInfo]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index < 0:
-            index += len(self)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        active = self._log.active
-        if index == len(self._table):
-            return SegmentInfo(active.base_offset, active.next_offset, active.size, self._age_of(active))
-        row = self._table[index]
-        following = active.base_offset if index + 1 == len(self._table) else self._table.bases[index + 1]
-        stamp = row.max_timestamp if row.max_timestamp >= 0 else self._age_of(self._log.segment_at(index))
-        return SegmentInfo(row.base_offset, following, row.size, stamp)
-
-    def _age_of(self, segment: Segment) -> int:
-        if segment.max_timestamp >= 0:
-            return segment.max_timestamp
-        return self._log.files.modified_ns(segment.path) // 1_000_000
-
-
-def enforce_retention(log: PartitionLog, now_ms: int, policy: RetentionPolicy | None = None) -> list[str]:
-    """Take the segments whose time is over out of the log; the files that are now to be removed, already renamed.
-
-    Segments 0, 100, 200 (active) with retention over for the first: the log starts at 100 afterwards.
-    """
-    if log.failure is not None or log.is_cut_short:
-        return []
-    settings = log.settings
-    if policy is None:
-        policy = retention_policy(
-            retention_ms=settings.retention_ms,
-            retention_bytes=settings.retention_bytes,
-            delete_expired=settings.deletes,
-        )
-    infos = _Infos(log)
-    view = LogView(log.size, log.log_start_offset, log.high_watermark)
-    count = removable_segments(policy, infos, view, now_ms)
-    if count == 0:
-        return []
-    try:
-        if count == len(infos):
-            try:
-                log.roll(log.log_end_offset, now_ms)
-            except DiskFull:
-                count -= 1  # the others make room first
-        return _drop_oldest(log, count)
-    except OSError as error:
-        raise log.fail(error) from error
-
-
-def _drop_oldest(log: PartitionLog, count: int) -> list[str]:
-    doomed: list[str] = []
-    bases = list(log.table.bases[:count])
-    log.replace_segments(log.table.spliced(0, count, []), log.active)
-    log.deletions_pending = True
-    for base in bases:
-        log.forget_segment(base)
-        for path in Segment(log.files, log.folder, base).paths:
-            with contextlib.suppress(FileNotFoundError):
-                log.files.rename(path, path + DELETED)
-                doomed.append(path + DELETED)
-        snapshot = f"{log.folder}/{snapshot_name(base)}"
-        if log.files.exists(snapshot):
-            log.files.remove(snapshot)
-    first = log.table.bases[0] if len(log.table) else log.active.base_offset
-    if first > log.log_start_offset:
-        log.log_start_offset = first
-        log.epochs.truncate_from_start(first)
-    return doomed

@@ -7,76 +7,60 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import MutableSequence
-from typing import Any, Protocol
+from collections.abc import Callable, MutableSequence
+from typing import Any, Final, Protocol
 
-_UUID_BYTES = 16
+_UUID_BYTES: Final = 16
 
 
 class Random(Protocol):
-    """A source of chance."""
+    """A source of random numbers."""
 
-    def random_bytes(self, count: int) -> bytes: ...
+    def random_bytes(self, count: int, /) -> bytes: ...
 
-    def below(self, bound: int) -> int:
+    def below(self, bound: int, /) -> int:
         """An integer from 0 to `bound` - 1; ValueError unless `bound` is positive."""
 
-    def uniform(self, low: float, high: float) -> float: ...
+    def uniform(self, low: float, high: float, /) -> float: ...
 
     def uuid_bytes(self) -> bytes:
         """Sixteen bytes of a version 4 UUID; in base64 it never begins with "-", as an option would."""
 
-    def shuffle(self, items: MutableSequence[Any]) -> None:
+    def shuffle(self, items: MutableSequence[Any], /) -> None:
         """Put `items` into an arbitrary order, in place."""
 
 
 class SystemRandom:
-    """The operating system's own source."""
+    """The operating system's source."""
 
     def __init__(self) -> None:
-        self._source = random.SystemRandom()
-
-    def random_bytes(self, count: int) -> bytes:
-        return os.urandom(count)
-
-    def below(self, bound: int) -> int:
-        return self._source.randrange(bound)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
+        source = random.SystemRandom()
+        self.random_bytes: Callable[[int], bytes] = os.urandom
+        self.below: Callable[[int], int] = source.randrange
+        self.uniform: Callable[[float, float], float] = source.uniform
+        self.shuffle: Callable[[MutableSequence[Any]], None] = source.shuffle
 
     def uuid_bytes(self) -> bytes:
         return _uuid_bytes(self)
-
-    def shuffle(self, items: MutableSequence[Any]) -> None:
-        self._source.shuffle(items)
 
 
 class SeededRandom:
-    """Chance that repeats: the same seed and the same calls give the same answers."""
+    """A repeatable source: the same seed and the same calls give the same results."""
 
     def __init__(self, seed: int | str) -> None:
         self.seed = seed
-        self._source = random.Random(seed)
+        source = random.Random(seed)
+        self.random_bytes: Callable[[int], bytes] = source.randbytes
+        self.below: Callable[[int], int] = source.randrange
+        self.uniform: Callable[[float, float], float] = source.uniform
+        self.shuffle: Callable[[MutableSequence[Any]], None] = source.shuffle
 
     def branch(self, name: str) -> SeededRandom:
-        """An independent source for a part of the run, so that one part's draws do not shift another's."""
+        """An independent source for a part of the run: draws in one part do not shift those in another."""
         return SeededRandom(f"{self.seed}/{name}")
-
-    def random_bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
-
-    def below(self, bound: int) -> int:
-        return self._source.randrange(bound)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
 
     def uuid_bytes(self) -> bytes:
         return _uuid_bytes(self)
-
-    def shuffle(self, items: MutableSequence[Any]) -> None:
-        self._source.shuffle(items)
 
 
 def _uuid_bytes(source: Random) -> bytes:

@@ -41,8 +41,9 @@ from penstock.log.errors import (
     LogFailed,
 )
 from penstock.log.partition_log import PartitionLog, latest_timestamp, offset_for_time
+from penstock.log.retention import enforce_retention
 from penstock.log.settings import COMPACT, DELETE
-from penstock.log.truncation import enforce_retention, truncate_to
+from penstock.log.truncation import truncate_to
 from penstock.records import LOG_APPEND_TIME, Codec, decode_batch, encode_batch
 from penstock.records.kernel import count_null_keys, write_header
 from penstock.runtime.files import Files, PosixFiles

@@ -16,8 +16,9 @@ from penstock.log.compaction.log_cleaner import LogCleaner, Throttle
 from penstock.log.compaction.record_filter import KEY_OVERHEAD_BYTES
 from penstock.log.errors import LogFailed
 from penstock.log.partition_log import PartitionLog
+from penstock.log.retention import enforce_retention
 from penstock.log.settings import COMPACT, DELETE
-from penstock.log.truncation import enforce_retention, truncate_to
+from penstock.log.truncation import truncate_to
 from penstock.runtime.clock import ManualClock, SystemClock
 from penstock.runtime.files import Files, PosixFiles
 from penstock.runtime.threads import InlineWorkers, ManualWorkers, ThreadWorkers

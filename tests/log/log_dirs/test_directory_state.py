@@ -23,7 +23,7 @@ from tests.log.log_stories import overwrite
 from penstock.log.checkpoints import read_offsets
 from penstock.log.errors import DiskFull, OffsetOutOfRange
 from penstock.log.log_dirs.log_directory import LogDirectory
-from penstock.log.truncation import enforce_retention
+from penstock.log.retention import enforce_retention
 from penstock.records import encode_batch
 from penstock.testing.simulated_disk import KEEP_SIZES_ONLY, KEEP_UNSYNCED
 from penstock.testing.simulated_files import SimulatedFiles

@@ -26,11 +26,11 @@ from penstock.log.errors import (
 from penstock.log.log_dirs import log_manager
 from penstock.log.log_dirs.identity import WrongOwner
 from penstock.log.log_dirs.log_directory import Progress
-from penstock.log.log_dirs.log_manager import LogManager, may_expire
+from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.log_loader import open_log
 from penstock.log.partition_log import PartitionLog
+from penstock.log.retention import enforce_retention, may_expire
 from penstock.log.settings import LogSettings
-from penstock.log.truncation import enforce_retention
 from penstock.records import encode_batch
 from penstock.runtime.files import PosixFiles, Space
 from penstock.runtime.randomness import SeededRandom

@@ -49,10 +49,8 @@ from penstock.log.log_dirs.log_directory import (
 )
 from penstock.log.log_dirs.replica_moves import FutureReplica, ReplicaMoves
 from penstock.log.partition_log import PartitionLog
-from penstock.log.segment import UNKNOWN_TIMESTAMP
+from penstock.log.retention import enforce_retention, may_expire
 from penstock.log.settings import NEVER, LogSettings
-from penstock.log.truncation import enforce_retention
-from penstock.records import NO_TIMESTAMP
 from penstock.runtime.files import OPEN_FILES, Files
 from penstock.runtime.randomness import Random
 from penstock.runtime.threads import Outcome, Workers, WorkersError, in_parallel, outcome_of
@@ -65,24 +63,6 @@ UNFLUSHED_BYTES: Final = 64 * 1024 * 1024
 UNFLUSHED_MS: Final = 30_000
 # A start after a crash walks what is behind the recovery point that was written last.
 UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
-
-
-def may_expire(log: PartitionLog, now_ms: int) -> bool:
-    """Whether retention could find something; no is certain, yes is not."""
-    settings, table, active = log.settings, log.table, log.active
-    sealed = len(table)
-    if sealed and log.log_start_offset >= (table.bases[1] if sealed > 1 else active.base_offset):
-        return True
-    if not settings.deletes or not (sealed or active.size):
-        return False
-    if sealed and 0 <= settings.retention_bytes <= log.size - table.sizes[0]:
-        return True
-    if settings.retention_ms < 0:
-        return False
-    newest_ms = table.stamps[0] if sealed else active.max_timestamp
-    if newest_ms in (UNKNOWN_TIMESTAMP, NO_TIMESTAMP):
-        return True
-    return now_ms - newest_ms > settings.retention_ms
 
 
 def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) -> int:

@@ -133,7 +133,7 @@ class ReplicaMoves:
         self._workers = workers
         self._commits = commits
         self._moved = moved
-        self._moves: dict[TopicPartition, _Move] = {}
+        self.moving: dict[TopicPartition, _Move] = {}  # read by the broker, which skips ticks while it is empty
         self._is_working = False
         self._is_ticking = False
         self._is_closed = False
@@ -141,18 +141,18 @@ class ReplicaMoves:
         """Whether somebody is changing the files of a log: a cleaner."""
 
     def __len__(self) -> int:
-        return len(self._moves)
+        return len(self.moving)
 
     def futures(self, directory: LogDirectory) -> list[FutureReplica]:
         """The copies that are being made in a data folder."""
-        return [move.future() for move in self._moves.values() if move.target is directory]
+        return [move.future() for move in self.moving.values() if move.target is directory]
 
     # --- begin and end
 
     def begin(self, hosted: Hosted, source: LogDirectory, target: LogDirectory, now_ms: int) -> None:
         """Move a replica to `target`; to where it is, or elsewhere, ends a move that is under way. LogError."""
         key = (hosted.topic, hosted.partition)
-        known = self._moves.get(key)
+        known = self.moving.get(key)
         if known is not None:
             if known.target is target:
                 return
@@ -190,12 +190,12 @@ class ReplicaMoves:
         )  # fmt: skip
 
     def _add(self, move: _Move) -> None:
-        self._moves[move.key] = move
+        self.moving[move.key] = move
         move.hosted.is_moving = True
 
     def cancel(self, key: TopicPartition, now_ms: int) -> None:
         """End a move, if there is one; the replica stays where it is."""
-        move = self._moves.pop(key, None)
+        move = self.moving.pop(key, None)
         if move is None:
             return
         move.is_ended = True
@@ -228,21 +228,21 @@ class ReplicaMoves:
 
     def _step(self, now_ms: int) -> bool:
         """Whether there may be more to do now."""
-        for key, move in list(self._moves.items()):
+        for key, move in list(self.moving.items()):
             if move.source.failure is not None or move.target.failure is not None or move.log.failure is not None:
                 self._abandon(move)
             elif move.log.damage is not None:
                 logger.error("%s is damaged, and does not move", folder_name(*key))
                 self.cancel(key, now_ms)
             elif now_ms >= move.not_before_ms and not self.is_busy(move.log):
-                del self._moves[key]
-                self._moves[key] = move  # others come first the next time
+                del self.moving[key]
+                self.moving[key] = move  # others come first the next time
                 return self._go_on(move, now_ms)
         return False
 
     def _abandon(self, move: _Move) -> None:
         """A disk failed: what is on it stays for the next start, or for the operator."""
-        self._moves.pop(move.key, None)
+        self.moving.pop(move.key, None)
         move.is_ended = True
         move.hosted.is_moving = False
         logger.error("%s does not move to %s: a disk failed", folder_name(*move.key), move.target.path)
@@ -354,7 +354,7 @@ class ReplicaMoves:
         del source.hosted[move.key]
         target.hosted[move.key] = move.hosted
         source.removals.add([Removal(now_ms + log.settings.file_delete_delay_ms, doomed, is_folder=True)])
-        del self._moves[move.key]
+        del self.moving[move.key]
         move.is_ended = True
         move.hosted.is_moving = False
         self._moved(move.key, target)

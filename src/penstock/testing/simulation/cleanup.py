@@ -27,7 +27,7 @@ from penstock.client.producer.delivery import Delivery
 from penstock.log.compaction.job import Compaction
 from penstock.log.log_dirs import log_manager
 from penstock.log.partition_log import PartitionLog
-from penstock.log.truncation import enforce_retention
+from penstock.log.retention import enforce_retention
 from penstock.records import records_of, scan
 from penstock.runtime.randomness import Random, SeededRandom
 from penstock.testing.simulation.cluster import SimulatedCluster, SimulatedHost
