@@ -345,7 +345,9 @@ class Broker:
         upkeep.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
         upkeep.every("checkpoint", _CHECKPOINT_MS, logs.checkpoint_tick)
         upkeep.every("partitions without room", _RETRY_MS, lambda: self.roles.retry(self.cluster.image))
-        upkeep.every("moves between data folders", _MOVES_MS, lambda: logs.moves.tick(now_ms()) if logs.moves.moving else None)
+        upkeep.every(
+            "moves between data folders", _MOVES_MS, lambda: logs.moves.tick(now_ms()) if logs.moves.moving else None
+        )
         upkeep.every(
             "producer expiry",
             settings.producer_id_expiration_check_interval_ms,
