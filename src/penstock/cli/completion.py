@@ -20,10 +20,11 @@ SERVER_VARIABLE: Final = "PENSTOCK_BOOTSTRAP_SERVER"
 PROFILE_VARIABLE: Final = "PENSTOCK_PROFILE"
 DEFAULT_SERVER: Final = "localhost:9092"
 _TIMEOUT_MS: Final = 1_000
+_SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def topic_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Topics that begin like this; internal ones once an underscore is typed."""
+    """Topics with this prefix; internal ones only if it starts with an underscore."""
     names = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
     return [name for name in names if name.startswith(incomplete)]
 
@@ -34,7 +35,7 @@ def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
 
 
 def broker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Numbers of brokers; after a comma, those that the list does not have yet."""
+    """Broker ids; after a comma, those that are not in the list yet."""
     given, comma, begun = incomplete.rpartition(",")
     taken = given.split(",")
     ids = _ask(ctx, lambda admin: [str(node.id) for node in admin.describe_cluster().nodes])
@@ -42,7 +43,7 @@ def broker_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def setting_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Settings of the topic or broker that the command line names so far; of any topic, if it names none."""
+    """Settings of the topic or broker named so far on the command line, or of any topic."""
     return [name for name in _settings(ctx) if name.startswith(incomplete)]
 
 
@@ -65,7 +66,7 @@ def _settings(ctx: click.Context) -> list[str]:
 
 
 def _topic_settings() -> list[str]:
-    """Those that a topic of Penstock has: for one that is to be made there is nobody to ask."""
+    """Settings of topics of Penstock: a topic that does not exist yet cannot be asked."""
     from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS
 
     return sorted(TOPIC_DEFINITIONS)
@@ -101,13 +102,10 @@ def _ask(ctx: click.Context, question: Callable[[Admin], list[str]]) -> list[str
         return []
 
 
-_SHELLS: Final = ("bash", "zsh", "fish")
-
-
 @click.command(short_help="Print a shell completion script.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print a script for a shell, after which Tab completes commands, options, topics, groups and settings.
+    """Print a script that makes Tab complete commands, options, topics, groups and settings.
 
     \b
     bash  in ~/.bashrc:  eval "$(penstock completion bash)"
@@ -120,9 +118,9 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"There is no completion for {shell}.")
+        raise click.UsageError(f"Completion is not available for {shell}.")
     made = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
-    # Not made.source(): that would ask the bash of this machine for its version, and the script may be for another.
+    # Not made.source(), which checks the version of bash on this machine: the script may be for another one.
     script = made.source_template % made.source_vars()
-    # In fish, what is told about a word would end at its first comma.
+    # In fish, a description would end at its first comma.
     click.echo(script.replace('string split "," $completion', 'string split -m 1 "," $completion'))

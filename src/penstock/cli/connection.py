@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin, AsyncAdmin
     from penstock.client.errors import BootstrapError, PenstockError
 
-
+EXIT_UNREACHABLE: Final = 3
+EXIT_REJECTED: Final = 4
+_SERVERS: Final = "bootstrap.servers"
+_TIMESTAMPS_SINCE_VERSION: Final = 1
 _CONNECTION: Final = (
     "bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol", "ssl.ca.location",
     "ssl.certificate.location", "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password",
@@ -39,10 +42,11 @@ _CONNECTION: Final = (
 _COMPRESSION: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 
 def client_properties(path: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a file, if there is one, and those given besides, which override it."""
-
+    """The properties of a file, overridden by those given directly."""
     found = {**({} if path is None else _read(path)), **given}
     known = known_properties() if found else ()
     for name, text in found.items():
@@ -53,7 +57,7 @@ def client_properties(path: str | None, given: Mapping[str, str]) -> dict[str, s
 
 
 def property_value(name: str, text: str) -> Any:
-    """The value of a property as the Python clients take it; CommandError names the property whose value is wrong."""
+    """The value of a property as the Python clients take it. CommandError names the property."""
     kinds = _kinds().get(name, (str,))
     if name == "partition.assignment.strategy":
         return _assignors(name, text)
@@ -61,11 +65,11 @@ def property_value(name: str, text: str) -> Any:
     choices += [str(each) for kind in kinds if get_origin(kind) is Literal for each in get_args(kind)]
     if choices:
         if text not in choices:
-            raise CommandError(f"{name} is {text!r}.", f"It can be {_listed(list(dict.fromkeys(choices)))}.")
+            raise CommandError(f"{name} cannot be {text!r}.", f"Use {_listed(list(dict.fromkeys(choices)))}.")
         return text
     if bool in kinds:
         if text.lower() not in ("true", "false"):
-            raise CommandError(f"{name} is {text!r}.", "It can be true or false.")
+            raise CommandError(f"{name} cannot be {text!r}.", "Use true or false.")
         return text.lower() == "true"
     if float in kinds or int in kinds:
         return _number(name, text, is_whole=float not in kinds)
@@ -79,8 +83,8 @@ def _assignors(name: str, text: str) -> list[str]:
     try:
         assignors_from(names)
     except ValueError:
-        advice = f"It can be one or more of {', '.join(BUILT_IN)}, separated by commas."
-        raise CommandError(f"{name} is {text!r}.", advice) from None
+        hint = f"Use one or more of {', '.join(BUILT_IN)}, separated by commas."
+        raise CommandError(f"{name} cannot be {text!r}.", hint) from None
     return names
 
 
@@ -90,10 +94,10 @@ def _number(name: str, text: str, *, is_whole: bool) -> float:
     except ValueError:
         kind = "a whole number" if is_whole else "a number"
         unit = " of milliseconds" if name.endswith(".ms") else ""
-        raise CommandError(f"{name} is {text!r}.", f"Give {kind}{unit}.") from None
+        raise CommandError(f"{name} cannot be {text!r}.", f"Use {kind}{unit}.") from None
     least = 1 if name.endswith("timeout.ms") else 0
     if name != "compression.level" and not least <= number < float("inf"):
-        raise CommandError(f"{name} is {text}.", f"It must be {least} or more.")
+        raise CommandError(f"{name} cannot be {text}.", f"Use {least} or more.")
     return number
 
 
@@ -125,14 +129,14 @@ def _read(path: str) -> dict[str, str]:
     try:
         parsed = read_properties(path)
     except UnreadableFile as error:
-        raise CommandError(f"{error}.", "Give a file of NAME=VALUE lines with --command-config.") from None
+        raise CommandError(f"{error}.", "--command-config needs a file of NAME=VALUE lines.") from None
     if parsed.problems:
         raise CommandError(f"{parsed.problems[0]}.", "Correct that line.")
     return {item.name: item.value.strip() for item in parsed.properties}
 
 
 def known_properties() -> list[str]:
-    """What any client can be told."""
+    """The properties that any client has."""
     return sorted({*_CONNECTION, *(name.replace("_", ".") for name in producer_options() | consumer_options())})
 
 
@@ -158,17 +162,15 @@ def consumer_options() -> set[str]:
 
 
 def ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
-    """What security.protocol and ssl.* ask for; None is plaintext."""
+    """The TLS context that security.protocol and ssl.* describe; None is plaintext."""
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
-        raise CommandError(
-            f"security.protocol is {protocol}, which is not supported.", f"It can be {' or '.join(_PROTOCOLS)}."
-        )
+        raise CommandError(f"security.protocol {protocol} is not supported.", f"Use {' or '.join(_PROTOCOLS)}.")
     if protocol == "PLAINTEXT":
         return None
     for store in ("ssl.truststore", "ssl.keystore"):
         if f"{store}.location" in properties and properties.get(f"{store}.type", "PEM").upper() != "PEM":
-            raise CommandError(f"{store}.type is {properties[f'{store}.type']}.", "Only PEM files can be read.")
+            raise CommandError(f"{store}.type {properties[f'{store}.type']} is not supported.", "Use PEM.")
     authority = properties.get("ssl.ca.location", properties.get("ssl.truststore.location"))
     certificate = properties.get("ssl.certificate.location", properties.get("ssl.keystore.location"))
     key = properties.get("ssl.key.location")
@@ -179,24 +181,16 @@ def ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         named = ", ".join(path for path in (authority, certificate, key) if path)
         raise CommandError(
-            f"The TLS files ({named}) cannot be used: {error.strerror or error}.",
-            "ssl.ca.location, ssl.certificate.location and ssl.key.location name PEM files.",
+            f"Cannot use the TLS files ({named}): {error.strerror or error}.",
+            "ssl.ca.location, ssl.certificate.location and ssl.key.location must be PEM files.",
         ) from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() in ("", "none"):
         context.check_hostname = False
     return context
 
 
-EXIT_UNREACHABLE: Final = 3
-EXIT_REJECTED: Final = 4
-_TIMESTAMPS_SINCE_VERSION: Final = 1
-_SERVERS: Final = "bootstrap.servers"
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
 class Cluster:
-    """Where the cluster is, and how to talk to it."""
+    """A cluster's address and the client properties for it."""
 
     def __init__(self, servers: str, properties: Mapping[str, str], request_timeout_ms: int) -> None:
         self.servers = servers
@@ -214,7 +208,7 @@ class Cluster:
         return AsyncAdmin(self.servers, **self.connecting("penstock-admin"))
 
     def check_times(self) -> None:
-        """Raise if the cluster cannot tell the offset of a time: before 0.10.1 brokers know times of files only."""
+        """Raise if the cluster cannot look up offsets by time: brokers before 0.10.1 know only times of files."""
         import asyncio
 
         from penstock.wire.protocol import ApiKey
@@ -224,8 +218,8 @@ class Cluster:
                 connection = await admin.cluster.to_any()
                 if not connection.supports(ApiKey.LIST_OFFSETS, _TIMESTAMPS_SINCE_VERSION):
                     raise Rejected(
-                        f"{connection.node} is too old to find records by their time.",
-                        "Its records have no times. Use offsets: `penstock offsets` shows those there are.",
+                        f"{connection.node} is too old to look up records by time.",
+                        "Use offsets instead; `penstock offsets` shows them.",
                     )
 
         asyncio.run(ask())
@@ -236,11 +230,11 @@ class Cluster:
             "client_id": self.properties.get("client.id", client_id),
             "request_timeout_ms": self.request_timeout_ms,
             "connect_timeout_ms": min(10_000, self.request_timeout_ms),
-            "ssl": self._ssl(),
+            "ssl": ssl_context(self.properties),
         }
 
     def options_for(self, client_id: str, known: Iterable[str], given: Mapping[str, str]) -> dict[str, Any]:
-        """Client options: those of the file, those that every client takes, and over both what is given by name."""
+        """Client options: those of the file, those that every client takes, overridden by `given`."""
         names = {name: name.replace("_", ".") for name in known}
         by_property = {dotted: name for name, dotted in names.items()}
         unknown = [name for name in given if name not in by_property]
@@ -256,22 +250,19 @@ class Cluster:
 
         return values(self.properties) | self.connecting(client_id) | values(given)
 
-    def _ssl(self) -> ssl.SSLContext | None:
-
-        return ssl_context(self.properties)
-
 
 def unknown_property(name: str, known: Iterable[str]) -> CommandError:
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known), n=1)
     return CommandError(
-        f"A client has no property {name!r}.", f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+        f"Unknown client property {name!r}.",
+        f"Did you mean {near[0]}?" if near else f"The properties are {', '.join(known)}.",
     )
 
 
 def cluster_command(command: _Command) -> _Command:
-    """A command about a cluster: it gets a `Cluster` first, the options that make it, and its errors told."""
+    """A command that works on a cluster: adds the options of `Cluster`, passes it first, and reports client errors."""
 
     @functools.wraps(command)
     def run(
@@ -301,12 +292,11 @@ def cluster_command(command: _Command) -> _Command:
 def resolve_cluster(
     server: str | None, profile: str | None, command_config: str | None, given: Mapping[str, str]
 ) -> tuple[str, dict[str, str]]:
-    """Where the cluster is and its clients' properties, of all that may say so.
+    """The cluster's address and its client properties, by precedence.
 
     The address is that of --bootstrap-server, else of PENSTOCK_BOOTSTRAP_SERVER unless --profile is given, else that of
     --command-config, else the profile's. The profile in use counts only where nothing else names a cluster.
     """
-
     properties = client_properties(command_config, given)
     named = profile or os.environ.get(PROFILE_VARIABLE)
     by_variable = os.environ.get(SERVER_VARIABLE)
@@ -334,31 +324,31 @@ def _milliseconds(text: str | None, default: int) -> int:
     if text is None:
         return default
     if not text.isdigit() or not int(text):
-        raise CommandError(f"request.timeout.ms is {text!r}.", "Give a number of milliseconds above 0.")
+        raise CommandError(f"request.timeout.ms cannot be {text!r}.", "Use a number of milliseconds above 0.")
     return int(text)
 
 
 _OPTIONS: Final = (
     click.option(
         "--request-timeout-ms", type=COUNT, default=30_000, show_default=True, metavar="MS",
-        help="How long an answer is waited for.",
+        help="Time-out of a request.",
     ),
     click.option(
-        "--command-property", type=Assignment(), multiple=True, help="One property more for the client.",
+        "--command-property", type=Assignment(), multiple=True, help="A client property. Can be repeated.",
     ),
     click.option(
         "--command-config", metavar="FILE",
-        help="Properties for the client, as Kafka has them: client.id, security.protocol, ssl.ca.location ...",
+        help="File of client properties, by Kafka's names: client.id, security.protocol, ssl.ca.location.",
     ),
     click.option(
         "--profile", metavar="NAME", shell_complete=profile_names,
-        help=f"A profile: `penstock profile`.  [env: {PROFILE_VARIABLE}; default: the one in use]",
+        help=f"Profile to use; see `penstock profile`.  [env: {PROFILE_VARIABLE}; default: the one in use]",
     ),
-    click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers through ZooKeeper instead."),
+    click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."),
     click.option(
         "-b", "--bootstrap-server", "--bootstrap-servers", "--broker-list", "bootstrap_server",
         metavar="HOST:PORT,...",
-        help=f"Where the cluster is.  [env: {SERVER_VARIABLE}; default: the profile's, else {DEFAULT_SERVER}]",
+        help=f"Address of the cluster.  [env: {SERVER_VARIABLE}; default: the profile's, else {DEFAULT_SERVER}]",
     ),
 )  # fmt: skip
 
@@ -371,7 +361,7 @@ class Unreachable(CommandError):
 
 
 class Rejected(CommandError):
-    """A broker answered, and does not do what was asked for."""
+    """A broker rejected the request."""
 
     exit_code = EXIT_REJECTED
     code = "REJECTED"
@@ -379,7 +369,7 @@ class Rejected(CommandError):
 
 @contextmanager
 def client_errors_reported() -> Iterator[None]:
-    """Errors of the client library leave as what went wrong and what to do."""
+    """Turn errors of the client library into command errors."""
     from penstock.client.errors import PenstockError
 
     try:
@@ -389,7 +379,7 @@ def client_errors_reported() -> Iterator[None]:
 
 
 def command_error_for(error: PenstockError) -> CommandError:
-    """The error as the command line says it."""
+    """The error in the words of the command line."""
     from penstock.client.errors import BootstrapError, BrokerError, ConfigError, MissingDependency, TimedOut
     from penstock.client.errors import NotConnected as Lost
 
@@ -407,12 +397,12 @@ def command_error_for(error: PenstockError) -> CommandError:
 
 
 def error_document(error: PenstockError) -> dict[str, object]:
-    """An error as it stands in a JSON document: code, message and hint."""
+    """The error in a JSON document: code, message and hint."""
     return command_error_for(error).document()
 
 
 def show_failures(errors: Iterable[PenstockError | CommandError], output_format: str) -> None:
-    """What could not be done of several things, on standard error."""
+    """Print what failed among several things, on standard error."""
     for error in errors:
         show_error(
             error if isinstance(error, CommandError) else command_error_for(error), as_json=output_format == JSON
@@ -420,23 +410,23 @@ def show_failures(errors: Iterable[PenstockError | CommandError], output_format:
 
 
 def _message_of(error: PenstockError) -> str:
-    """What happened; of a topic that does not exist just that, whatever the broker calls it."""
+    """The message; a missing topic is always described the same way."""
     from penstock.client.errors import UnknownTopic
 
     if isinstance(error, UnknownTopic) and error.where.startswith("topic ") and " " not in error.where[6:]:
-        return f"there is no topic {error.where[6:]!r} ({error.code.name})"
+        return f"topic {error.where[6:]!r} does not exist ({error.code.name})"
     return error.message
 
 
 def _unreachable(error: BootstrapError) -> Unreachable:
-    """Every address with its cause; the advice of the first."""
+    """Every address with its cause, and the hint of the first."""
     lines = "; ".join(f"{attempt.address}: {attempt.detail}" for attempt in error.attempts)
     first = error.attempts[0]
-    return Unreachable(f"No broker was found: {lines}.", sentence(HINTS_BY_CAUSE.get(first.cause.name, first.hint)))
+    return Unreachable(f"Cannot reach a broker: {lines}.", sentence(HINTS_BY_CAUSE.get(first.cause.name, first.hint)))
 
 
 def hint_for(error: PenstockError) -> str:
-    """What to do about it, in options instead of arguments; nothing where nothing is known to help."""
+    """What to do, in terms of the command line; empty if nothing is known to help."""
     from penstock.client.errors import ConfigError, UnknownBroker
 
     if error.code is not None and error.code.name in _HINTS_BY_CODE:
@@ -448,11 +438,11 @@ def hint_for(error: PenstockError) -> str:
     if isinstance(error, UnknownBroker):
         return "`penstock brokers` shows the brokers"
     helps = error.retriable or (error.code is not None and error.code.name in _DOCTOR_FINDS)
-    return "Run `penstock doctor` to see whether the cluster is well" if helps else ""
+    return "Run `penstock doctor` to diagnose the cluster" if helps else ""
 
 
 def _in_properties(text: str) -> str:
-    """Arguments of the Python clients by the names that properties have: linger_ms is linger.ms."""
+    """The text with options of the Python clients as properties: linger_ms is linger.ms."""
     import re
 
     known = producer_options() | consumer_options() | {"bootstrap_servers", "request_timeout_ms", "connect_timeout_ms"}
@@ -462,29 +452,28 @@ def _in_properties(text: str) -> str:
 
 
 HINTS_BY_CAUSE: Final = {
-    "REFUSED": "Nothing listens there. `penstock up` runs a broker on this machine; another one is named with "
+    "REFUSED": "Nothing listens on that port. Start a broker with `penstock up`, or name another one with "
     "--bootstrap-server",
-    "TLS_REQUIRED": "The port speaks TLS: put security.protocol=SSL into a file and name it with --command-config, or "
-    "use the plaintext port",
-    "TLS_REFUSED": "The port does not speak TLS: leave security.protocol=SSL out, or use the TLS port",
-    "TLS_CERTIFICATE": "Name the authority with ssl.ca.location in the file of --command-config, and use the host name "
-    "that the certificate has",
+    "TLS_REQUIRED": "The port uses TLS. Add --command-property security.protocol=SSL, or use the plaintext port",
+    "TLS_REFUSED": "The port does not use TLS. Remove security.protocol=SSL, or use the TLS port",
+    "TLS_CERTIFICATE": "Set ssl.ca.location to the file of the certificate authority, and use the host name in the "
+    "certificate",
 }
 _HINTS_BY_CODE: Final = {
-    "TOPIC_ALREADY_EXISTS": "--if-not-exists accepts a topic that exists",
+    "TOPIC_ALREADY_EXISTS": "Use --if-not-exists to accept an existing topic",
     "UNKNOWN_TOPIC_OR_PARTITION": "`penstock topics list` shows the topics",
     "UNKNOWN_TOPIC_ID": "`penstock topics list` shows the topics",
     "GROUP_ID_NOT_FOUND": "`penstock groups list` shows the groups",
-    "UNSUPPORTED_VERSION": "`penstock brokers versions` shows what the brokers serve; this needs a newer one",
-    "REQUEST_TIMED_OUT": "The broker may be overloaded or hung; --request-timeout-ms gives it more time",
-    "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows which offsets there are",
-    "MESSAGE_TOO_LARGE": "Send less at once, compress, or raise max.message.bytes: "
+    "UNSUPPORTED_VERSION": "This needs a newer broker; `penstock brokers versions` shows what the brokers support",
+    "REQUEST_TIMED_OUT": "The broker may be overloaded or hung. Raise --request-timeout-ms to give it more time",
+    "OFFSET_OUT_OF_RANGE": "`penstock offsets` shows the valid offsets",
+    "MESSAGE_TOO_LARGE": "Send smaller batches, compress them, or raise the limit: "
     "penstock configs alter --topic TOPIC --set max.message.bytes=N",
-    "NOT_ENOUGH_REPLICAS": "`penstock topics describe --under-min-isr` shows which brokers are missing; "
-    "penstock configs alter --topic TOPIC --set min.insync.replicas=N asks for fewer",
+    "NOT_ENOUGH_REPLICAS": "`penstock topics describe --under-min-isr` shows which brokers are missing. "
+    "To require fewer: penstock configs alter --topic TOPIC --set min.insync.replicas=N",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "`penstock topics describe --under-min-isr` shows which brokers are missing",
-    "UNSUPPORTED_COMPRESSION_TYPE": "The broker is too old for this codec: choose another --compression",
-    "FENCED_INSTANCE_ID": "Give every running member a group.instance.id of its own",
+    "UNSUPPORTED_COMPRESSION_TYPE": "The broker is too old for this codec. Choose another --compression",
+    "FENCED_INSTANCE_ID": "Give every running member its own group.instance.id",
 }
 _DOCTOR_FINDS: Final = frozenset(
     {"KAFKA_STORAGE_ERROR", "UNKNOWN_SERVER_ERROR", "BROKER_NOT_AVAILABLE", "CLUSTER_AUTHORIZATION_FAILED"}

@@ -1,9 +1,9 @@
 """The log lines that a broker or another long-running command writes to standard error.
 
-    2026-11-15T13:12:34.567Z INFO    penstock.broker.broker: broker 0 serves PLAINTEXT://127.0.0.1:9092, cluster ...
+    2026-11-15T13:12:34.567Z INFO    penstock.broker.broker: broker serves broker=0 ...
 
-One event is one line, so that lines can be counted, searched and shipped. An exception stands on the line of its
-event, with its stack frames, innermost first. Control characters are escaped: a name that a client chose must not
+One event is one line, so that lines can be counted, searched and shipped. An exception is on the line of its event,
+with its stack frames, innermost first. Control characters are escaped: a name that a client chose must not
 write to the terminal or begin a line.
 """
 
@@ -48,7 +48,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Send everything of `level` and above to standard error."""
+    """Log events of `level` and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, and below + SIGPIPE: what a shell shows for a command that a signal ended
 EXIT_PIPE_CLOSED = 141
-EXIT_INTERNAL_ERROR = 70  # sysexits.h: a mistake in the program itself
+EXIT_INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a bug in the program
 TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 
 
 class Area(NamedTuple):
-    """A command or a group of them: the module that has it, its name there, and a line of help."""
+    """A command or a group: its module, its name there, and a line of help."""
 
     module: str
     attribute: str
@@ -38,34 +38,40 @@ class Area(NamedTuple):
 
 
 AREAS: Mapping[str, Area] = {
-    "activity": Area("penstock.cli.activity.activity", "activity", "A site's activity: run, generate, truth, report."),
+    "activity": Area(
+        "penstock.cli.activity.activity", "activity", "Run the live example: run, generate, truth, report."
+    ),
     "brokers": Area("penstock.cli.cluster.brokers", "brokers", "Show brokers, their disks and versions."),
     "completion": Area("penstock.cli.completion", "completion", "Print a shell completion script."),
     "configs": Area("penstock.cli.topics.configs", "configs", "Show and change settings: describe, alter."),
     "consume": Area("penstock.cli.records.consume", "consume", "Read records from topics to standard output."),
     "doctor": Area("penstock.cli.cluster.doctor", "doctor", "Diagnose connection and cluster problems."),
-    "elect": Area("penstock.cli.cluster.elect", "elect", "Elect leaders of partitions: preferred, unclean."),
-    "groups": Area("penstock.cli.groups.groups", "groups", "Consumer groups: list, describe, seek, delete."),
-    "load": Area("penstock.cli.spark.load", "load", "Load a topic into its table: what is new, a range, or for ever."),
+    "elect": Area("penstock.cli.cluster.elect", "elect", "Elect partition leaders: preferred, unclean."),
+    "groups": Area("penstock.cli.groups.groups", "groups", "Manage consumer groups: list, describe, seek, delete."),
+    "load": Area("penstock.cli.spark.load", "load", "Load a topic into its table."),
     "log": Area("penstock.cli.log.log", "log", "Inspect the files of a log: dump, verify."),
-    "offsets": Area(
-        "penstock.cli.topics.partitions", "offsets", "Show where partitions begin and end, or offsets of a time."
-    ),
-    "perf": Area("penstock.cli.records.perf", "perf", "Measure: produce, consume, latency."),
+    "offsets": Area("penstock.cli.topics.partitions", "offsets", "Show the first and last offsets of partitions."),
+    "perf": Area("penstock.cli.records.perf", "perf", "Measure throughput and latency: produce, consume, latency."),
     "pipeline": Area(
-        "penstock.cli.activity.pipeline", "pipeline", "Pipelines over a site's activity: list, run, status, stop."
+        "penstock.cli.activity.pipeline",
+        "pipeline",
+        "Run the Spark pipelines of the live example: list, run, status, stop.",
     ),
     "produce": Area("penstock.cli.records.produce", "produce", "Send lines or files as records to a topic."),
-    "profile": Area("penstock.cli.profile", "profile", "Clusters by name: create, use, list, show, edit, delete."),
-    "reassign": Area("penstock.cli.cluster.reassign", "reassign", "Move partitions: plan, start, status, cancel."),
-    "server": Area("penstock.cli.server.server", "server", "Run a broker as a service: start."),
-    "spark": Area("penstock.cli.spark.spark", "spark", "Spark with everything set: shell, submit, python."),
-    "table": Area(
-        "penstock.cli.spark.table", "table", "Topics as tables: create, list, describe, drop, audit and more."
+    "profile": Area("penstock.cli.profile", "profile", "Manage named clusters: create, use, list, show, edit, delete."),
+    "reassign": Area(
+        "penstock.cli.cluster.reassign", "reassign", "Move partitions between brokers: plan, start, status, cancel."
     ),
-    "topics": Area("penstock.cli.topics.topics", "topics", "Topics: create, list, describe, alter, trim, delete."),
+    "server": Area("penstock.cli.server.server", "server", "Run a broker as a service: start."),
+    "spark": Area("penstock.cli.spark.spark", "spark", "Start Spark configured for topics: shell, submit, python."),
+    "table": Area(
+        "penstock.cli.spark.table", "table", "Manage tables loaded from topics: create, list, describe, drop, audit."
+    ),
+    "topics": Area(
+        "penstock.cli.topics.topics", "topics", "Manage topics: create, list, describe, alter, trim, delete."
+    ),
     "up": Area("penstock.cli.server.up", "up", "Run a broker or a cluster on this machine."),
-    "zookeeper": Area("penstock.cli.server.zookeeper", "zookeeper", "Run a ZooKeeper for a cluster: start."),
+    "zookeeper": Area("penstock.cli.server.zookeeper", "zookeeper", "Run a ZooKeeper server for a cluster: start."),
 }
 
 
@@ -91,7 +97,7 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], AREAS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(AREAS)}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"Commands: {', '.join(AREAS)}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -99,7 +105,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Left to click it would be exit code 1, which says that something is wrong with the data.
+            # click would exit with 1, which means that the data has a problem.
             _discard_output()
             ctx.exit(EXIT_PIPE_CLOSED)
 
@@ -118,7 +124,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command has --help; those that report have --format json for programs.",
+    epilog="Every command has --help. Commands that print results have --format json.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="penstock", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -126,11 +132,11 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 done and something is wrong, 2 and more not done (docs/cli.md)."""
+    """Run the command line and exit: 0 done, 1 done with problems, 2 and above not done (docs/cli.md)."""
     words = list(sys.argv[1:] if args is None else args)
     if words[:1] != ["spark"]:
-        # For what this process starts, Spark's Python workers above all: as python -P. A program that `penstock spark`
-        # runs is the user's, and may want modules of its folder.
+        # As python -P, also for child processes such as Spark's Python workers. A program that `penstock spark` runs
+        # belongs to the user and may import modules from its own folder.
         os.environ.setdefault("PYTHONSAFEPATH", "1")
     as_json = json_errors_wanted(words)
     try:
@@ -160,7 +166,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 class _Interrupted(CommandError):
-    """By Ctrl-C."""
+    """Ended by Ctrl-C."""
 
     exit_code = EXIT_INTERRUPTED
 
@@ -169,7 +175,7 @@ class _Interrupted(CommandError):
 
 
 def _missing_package(error: Exception) -> CommandError | None:
-    """What to install, if a package is missing that an extra brings."""
+    """The error that names the extra to install, if a package of an extra is missing."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     from penstock.cli.connection import command_error_for
@@ -183,13 +189,13 @@ def _internal_error(error: Exception) -> CommandError:
     from penstock.cli.log_format import exception_text
 
     return _InternalError(
-        f"This should not have happened: {exception_text(error)}.",
-        f"Please report it, with all of it as {TRACEBACK_VARIABLE}=1 shows it.",
+        f"Internal error: {exception_text(error)}.",
+        f"Report this bug with the full traceback, which {TRACEBACK_VARIABLE}=1 prints.",
     )
 
 
 class _InternalError(CommandError):
-    """In the program itself."""
+    """A bug in Penstock."""
 
     exit_code = EXIT_INTERNAL_ERROR
     code = "INTERNAL"
@@ -200,7 +206,7 @@ def _wants_traceback() -> bool:
 
 
 def _discard_output() -> None:
-    """Whoever read our output is gone: let the interpreter flush its last buffer into nothing, without a complaint."""
+    """The reader of standard output is gone: let the interpreter flush its last buffer to the null device."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

@@ -31,7 +31,7 @@ _INTERVAL_MS: Final = 2_000
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
 
 
-# --- what a command is about
+# --- topics and groups
 
 
 def topic_arguments(*, required: bool, partitions: bool = False) -> Callable[[_Command], _Command]:
@@ -61,7 +61,7 @@ def _named(
 
         option = click.option(
             *spellings, "names_by_option", type=kind, multiple=True, metavar=word, shell_complete=complete,
-            help=f"The same as {word}.",
+            help=f"Same as the argument {word}.",
         )  # fmt: skip
         argument = click.argument("names", nargs=-1, type=kind, metavar=metavar, shell_complete=complete)
         return argument(option(run))  # type: ignore[return-value]
@@ -73,10 +73,10 @@ def _named(
 
 
 def set_option(command: _Command) -> _Command:
-    """--set NAME=VALUE, under the name `assignments`; --config is what Kafka's tool calls it."""
+    """--set NAME=VALUE, under the name `assignments`; Kafka's tool calls it --config."""
     return click.option(
         "-c", "--set", "--config", "assignments", type=Assignment(), multiple=True, shell_complete=setting_assignments,
-        help="A setting and its value.",
+        help="Set a setting. Can be repeated.",
     )(command)  # fmt: skip
 
 
@@ -84,22 +84,22 @@ def unset_option(command: _Command) -> _Command:
     """--unset NAME, under the name `unset`."""
     return click.option(
         "--unset", "--delete-config", "unset", multiple=True, metavar="NAME", shell_complete=setting_names,
-        help="A setting to reset to its default.",
+        help="Reset a setting to its default. Can be repeated.",
     )(command)  # fmt: skip
 
 
-# --- doing it or not
+# --- dry run and confirmation
 
 
 def dry_run_option(command: _Command) -> _Command:
-    """--dry-run, for a command that changes something and asks nothing; --execute is understood too."""
+    """--dry-run, for a command that makes changes without confirmation; --execute is accepted too."""
     return _dry_run(command, click.option("--execute", "--yes", "-y", "execute", is_flag=True, hidden=True))
 
 
 def confirmation_options(command: _Command) -> _Command:
-    """--dry-run, and --execute or -y/--yes for a command that asks at a terminal."""
+    """--dry-run, and --execute or -y/--yes, for a command that asks for confirmation at a terminal."""
     return _dry_run(
-        command, click.option("-y", "--yes", "--execute", "execute", is_flag=True, help="Do it without asking.")
+        command, click.option("-y", "--yes", "--execute", "execute", is_flag=True, help="Do not ask for confirmation.")
     )
 
 
@@ -107,15 +107,15 @@ def _dry_run(command: _Command, execute_option: Any) -> _Command:
     @functools.wraps(command)
     def run(*args: Any, dry_run: bool, execute: bool, **params: Any) -> Any:
         if dry_run and execute:
-            raise CommandError("--dry-run and --execute contradict each other.", "Give one of them.")
+            raise CommandError("--dry-run and --execute contradict each other.", "Use one of them.")
         return command(*args, dry_run=dry_run, execute=execute, **params)
 
-    option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+    option = click.option("--dry-run", is_flag=True, help="Show what would be done without changing anything.")
     return option(execute_option(run))  # type: ignore[no-any-return]
 
 
 def confirmed_plan(question: str, *, dry_run: bool, execute: bool) -> bool:
-    """Whether a plan that was shown is to be carried out. Raises Declined."""
+    """Whether to carry out a plan that was shown. Raises Declined."""
     if dry_run or execute or not sys.stdin.isatty():
         return execute
     if not click.confirm(question, err=True):
@@ -123,11 +123,11 @@ def confirmed_plan(question: str, *, dry_run: bool, execute: bool) -> bool:
     return True
 
 
-# --- again and again
+# --- watch
 
 
 def watch_option(command: _Command) -> _Command:
-    """--watch: the command again and again, until Ctrl-C; what fails meanwhile is shown, and it goes on."""
+    """--watch: repeat the command until Ctrl-C. Only an error of the first run ends it."""
 
     @functools.wraps(command)
     def run(*args: Any, watch: bool, interval_ms: int, **params: Any) -> Any:
@@ -142,7 +142,7 @@ def watch_option(command: _Command) -> _Command:
                 try:
                     command(*args, **params)
                 except click.exceptions.Exit:
-                    pass  # its exit code is that of one look
+                    pass  # the exit code of one repetition
                 except click.ClickException as error:
                     if is_first:
                         raise
@@ -158,20 +158,20 @@ def watch_option(command: _Command) -> _Command:
     for option in (
         click.option(
             "--interval", "interval_ms", type=Duration(), default=f"{_INTERVAL_MS}ms", metavar="DURATION",
-            help="How long --watch waits between two looks.  [default: 2s]",
+            help="Interval of --watch.  [default: 2s]",
         ),
-        click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
+        click.option("--watch", is_flag=True, help="Repeat until Ctrl-C."),
     ):  # fmt: skip
         run = option(run)
     return run  # type: ignore[return-value]
 
 
 def _print_watch_header(as_json: bool, is_first: bool) -> None:
-    """What stands before a picture: at a terminal it replaces the last one."""
+    """The line before each repetition; at a terminal it clears the screen."""
     if as_json:
         return
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if sys.stdout.isatty():
-        click.echo(f"{_CLEAR}{now}   Ctrl-C ends\n")
+        click.echo(f"{_CLEAR}{now}   Ctrl-C to stop\n")
     else:
         click.echo(("" if is_first else "\n") + now)

@@ -28,7 +28,7 @@ EXIT_DAMAGE: Final = 1
 TEXT: Final = "text"
 JSON: Final = "json"
 WATCH: Final = "penstock.watch"
-"""In a context's meta: a function to be called before the first line of a picture that is shown again and again."""
+"""Key in a context's meta: a function to call before the first line of each repetition (`--watch`)."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -38,11 +38,11 @@ _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB")
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
 else:
-    _Choice = click.Choice  # it has not always been generic
+    _Choice = click.Choice  # not generic in older versions of click
 
 
 class _Format(_Choice):
-    """text or json; "table" is another word for text."""
+    """text or json; "table" is an alias of text."""
 
     def __init__(self) -> None:
         super().__init__([TEXT, JSON])
@@ -55,14 +55,14 @@ def format_option(command: _Command) -> _Command:
     """The `--format` that every command has."""
     return click.option(
         "--format", "output_format", type=_Format(), default=TEXT, show_default=True,
-        help="Text for people, JSON for programs.",
+        help="Output format.",
     )(command)  # fmt: skip
 
 
 class CommandError(click.ClickException):
-    """A command that cannot do what it was asked for: why, and what to do instead, where there is something to do.
+    """A command that cannot do its work: what failed, and what to do if anything helps.
 
-    `code` is for programs: the broker's error code where a broker answered, else the kind of error.
+    `code` is for programs: the broker's error code if a broker answered, else the kind of error.
     """
 
     exit_code = 2
@@ -76,12 +76,12 @@ class CommandError(click.ClickException):
         super().__init__("\n".join(filter(None, (self.problem, self.hint))))
 
     def document(self) -> dict[str, object]:
-        """The error for programs."""
+        """The error as a JSON object."""
         return {"code": self.code, "message": self.problem, "hint": self.hint or None}
 
 
 class Declined(CommandError):
-    """You were asked, and the answer was no."""
+    """The user answered no to a confirmation."""
 
     exit_code = 1
     code = "DECLINED"
@@ -90,18 +90,17 @@ class Declined(CommandError):
         super().__init__("Nothing was changed.")
 
     def show(self, file: Any = None) -> None:
-        # Whoever has just said no knows why.
         click.echo(self.problem, err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask at a terminal, unless `yes`. Raises Declined; Ctrl-C is an interrupt as everywhere."""
+    """Ask for confirmation at a terminal, unless `yes`. Raises Declined."""
     if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
         raise Declined
 
 
 def json_errors_wanted(args: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON. It is read before it is parsed, since parsing may be what fails."""
+    """Whether a command line asks for JSON. Looks at the raw words, because parsing may be what fails."""
     if args[:1] == ["produce"]:
         return False  # its --format is that of its input
     said = any(word in ("--format", "-f") and value == JSON for word, value in pairwise(args))
@@ -140,7 +139,7 @@ class Output:
             begin, self._begin = self._begin, None
             begin()
             sys.stdout.flush()
-        # A path need not be UTF-8; what cannot be encoded is shown escaped.
+        # A path need not be UTF-8.
         self._stream.write(text.encode("utf-8", "backslashreplace") + b"\n")
         if self.is_terminal:
             self._stream.flush()
@@ -149,7 +148,7 @@ class Output:
         self._stream.flush()
 
     def nothing(self, text: str) -> None:
-        """Say that a list is empty: on standard error, since for a script no line is no finding."""
+        """Say that a list is empty, on standard error: scripts count lines of standard output."""
         if self._is_watched:
             self.line(text)
             return
@@ -157,13 +156,13 @@ class Output:
         click.echo(text, err=True)
 
     def json(self, value: Mapping[str, object] | Sequence[object], *, indent: int | None = None) -> None:
-        """One JSON value; without `indent`, and where it is shown again and again, on one line."""
+        """One JSON value, on one line without `indent` or with --watch."""
         self.line(json.dumps(value, ensure_ascii=False, indent=None if self._is_watched else indent))
         if self._is_watched:
             self._stream.flush()
 
     def paragraph(self, text: str, indent: str = "", first: str | None = None) -> None:
-        """Text that is wrapped on a terminal, behind `first` on its first line and `indent` on the others."""
+        """Text wrapped on a terminal, after `first` on its first line and `indent` on the others."""
         first = indent if first is None else first
         if self._width is None:
             self.line(first + text)
@@ -182,7 +181,7 @@ class Output:
 
 
 def printable(text: str) -> str:
-    """The text with what would move the cursor, change colours or begin a line shown as an escape."""
+    """The text with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -191,7 +190,7 @@ def printable(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a full stop, and with a capital where the first word is one of ours: names keep their case."""
+    """With a full stop, and a capital if the first word is an ordinary one. Names keep their case."""
     text = text.strip()
     if text.partition(" ")[0] in _OPENING_WORDS:
         text = text[:1].upper() + text[1:]
@@ -227,7 +226,7 @@ _GAP = "  "
 
 
 def show_table(output: Output, titles: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> None:
-    """Rows under titles; a column whose cells are all numbers, or "-", is set to the right. No rows, no output."""
+    """Rows under titles. A column of numbers is right-aligned. Without rows nothing is printed."""
     cells = [[_text(cell) for cell in row] for row in rows]
     if not cells:
         return
@@ -258,7 +257,7 @@ def _text(cell: object) -> str:
 
 
 def _is_number(cell: str) -> bool | None:
-    """None for a cell that says nothing."""
+    """None for an empty cell."""
     if cell == "-":
         return None
     return cell.lstrip("+-").replace(",", "").replace(".", "", 1).isdigit() and not cell.startswith(",")

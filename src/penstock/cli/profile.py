@@ -33,11 +33,11 @@ _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
 
-# --- what is kept
+# --- files
 
 
 def folder() -> Path:
-    """Where profiles are kept; it need not exist."""
+    """The folder of the profiles; it need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "penstock" / "profiles"
 
@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 
 def in_use() -> str | None:
-    """The profile that `penstock profile use` has chosen; None if there is none, or it was deleted by hand."""
+    """The profile chosen by `penstock profile use`; None if there is none or its file was deleted."""
     try:
         name = (folder().parent / "profile").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -58,7 +58,7 @@ def in_use() -> str | None:
 
 
 def properties_of(name: str) -> dict[str, str]:
-    """What a profile holds. CommandError if it does not exist or cannot be read."""
+    """The properties of a profile. CommandError if it does not exist or cannot be read."""
     from penstock.cli.connection import client_properties
 
     return client_properties(str(_existing(name)), {})
@@ -75,8 +75,8 @@ def _existing(name: str) -> Path:
         return _path(name)
     there = names()
     near = get_close_matches(name, there, n=1)
-    hint = f"There is {', '.join(there)}." if there else f"`penstock profile create {name}` creates it."
-    raise CommandError(f"There is no profile {name!r}.", f"Did you mean {near[0]}?" if near else hint)
+    hint = f"The profiles are {', '.join(there)}." if there else f"Create it with `penstock profile create {name}`."
+    raise CommandError(f"Profile {name!r} does not exist.", f"Did you mean {near[0]}?" if near else hint)
 
 
 def _write(path: Path, text: str) -> None:
@@ -102,13 +102,13 @@ def _use(name: str | None) -> None:
 
 
 def _text(properties: Mapping[str, str]) -> str:
-    """As a file of properties has it."""
+    """The properties in the format of a file."""
     escapes = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
     return "".join(f"{name}={value.translate(escapes)}\n" for name, value in properties.items())
 
 
 def _checked(properties: Mapping[str, str]) -> dict[str, str]:
-    """The same. CommandError for what no client has, or for a value that cannot be."""
+    """The same properties. CommandError for an unknown one or an invalid value."""
     from penstock.cli.connection import client_properties, ssl_context
 
     found = client_properties(None, dict(properties))
@@ -117,10 +117,10 @@ def _checked(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _chosen(name: str | None) -> str:
-    """The profile that is named, else the one in use."""
+    """The given profile, else the one in use."""
     name = name or in_use()
     if name is None:
-        raise CommandError("No profile is in use.", "Name one; `penstock profile list` shows them.")
+        raise CommandError("No profile is in use.", "Give a NAME; `penstock profile list` shows the profiles.")
     return name
 
 
@@ -129,22 +129,24 @@ def _chosen(name: str | None) -> str:
 
 @click.group()
 def profile() -> None:
-    """Clusters by name: create, use, list, show, edit, delete.
+    """Manage named clusters: address and client properties.
 
     \b
     penstock profile create staging -b kafka-1:9093 --set security.protocol=SSL --set ssl.ca.location=/etc/ca.pem
-    penstock topics list                     # of staging, which is in use now
-    penstock topics list --profile local     # of another one
+    penstock topics list                     # in staging, which is now in use
+    penstock topics list --profile local     # in another cluster
     """
 
 
-@profile.command(short_help="Create a profile, and use it.")
+@profile.command(short_help="Create a profile and use it.")
 @click.argument("name")
-@click.option("-b", "--bootstrap-server", "servers", metavar="HOST:PORT,...", help="Where the cluster is.")
-@click.option("-c", "--set", "assignments", type=Assignment(), multiple=True, help="A client property.")
-@click.option("--from", "file", metavar="FILE", help="Take the properties of a file, as --command-config does.")
-@click.option("--replace", is_flag=True, help="Replace a profile of this name.")
-@click.option("--use/--no-use", "is_used", default=True, help="Whether it is used from now on.  [default: --use]")
+@click.option("-b", "--bootstrap-server", "servers", metavar="HOST:PORT,...", help="Address of the cluster.")
+@click.option(
+    "-c", "--set", "assignments", type=Assignment(), multiple=True, help="A client property. Can be repeated."
+)
+@click.option("--from", "file", metavar="FILE", help="Copy the properties of a file, as --command-config takes it.")
+@click.option("--replace", is_flag=True, help="Replace an existing profile.")
+@click.option("--use/--no-use", "is_used", default=True, help="Whether commands use it from now on.  [default: --use]")
 @format_option
 def create(
     name: str,
@@ -155,45 +157,47 @@ def create(
     is_used: bool,
     output_format: str,
 ) -> None:
-    """Create a profile: the address of a cluster and the properties that its clients need."""
+    """Create a profile: the address of a cluster and its client properties."""
     from penstock.cli.connection import client_properties
 
     if _NAME.fullmatch(name) is None:
-        raise CommandError(
-            f"{name!r} is not a name for a profile.", "Use letters, digits, dots, - and _; at most 64 of them."
-        )
+        raise CommandError(f"{name!r} is not a valid profile name.", "Use at most 64 letters, digits, dots, - and _.")
     if _path(name).exists() and not replace:
         raise CommandError(
-            f"There is a profile {name!r} already.", "--replace replaces it; `penstock profile edit` changes it."
+            f"Profile {name!r} already exists.", "Use --replace, or change it with `penstock profile edit`."
         )
     given = {**({SERVERS: servers} if servers is not None else {}), **dict(assignments)}
     properties = _checked(client_properties(file, given))
     if SERVERS not in properties:
-        raise CommandError("The profile has no address.", "Give --bootstrap-server HOST:PORT,...")
+        raise CommandError("The profile has no address.", "Add --bootstrap-server HOST:PORT,...")
     _write(_path(name), _text(properties))
     if is_used:
         _use(name)
-    _report(output_format, {"created": name, "inUse": in_use()}, f"Created {name}{' and use it' if is_used else ''}.")
+    _report(
+        output_format,
+        {"created": name, "inUse": in_use()},
+        f"Created profile {name}{', now in use' if is_used else ''}.",
+    )
 
 
 @profile.command(short_help="Choose the profile that commands use.")
 @click.argument("name", required=False, shell_complete=profile_names)
-@click.option("--none", "is_none", is_flag=True, help="Use no profile.")
+@click.option("--none", "is_none", is_flag=True, help="Do not use a profile.")
 @format_option
 def use(name: str | None, is_none: bool, output_format: str) -> None:
-    """Choose the profile that commands use where they name no other cluster."""
+    """Choose the profile for commands that name no other cluster."""
     if (name is None) != is_none:
-        raise CommandError("Which profile is meant?", "Give a NAME, or --none to use no profile.")
+        raise CommandError("No profile was given.", "Give a NAME, or --none to use no profile.")
     if name is not None:
         _existing(name)
     _use(name)
-    _report(output_format, {"inUse": name}, f"Commands use {name}." if name else "Commands use no profile.")
+    _report(output_format, {"inUse": name}, f"Profile {name} is in use." if name else "No profile is in use.")
 
 
 @profile.command("list", short_help="List profiles.")
 @format_option
 def list_(output_format: str) -> None:
-    """List the profiles, and which of them is in use."""
+    """List the profiles and show which one is in use."""
     used = in_use()
     rows = [(each, properties_of(each).get(SERVERS), each == used) for each in names()]
     output = Output()
@@ -203,15 +207,15 @@ def list_(output_format: str) -> None:
         return
     show_table(output, ("PROFILE", "SERVERS", "IN USE"), rows)
     if not rows:
-        output.nothing("There are no profiles. `penstock profile create NAME -b HOST:PORT` creates one.")
+        output.nothing("No profiles. Create one with `penstock profile create NAME -b HOST:PORT`.")
 
 
 @profile.command(short_help="Show a profile.")
 @click.argument("name", required=False, shell_complete=profile_names)
-@click.option("--secrets", is_flag=True, help="Show passwords too.")
+@click.option("--secrets", is_flag=True, help="Show passwords.")
 @format_option
 def show(name: str | None, secrets: bool, output_format: str) -> None:
-    """Show the properties of a profile; without NAME, of the one in use."""
+    """Show the properties of a profile, by default of the one in use."""
     name = _chosen(name)
     properties = {
         key: value if secrets or _SECRET.search(key) is None else "(hidden)"
@@ -227,11 +231,13 @@ def show(name: str | None, secrets: bool, output_format: str) -> None:
         output.line(f"  {printable(f'{key} = {value}')}")
 
 
-@profile.command(short_help="Change a profile, in an editor or by options.")
+@profile.command(short_help="Change a profile in an editor or by options.")
 @click.argument("name", required=False, shell_complete=profile_names)
-@click.option("-b", "--bootstrap-server", "servers", metavar="HOST:PORT,...", help="Where the cluster is.")
-@click.option("-c", "--set", "assignments", type=Assignment(), multiple=True, help="A client property.")
-@click.option("--unset", multiple=True, metavar="NAME", help="A property to remove.")
+@click.option("-b", "--bootstrap-server", "servers", metavar="HOST:PORT,...", help="Address of the cluster.")
+@click.option(
+    "-c", "--set", "assignments", type=Assignment(), multiple=True, help="A client property. Can be repeated."
+)
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a property. Can be repeated.")
 @format_option
 def edit(
     name: str | None,
@@ -240,10 +246,10 @@ def edit(
     unset: tuple[str, ...],
     output_format: str,
 ) -> None:
-    """Change a profile; without NAME, the one in use.
+    """Change a profile, by default the one in use.
 
-    Without options its file is opened in $VISUAL or $EDITOR. What cannot be right is rejected, and the profile stays as
-    it was.
+    Without options, its file is opened in $VISUAL or $EDITOR. Invalid changes are rejected and the profile is not
+    changed.
     """
     name = _chosen(name)
     path = _existing(name)
@@ -252,7 +258,9 @@ def edit(
         properties = {**properties_of(name), **changes}
         missing = [each for each in unset if each not in properties]
         if missing:
-            raise CommandError(f"Profile {name} has no property {missing[0]!r}.", "`penstock profile show` shows them.")
+            raise CommandError(
+                f"Profile {name} has no property {missing[0]!r}.", "`penstock profile show` shows its properties."
+            )
         text = _text(_checked({key: value for key, value in properties.items() if key not in unset}))
     else:
         text = _edited(path)
@@ -260,12 +268,14 @@ def edit(
     if is_changed:
         _write(path, text)
     _report(
-        output_format, {"name": name, "changed": is_changed}, f"Changed {name}." if is_changed else "Nothing changed."
+        output_format,
+        {"name": name, "changed": is_changed},
+        f"Changed profile {name}." if is_changed else "Nothing changed.",
     )
 
 
 def _edited(path: Path) -> str:
-    """The file's text after somebody has edited it. CommandError if it cannot be a profile then."""
+    """The file's text after an editor session. CommandError if it is invalid."""
     from penstock.broker.settings.server_properties import parse_properties
 
     text = click.edit(path.read_text(encoding="utf-8"), extension=_SUFFIX)
@@ -273,7 +283,7 @@ def _edited(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     parsed = parse_properties(text, path.name)
     if parsed.problems:
-        raise CommandError(f"{parsed.problems[0]}.", "The profile stays as it was.")
+        raise CommandError(f"{parsed.problems[0]}.", "The profile was not changed.")
     _checked({item.name: item.value.strip() for item in parsed.properties})
     return text
 
@@ -283,7 +293,7 @@ def _edited(path: Path) -> str:
 @confirmation_options
 @format_option
 def delete(wanted: tuple[str, ...], dry_run: bool, execute: bool, output_format: str) -> None:
-    """Delete profiles. The clusters are not touched."""
+    """Delete profiles. The clusters are not affected."""
     paths = {name: _existing(name) for name in wanted}
     if not dry_run:
         confirm(f"Delete {counted(len(paths), 'profile')} ({', '.join(paths)})?", yes=execute)

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:
-    _ParamType = click.ParamType  # it has not always been generic
+    _ParamType = click.ParamType  # not generic in older versions of click
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -46,7 +46,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# What the protocol has room for: a count, a size or a time is written in 32 bits, a replication factor in 16.
+# The protocol has 32 bits for a count, a size or a time, and 16 for a replication factor.
 COUNT: Final = click.IntRange(1, 2**31 - 1)
 FACTOR: Final = click.IntRange(1, 2**15 - 1)
 
@@ -62,7 +62,7 @@ def parse_duration_ms(text: str) -> int:
     iso = _ISO.fullmatch(plain)
     if iso and any(iso.groups()):
         return round(sum(float(count) * unit for count, unit in zip(iso.groups(), _ISO_UNITS_MS, strict=True) if count))
-    raise ValueError(f"{text!r} is not a duration: write for example 90s, 15m, 1h30m, '2 days' or PT1H30M.")
+    raise ValueError(f"{text!r} is not a duration. Examples: 90s, 15m, 1h30m, '2 days', PT1H30M.")
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
@@ -84,11 +84,11 @@ def parse_time_ms(text: str, now_ms: int) -> int:
             time_ms = round(datetime.fromisoformat(plain).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise ValueError(
-                f"{text!r} is not a time: write for example 2026-11-15T10:30, 2026-11-15T10:30:00Z, '1 hour ago', -1h, "
-                "yesterday, or milliseconds since 1970."
+                f"{text!r} is not a time. Examples: 2026-11-15T10:30, 2026-11-15T10:30:00Z, '1 hour ago', -1h, "
+                "yesterday, 1700000000000 (milliseconds since 1970)."
             ) from None
     if not 0 <= time_ms <= _MOST_MS:
-        raise ValueError(f"{text!r} is out of range: a time is from 1970 to 9999.")
+        raise ValueError(f"{text!r} is out of range. Times are between 1970 and 9999.")
     return time_ms
 
 
@@ -121,7 +121,7 @@ class Duration(_ParamType):
 
 
 class StartOffset(NamedTuple):
-    """Where to begin in a partition: at its beginning or end, `number` records before its end, or at an offset."""
+    """Where to start in a partition: its beginning or end, `number` records before its end, or an offset."""
 
     kind: str
     number: int = 0
@@ -146,13 +146,13 @@ class StartOffsetType(_ParamType):
         sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
             self.fail(
-                f"{value!r} is not an offset: it is earliest, latest, a number, or -N for the last N.", param, ctx
+                f"{value!r} is not an offset. Use earliest, latest, a number, or -N for the last N records.", param, ctx
             )
         return StartOffset("from end", int(digits)) if sign else StartOffset("offset", int(digits))
 
 
 class NameAndPartitions(NamedTuple):
-    """A topic, and which of its partitions; None is all."""
+    """A topic and some of its partitions; None is all of them."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
@@ -168,11 +168,11 @@ class TopicPartitions(_ParamType):
             return value
         topic, colon, indexes = value.partition(":")
         if not topic:
-            self.fail(f"{value!r} names no topic.", param, ctx)
+            self.fail(f"{value!r} has no topic name.", param, ctx)
         if not colon:
             return NameAndPartitions(topic)
         if not _INDEXES.fullmatch(indexes) or len(indexes) > 10_000:
-            self.fail(f"{value!r}: partitions are written as {topic}:0,2 or {topic}:0-3.", param, ctx)
+            self.fail(f"{value!r} is not TOPIC:PARTITIONS. Examples: {topic}:0,2 or {topic}:0-3.", param, ctx)
         found: dict[int, None] = {}
         for part in indexes.split(","):
             first, _, last = part.partition("-")
@@ -184,7 +184,7 @@ class TopicPartitions(_ParamType):
 
 
 class BrokerIds(_ParamType):
-    """1,2,3: numbers of brokers, each once."""
+    """1,2,3: broker ids, each once."""
 
     name = "ID,..."
 
@@ -193,7 +193,7 @@ class BrokerIds(_ParamType):
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isascii() and part.isdigit() and len(part) < 11 for part in parts):
-            self.fail(f"{value!r}: brokers are written by their numbers, as 1,2,3.", param, ctx)
+            self.fail(f"{value!r} is not a list of broker ids. Example: 1,2,3.", param, ctx)
         return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -208,9 +208,7 @@ class ByteCount(_ParamType):
         found = _BYTES.fullmatch(value.strip())
         count = round(float(found[1]) * _UNITS_BYTES[(found[2] or "B").upper()]) if found else 0
         if not 0 < count < 1 << 62:
-            self.fail(
-                f"{value!r} is not a number of bytes above 0: write for example 50MB, 512KB or 1048576.", param, ctx
-            )
+            self.fail(f"{value!r} is not a number of bytes above 0. Examples: 50MB, 512KB, 1048576.", param, ctx)
         return count
 
 
@@ -224,19 +222,19 @@ class Assignment(_ParamType):
             return value
         name, equals, text = value.partition("=")
         if not equals or not name.strip():
-            self.fail(f"{value!r}: write NAME=VALUE.", param, ctx)
+            self.fail(f"{value!r} is not NAME=VALUE.", param, ctx)
         return name.strip(), text
 
 
 def time_text(time_ms: int | None) -> str:
-    """In UTC, down to the millisecond; "-" where there is none."""
+    """UTC with milliseconds; "-" for None."""
     if time_ms is None or time_ms < 0 or time_ms > _MOST_MS:
         return "-"
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration_text(seconds: float | None) -> str:
-    """3.2 s, 4 m 10 s, 2 h 5 m, 3 d 4 h; "-" where it is not known."""
+    """3.2 s, 4 m 10 s, 2 h 5 m, 3 d 4 h; "-" for None."""
     if seconds is None:
         return "-"
     if seconds < 60:

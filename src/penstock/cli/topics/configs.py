@@ -18,14 +18,14 @@ from penstock.cli.output import JSON, CommandError, Output, format_option, print
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, ConfigEntry, ConfigResource
 
-# As a default it is how Kafka writes "not set": flush.messages, flush.ms, max.compaction.lag.ms.
+# Kafka's default for "not set": flush.messages, flush.ms, max.compaction.lag.ms.
 _LONG_MAX = str(2**63 - 1)
 
 LAYERS = {
     "topic": "topic",
-    "dynamic broker": "this broker, altered",
-    "dynamic default": "all brokers, altered",
-    "static": "broker's file or options",
+    "dynamic broker": "this broker, dynamic",
+    "dynamic default": "all brokers, dynamic",
+    "static": "broker's file",
     "default": "default",
 }
 
@@ -38,9 +38,9 @@ def configs() -> None:
 def _whose(command: Any) -> Any:
     """--topic, --broker or --all-brokers."""
     for option in (
-        click.option("--all-brokers", is_flag=True, help="What was altered for all brokers together."),
-        click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Whose settings."),
-        click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Whose settings."),
+        click.option("--all-brokers", is_flag=True, help="Settings altered for all brokers."),
+        click.option("--broker", type=int, metavar="ID", shell_complete=broker_ids, help="Settings of a broker."),
+        click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Settings of a topic."),
     ):
         command = option(command)
     return command
@@ -50,15 +50,15 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> Confi
     from penstock.client.admin import ConfigResource
 
     if (topic is not None) + (broker is not None) + all_brokers != 1:
-        raise CommandError("Whose settings are meant?", "Give one of --topic TOPIC, --broker ID and --all-brokers.")
+        raise CommandError("No topic or broker was given.", "Use one of --topic TOPIC, --broker ID and --all-brokers.")
     return ConfigResource.topic(topic) if topic is not None else ConfigResource.broker(broker)
 
 
 @configs.command(short_help="Show settings and where their values come from.")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=setting_names)
 @_whose
-@click.option("--all", "everything", is_flag=True, help="Those that have their default value, too.")
-@click.option("--docs", is_flag=True, help="Say what each is for.")
+@click.option("--all", "everything", is_flag=True, help="Include settings at their default.")
+@click.option("--docs", is_flag=True, help="Show the documentation of each setting.")
 @watch_option
 @format_option
 @cluster_command
@@ -72,11 +72,10 @@ def describe(
     docs: bool,
     output_format: str,
 ) -> None:
-    """Show the settings of a topic or a broker, and the layer that each value comes from.
+    """Show the settings of a topic or a broker, and where each value comes from.
 
-    "(not set)" stands for the largest number, by which Kafka says that there is no limit.
-
-    Without NAME, those that do not have their default value; with --all, all of them.
+    Without NAME, only settings that differ from their default; with --all, all of them. "(not set)" is Kafka's
+    largest number, which means no limit.
     """
     resource = _resource(topic, broker, all_brokers)
     with cluster.admin() as admin:
@@ -92,13 +91,13 @@ def describe(
         output.json({"resource": str(resource), "settings": [_document(entry) for entry in shown]}, indent=2)
         return
     if not shown:
-        output.line(f"{resource}: all {len(settings)} settings have their default values; --all shows them.")
+        output.line(f"{resource}: all {len(settings)} settings have their default; --all shows them.")
         return
     rows = [(entry.name, _value(entry), LAYERS.get(entry.source, entry.source)) for entry in shown]
     if docs:
         for entry, row in zip(shown, rows, strict=True):
             output.line(output.style(printable(f"{row[0]} = {row[1]}"), bold=True) + f"  ({row[2]})")
-            output.paragraph(printable(entry.documentation or "The broker says nothing about it."), "    ")
+            output.paragraph(printable(entry.documentation or "The broker has no documentation for it."), "    ")
         return
     show_table(output, ("SETTING", "VALUE", "FROM"), rows)
 
@@ -121,14 +120,14 @@ def alter(
     execute: bool,
     output_format: str,
 ) -> None:
-    """Change settings of a topic or of brokers while they run; shows each before and after.
+    """Change settings of a topic or of brokers at run time, and show them before and after.
 
-    For example: penstock configs alter --topic views --set retention.ms=86400000
+    Example: penstock configs alter --topic views --set retention.ms=86400000
     """
     resource = _resource(topic, broker, all_brokers)
     changes: dict[str, str | None] = {**dict(assignments), **dict.fromkeys(unset)}
     if not changes:
-        raise CommandError("Nothing to change was given.", "Give --set NAME=VALUE or --unset NAME.")
+        raise CommandError("No change was given.", "Use --set NAME=VALUE or --unset NAME.")
     with cluster.admin() as admin:
         before = _described(admin, resource)
         if not all_brokers:
@@ -146,11 +145,11 @@ def alter(
         return
     show_table(output, ("SETTING", "BEFORE", "AFTER"), rows)
     if dry_run:
-        output.line("Dry run: nothing was changed, but it would be accepted.")
+        output.line("Dry run: the change is valid; nothing was changed.")
 
 
 def _described(admin: Admin, resource: ConfigResource) -> Mapping[str, ConfigEntry]:
-    """The settings of a topic or broker; Refused, with the nearest, for a topic that does not exist."""
+    """The settings of a topic or broker. Rejected, with the nearest name, for a topic that does not exist."""
     from penstock.cli.topics.partitions import topic_errors
     from penstock.client.errors import UnknownTopic
 
@@ -161,7 +160,7 @@ def _described(admin: Admin, resource: ConfigResource) -> Mapping[str, ConfigEnt
 
 
 def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose: object) -> None:
-    """Raise for a name that is not among the settings, with the one that was perhaps meant."""
+    """Raise for an unknown setting, with the nearest known name."""
     from difflib import get_close_matches
 
     for name in names:
@@ -169,7 +168,7 @@ def check_names(settings: Mapping[str, ConfigEntry], names: Iterable[str], whose
             near = get_close_matches(name.lower(), list(settings), n=1)
             raise Rejected(
                 sentence(f"{whose} has no setting {name!r}"),
-                f"Did you mean {near[0]}?" if near else "`penstock configs describe --all` shows those there are.",
+                f"Did you mean {near[0]}?" if near else "`penstock configs describe --all` shows the settings.",
             )
 
 

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from penstock.client.errors import PenstockError
 
 
+_EXIT_PARTLY: Final = 1
 DETAILS_TIMEOUT_MS: Final = 5_000
-"""For what a broker adds to a picture that is worth showing without it: one that hangs does not hold it up."""
+"""Time-out of requests for optional details, so that a hanging broker does not delay a report."""
 
 
 def all_partitions(admin: Admin) -> dict[TopicPartition, PartitionDescription]:
-    """Of all topics that can be described, internal ones too."""
+    """The partitions of all topics, including internal ones."""
     from penstock.client.admin import TopicDescription
     from penstock.client.cluster_metadata import TopicPartition
 
@@ -43,7 +44,7 @@ def all_partitions(admin: Admin) -> dict[TopicPartition, PartitionDescription]:
 
 
 def named_partitions(admin: Admin, wanted: Iterable[NameAndPartitions]) -> dict[TopicPartition, PartitionDescription]:
-    """Those that were named. Refused if one of them does not exist."""
+    """The named partitions. Rejected if one of them does not exist."""
     from penstock.client.cluster_metadata import TopicPartition
 
     described = all_partitions(admin)
@@ -61,7 +62,7 @@ def named_partitions(admin: Admin, wanted: Iterable[NameAndPartitions]) -> dict[
 
 
 def no_such_topic(topic: str, there: Iterable[str]) -> Rejected:
-    """With the topic that was perhaps meant."""
+    """An error with the nearest existing topic."""
     return no_such("topic", topic, there, "UNKNOWN_TOPIC_OR_PARTITION")
 
 
@@ -74,7 +75,7 @@ def no_such(noun: str, name: str, there: Iterable[str], code: str) -> Rejected:
 
     near = get_close_matches(name, list(there), n=1)
     hint = f"Did you mean {near[0]}?" if near else f"`penstock {noun}s list` shows the {noun}s."
-    return Rejected(f"There is no {noun} {name!r}.", hint, code=code)
+    return Rejected(f"{noun.capitalize()} {name!r} does not exist.", hint, code=code)
 
 
 def no_such_partition(topic: str, index: int, count: int) -> Rejected:
@@ -83,9 +84,9 @@ def no_such_partition(topic: str, index: int, count: int) -> Rejected:
 
 
 def is_new_topic(cluster: Cluster, topic: str, *, create: bool) -> bool:
-    """Whether the topic to be written to does not exist yet.
+    """Whether a topic to write to does not exist yet.
 
-    With `create` it exists when this returns. Without it, at a terminal, Refused: it may be a typing mistake.
+    With `create` it is created. Without `create`, at a terminal, Rejected: it may be a typing mistake.
     """
     from penstock.client.admin import TopicSpec
     from penstock.client.errors import PenstockError, UnknownTopic
@@ -94,19 +95,19 @@ def is_new_topic(cluster: Cluster, topic: str, *, create: bool) -> bool:
         try:
             found = admin.describe_topics([topic]).get(topic)
         except PenstockError:
-            return False  # whoever may not describe a topic may still write to it
+            return False  # a client that may not describe a topic may still write to it
         if not isinstance(found, UnknownTopic):
             return False
         if create:
             admin.create_topic(TopicSpec(topic), exist_ok=True)
         elif sys.stdin.isatty():
             missing = no_such_topic(topic, admin.list_topics())
-            raise Rejected(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+            raise Rejected(missing.problem, f"{missing.hint} Use --create to create it.", code=missing.code)
     return True
 
 
 def topic_errors(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:
-    """The errors of topics by name; one that does not exist with the one that was perhaps meant."""
+    """The errors of topics by name; for a missing topic, with the nearest existing one."""
     from penstock.client.errors import UnknownTopic
 
     is_unknown = any(isinstance(error, UnknownTopic) for error in errors.values())
@@ -119,15 +120,12 @@ def topic_errors(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str,
     }
 
 
-_EXIT_PARTLY = 1
-
-
-@click.command(short_help="Show the first and last offsets of partitions, or those of a time.")
+@click.command(short_help="Show the first and last offsets of partitions, or offsets by time.")
 @topic_arguments(required=False, partitions=True)
-@click.option("--time", "--at", "time_ms", type=Timestamp(), help="Also the first record at or after this time.")
+@click.option("--time", "--at", "time_ms", type=Timestamp(), help="Also show the first record at or after this time.")
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
-    show_default=True, help="Whether the end is that of all records or of committed ones.",
+    show_default=True, help="Show the end of all records, or of committed ones.",
 )  # fmt: skip
 @watch_option
 @format_option
@@ -139,14 +137,14 @@ def offsets(
     isolation_level: str,
     output_format: str,
 ) -> None:
-    """Show where partitions begin and end, and how many records lie between.
+    """Show the first and last offsets of partitions, and the number of records between them.
 
-    Without TOPIC, all topics that are not internal. TIME is 2026-11-15T10:30 (local), 2026-11-15T10:30:00Z, "1h ago",
+    Without TOPIC, all topics except internal ones. TIME is 2026-11-15T10:30 (local), 2026-11-15T10:30:00Z, "1h ago",
     or milliseconds since 1970.
 
     \b
-    Exit code: 1  a partition could not be asked; it is reported
-               4  there is no such topic
+    Exit code: 1  some partitions could not be read
+               4  the topic does not exist
     """
     if time_ms is not None:
         cluster.check_times()
@@ -160,7 +158,7 @@ def offsets(
 
 
 def selected_partitions(admin: Admin, topics: Sequence[NameAndPartitions]) -> list[TopicPartition]:
-    """The partitions that are named, all of a topic that is named alone. Raises Refused for one that does not exist."""
+    """The named partitions; all of a topic given alone. Rejected if one does not exist."""
     from penstock.cli.topics.topics_report import is_internal
     from penstock.client.cluster_metadata import TopicPartition
     from penstock.client.errors import PenstockError
@@ -183,7 +181,7 @@ def selected_partitions(admin: Admin, topics: Sequence[NameAndPartitions]) -> li
 
 
 def offsets_at(admin: Admin, partitions: Sequence[TopicPartition], where: Any) -> dict[TopicPartition, int]:
-    """The offset of each partition at "earliest", "latest" or a time; -1 where no record is that young."""
+    """The offset of each partition at "earliest", "latest" or a time; -1 if no record is that recent."""
     from penstock.client.admin import OffsetResult
 
     found = {}
@@ -235,7 +233,7 @@ def _show(
                 row["atTime"] = time_text(row["atTime"] if isinstance(row["atTime"], int) else None)
         show_table(output, titles, [list(row.values()) for row in rows])
         if not rows:
-            output.nothing("There are no topics.")
+            output.nothing("No topics.")
     output.flush()
     show_failures(failures, output_format)
     if failures:

@@ -39,140 +39,11 @@ if TYPE_CHECKING:
 
 
 _EXIT_PARTLY = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A partition: where it begins and ends, and where it begins afterwards."""
-
-    partition: TopicPartition
-    begin: int
-    end: int
-    before: int
-
-    @property
-    def records(self) -> int:
-        """Offsets that go, which is at least as many as records."""
-        return self.before - self.begin
-
-
-@click.command(short_help="Delete the oldest records of topics.")
-@topic_arguments(required=True, partitions=True)
-@click.option("--before-offset", "--offset", type=click.IntRange(min=0), metavar="N", help="Records below this offset.")
-@click.option("--before-time", type=Timestamp(), help="Records before the first one at or after this time.")
-@click.option("--older-than", type=Duration(), help="The same for a time so long ago: 7d, 1h30m.")
-@click.option("--all-records", is_flag=True, help="All records there are now.")
-@confirmation_options
-@format_option
-@cluster_command
-def trim(
-    cluster: Cluster,
-    names: tuple[NameAndPartitions, ...],
-    before_offset: int | None,
-    before_time: int | None,
-    older_than: int | None,
-    all_records: bool,
-    dry_run: bool,
-    execute: bool,
-    output_format: str,
-) -> None:
-    """Delete the oldest records of topics or of some of their partitions. It cannot be undone.
-
-    Shows what would go, and asks at a terminal; without one it deletes only if --execute is given.
-
-    \b
-    penstock topics trim views --older-than 7d
-    penstock topics trim views:0,2 --before-offset 120000 --execute
-    penstock topics trim views --all-records --dry-run
-
-    \b
-    Exit code: 0  planned, or done
-               1  some partitions could not be trimmed; they are reported. Or you said no
-               4  refused: there is no such topic
-    """
-    limits = [before_offset is not None, before_time is not None, older_than is not None, all_records]
-    if sum(limits) != 1:
-        raise CommandError(
-            "Which records are meant?", "Give one of --before-offset, --before-time, --older-than and --all-records."
-        )
-    if older_than is not None:
-        before_time = max(0, now_ms() - older_than)
-    if before_time is not None:
-        cluster.check_times()
-    output = Output()
-    with cluster.admin() as admin:
-        cuts = _plan(admin, selected_partitions(admin, names), before_offset, before_time)
-        wanted = [cut for cut in cuts if cut.records]
-        if output_format != JSON:
-            _show(output, cuts)
-        failures: dict[TopicPartition, PenstockError] = {}
-        total = sum(cut.records for cut in wanted)
-        question = f"Delete {counted(total, 'record')} of {counted(len(wanted), 'partition')}?"
-        done = bool(wanted) and confirmed_plan(question, dry_run=dry_run, execute=execute)
-        if done:
-            failures = _carry_out(admin, wanted)
-    if output_format == JSON:
-        output.json({"executed": done, "partitions": [_document(cut, failures) for cut in cuts]}, indent=2)
-    elif done:
-        gone = [cut for cut in wanted if cut.partition not in failures]
-        output.line(f"Deleted {counted(sum(cut.records for cut in gone), 'record')}.")
-    elif wanted:
-        output.line(output.style("Dry run: nothing was deleted. Add --execute to do it.", "yellow"))
-    output.flush()
-    show_failures(failures.values(), output_format)
-    if failures:
-        click.get_current_context().exit(_EXIT_PARTLY)
-
-
-def _plan(
-    admin: Admin, partitions: Sequence[TopicPartition], before_offset: int | None, before_time: int | None
-) -> list[Cut]:
-    begins, ends = offsets_at(admin, partitions, "earliest"), offsets_at(admin, partitions, "latest")
-    at = offsets_at(admin, partitions, before_time) if before_time is not None else {}
-    cuts = []
-    for partition in partitions:
-        begin, end = begins[partition], ends[partition]
-        wanted = end if before_offset is None else before_offset
-        if at.get(partition, -1) >= 0:
-            wanted = at[partition]
-        cuts.append(Cut(partition, begin, end, min(max(wanted, begin), end)))
-    return cuts
-
-
-def _carry_out(admin: Admin, cuts: Sequence[Cut]) -> dict[TopicPartition, PenstockError]:
-    """Delete; those that failed."""
-    from penstock.client.errors import PenstockError
-
-    answers = admin.delete_records({cut.partition: cut.before for cut in cuts})
-    return {partition: answer for partition, answer in answers.items() if isinstance(answer, PenstockError)}
-
-
-def _show(output: Output, cuts: Sequence[Cut]) -> None:
-    rows = [(*cut.partition, cut.begin, cut.end, cut.before, cut.records) for cut in cuts]
-    show_table(output, ("TOPIC", "PARTITION", "BEGIN", "END", "NEW BEGIN", "DELETED"), rows)
-    if not any(cut.records for cut in cuts):
-        output.line("Nothing to delete: no record is that old.")
-    output.flush()
-
-
-def _document(cut: Cut, failures: Mapping[TopicPartition, PenstockError]) -> dict[str, object]:
-    error = failures.get(cut.partition)
-    return {
-        "topic": cut.partition.topic,
-        "partition": cut.partition.partition,
-        "begin": cut.begin,
-        "end": cut.end,
-        "newBegin": cut.before,
-        "deleted": cut.records,
-        "error": None if error is None else error_document(error),
-    }
-
-
 _EXIT_CODES = """\b
     Exit code: 0  done
-               2  the options make no sense
+               2  invalid options
                3  no broker could be reached
-               4  refused; the message says why"""
+               4  rejected by a broker"""
 
 
 @click.group(epilog=_EXIT_CODES)
@@ -180,15 +51,14 @@ def topics() -> None:
     """Create, list, describe, alter, trim and delete topics."""
 
 
-topics.add_command(trim)
-
-
 @topics.command(short_help="Create topics.")
 @topic_arguments(required=True)
-@click.option("-p", "--partitions", type=COUNT, metavar="N", help="[default: the broker's num.partitions]")
+@click.option(
+    "-p", "--partitions", type=COUNT, metavar="N", help="Partition count.  [default: the broker's num.partitions]"
+)
 @click.option(
     "-r", "--replication-factor", type=FACTOR, metavar="N",
-    help="[default: the broker's default.replication.factor]",
+    help="Replicas of each partition.  [default: the broker's default.replication.factor]",
 )  # fmt: skip
 @set_option
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic already exists.")
@@ -218,23 +88,23 @@ def create(
     specs = [TopicSpec(name, partitions or -1, replication_factor or -1, configs) for name in names]
     with cluster.admin() as admin:
         answers = admin.create_topics(specs, exist_ok=if_not_exists, validate_only=dry_run)
-        refused = [error for error in answers.values() if isinstance(error, PenstockError)]
-        # Which of the settings it was that the broker did not know is worth a question.
-        better = unknown_settings(admin, configs) if any(isinstance(e, InvalidSetting) for e in refused) else None
+        rejected = [error for error in answers.values() if isinstance(error, PenstockError)]
+        # The broker does not say which setting it does not know.
+        better = unknown_settings(admin, configs) if any(isinstance(e, InvalidSetting) for e in rejected) else None
     show_created(Output(), output_format, answers, dry_run=dry_run)
     if better is not None:
         raise better
-    _raise_first([command_error_for(error) for error in refused], output_format)
+    _raise_first([command_error_for(error) for error in rejected], output_format)
 
 
 @topics.command("list", short_help="List topics.")
-@click.option("--internal", "--all", is_flag=True, help="Show internal topics too.")
-@click.option("--match", metavar="REGEX", help="Only topics whose whole name matches.")
+@click.option("--internal", "--all", is_flag=True, help="Include internal topics.")
+@click.option("--match", metavar="REGEX", help="Show only topics whose whole name matches.")
 @watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, internal: bool, match: str | None, output_format: str) -> None:
-    """List topics: their names, a line each; with --format json their numbers of partitions and replicas too."""
+    """List topics, one name per line. --format json adds partition counts and replication factors."""
     from penstock.cli.topics.topics_report import is_internal, topic_summary
     from penstock.client.admin import TopicDescription
 
@@ -255,31 +125,31 @@ def list_(cluster: Cluster, internal: bool, match: str | None, output_format: st
     for topic in found:
         output.line(printable(topic.name))
     if not found:
-        hidden = "" if internal or not described else " (--internal shows internal ones)"
-        output.nothing(f"No topic matches {match!r}." if match and described else f"There are no topics{hidden}.")
+        hidden = "" if internal or not described else " (--internal shows internal topics)"
+        output.nothing(f"No topic matches {match!r}." if match and described else f"No topics{hidden}.")
 
 
 @topics.command(short_help="Show partitions, leaders, replicas, settings and sizes.")
 @topic_arguments(required=False)
-@click.option("--internal", "--all", is_flag=True, help="Show internal topics too, if no topic is named.")
-@click.option("--troubled", is_flag=True, help="Only partitions without a leader or with replicas out of sync.")
+@click.option("--internal", "--all", is_flag=True, help="Include internal topics.")
+@click.option("--troubled", is_flag=True, help="Show only partitions without a leader or with replicas out of sync.")
 @click.option(
     "--under-replicated", "--under-replicated-partitions", is_flag=True,
-    help="Only partitions that have a replica out of sync; one that is just being added does not count.",
+    help="Show only partitions with a replica out of sync, not counting replicas that are being added.",
 )  # fmt: skip
-@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option("--unavailable", "--unavailable-partitions", is_flag=True, help="Show only partitions without a leader.")
 @click.option(
     "--under-min-isr", "--under-min-isr-partitions", is_flag=True,
-    help="Only partitions that reject acks=all: fewer replicas are in sync than min.insync.replicas.",
+    help="Show only partitions that reject acks=all: their ISR is below min.insync.replicas.",
 )  # fmt: skip
 @watch_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_format: str, **filters: bool) -> None:
-    """Show topics: partitions, leaders, replicas, those in sync, offsets and sizes, and settings of their own.
+    """Show topics: partitions, leaders, replicas, ISR, offsets, sizes, and settings that differ from the default.
 
-    Without TOPIC, all of them. ISR are the replicas in sync; ELR those that are not, but may lead, since they have all
-    that was acknowledged. With several of the filters, what fits one of them is shown; internal topics too.
+    Without TOPIC, all topics. ISR are the in-sync replicas; ELR are replicas out of sync that may lead because they
+    have everything that was acknowledged. Several filters are combined with "or", and include internal topics.
     """
     from penstock.cli.topics.topics_report import collect, filter_of, is_internal, show_described
     from penstock.client.admin import TopicDescription
@@ -293,20 +163,20 @@ def describe(cluster: Cluster, names: tuple[str, ...], internal: bool, output_fo
             for _, topic in sorted(answers.items())
             if isinstance(topic, TopicDescription) and (internal or not is_internal(topic))
         ]
-        pictures = collect(admin, found)
+        states = collect(admin, found)
         missing = topic_errors(
             admin, {name: error for name, error in answers.items() if isinstance(error, PenstockError)}
         )
     output = Output()
-    show_described(output, output_format, pictures, filter_of(filters))
-    if not pictures and not names and output_format != JSON:
-        output.nothing("There are no topics.")
+    show_described(output, output_format, states, filter_of(filters))
+    if not states and not names and output_format != JSON:
+        output.nothing("No topics.")
     _raise_first(list(missing.values()), output_format)
 
 
-@topics.command(short_help="Add partitions, change settings.")
+@topics.command(short_help="Add partitions or change settings.")
 @topic_arguments(required=True)
-@click.option("-p", "--partitions", type=COUNT, metavar="N", help="New partition count; only more.")
+@click.option("-p", "--partitions", type=COUNT, metavar="N", help="New partition count. It can only grow.")
 @set_option
 @unset_option
 @dry_run_option
@@ -324,7 +194,7 @@ def alter(
 ) -> None:
     """Add partitions to topics, or change their settings.
 
-    Records of a key go to another partition once there are more of them; what is stored stays where it is.
+    With more partitions, new records of a key may go to another partition. Stored records do not move.
     """
     changes: dict[str, str | None] = {**dict(assignments), **dict.fromkeys(unset)}
     if partitions is None and not changes:
@@ -377,16 +247,16 @@ def _alter(
 
 @topics.command(short_help="Delete topics and their records.")
 @topic_arguments(required=True)
-@click.option("--if-exists", is_flag=True, help="Do not fail if there is no such topic.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
 @confirmation_options
 @format_option
 @cluster_command
 def delete(
     cluster: Cluster, names: tuple[str, ...], if_exists: bool, dry_run: bool, execute: bool, output_format: str
 ) -> None:
-    """Delete topics, with all their records. It cannot be undone.
+    """Delete topics with all their records. This cannot be undone.
 
-    At a terminal it asks first.
+    Asks for confirmation at a terminal.
     """
     from penstock.client.errors import PenstockError, UnknownTopic
 
@@ -422,12 +292,142 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text)
     except re.error as error:
-        raise CommandError(
-            f"{text!r} is not a regular expression: {error}.", "For example: --match 'views.*'"
-        ) from None
+        raise CommandError(f"{text!r} is not a regular expression: {error}.", "Example: --match 'views.*'") from None
 
 
 def _raise_first(errors: list[CommandError], output_format: str) -> None:
     if errors:
         show_failures(errors[1:], output_format)
         raise errors[0]
+
+
+# --- trim
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A partition: its first and last offset, and its new first offset."""
+
+    partition: TopicPartition
+    begin: int
+    end: int
+    before: int
+
+    @property
+    def records(self) -> int:
+        """Offsets that are deleted: at least as many as records."""
+        return self.before - self.begin
+
+
+@topics.command(short_help="Delete the oldest records of topics.")
+@topic_arguments(required=True, partitions=True)
+@click.option(
+    "--before-offset", "--offset", type=click.IntRange(min=0), metavar="N", help="Delete records before this offset."
+)
+@click.option("--before-time", type=Timestamp(), help="Delete records before the first one at or after this time.")
+@click.option("--older-than", type=Duration(), help="Delete records older than this: 7d, 1h30m.")
+@click.option("--all-records", is_flag=True, help="Delete all present records.")
+@confirmation_options
+@format_option
+@cluster_command
+def trim(
+    cluster: Cluster,
+    names: tuple[NameAndPartitions, ...],
+    before_offset: int | None,
+    before_time: int | None,
+    older_than: int | None,
+    all_records: bool,
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Delete the oldest records of topics or of some of their partitions. This cannot be undone.
+
+    Shows the plan and asks for confirmation at a terminal. Without a terminal, records are deleted only with --execute.
+
+    \b
+    penstock topics trim views --older-than 7d
+    penstock topics trim views:0,2 --before-offset 120000 --execute
+    penstock topics trim views --all-records --dry-run
+
+    \b
+    Exit code: 0  planned or done
+               1  some partitions could not be trimmed, or you answered no
+               4  rejected: the topic does not exist
+    """
+    limits = [before_offset is not None, before_time is not None, older_than is not None, all_records]
+    if sum(limits) != 1:
+        raise CommandError(
+            "No limit was given.", "Use one of --before-offset, --before-time, --older-than and --all-records."
+        )
+    if older_than is not None:
+        before_time = max(0, now_ms() - older_than)
+    if before_time is not None:
+        cluster.check_times()
+    output = Output()
+    with cluster.admin() as admin:
+        cuts = _plan(admin, selected_partitions(admin, names), before_offset, before_time)
+        wanted = [cut for cut in cuts if cut.records]
+        if output_format != JSON:
+            _show(output, cuts)
+        failures: dict[TopicPartition, PenstockError] = {}
+        total = sum(cut.records for cut in wanted)
+        question = f"Delete {counted(total, 'record')} of {counted(len(wanted), 'partition')}?"
+        done = bool(wanted) and confirmed_plan(question, dry_run=dry_run, execute=execute)
+        if done:
+            failures = _carry_out(admin, wanted)
+    if output_format == JSON:
+        output.json({"executed": done, "partitions": [_document(cut, failures) for cut in cuts]}, indent=2)
+    elif done:
+        gone = [cut for cut in wanted if cut.partition not in failures]
+        output.line(f"Deleted {counted(sum(cut.records for cut in gone), 'record')}.")
+    elif wanted:
+        output.line(output.style("Dry run: nothing was deleted. Add --execute to delete.", "yellow"))
+    output.flush()
+    show_failures(failures.values(), output_format)
+    if failures:
+        click.get_current_context().exit(_EXIT_PARTLY)
+
+
+def _plan(
+    admin: Admin, partitions: Sequence[TopicPartition], before_offset: int | None, before_time: int | None
+) -> list[Cut]:
+    begins, ends = offsets_at(admin, partitions, "earliest"), offsets_at(admin, partitions, "latest")
+    at = offsets_at(admin, partitions, before_time) if before_time is not None else {}
+    cuts = []
+    for partition in partitions:
+        begin, end = begins[partition], ends[partition]
+        wanted = end if before_offset is None else before_offset
+        if at.get(partition, -1) >= 0:
+            wanted = at[partition]
+        cuts.append(Cut(partition, begin, end, min(max(wanted, begin), end)))
+    return cuts
+
+
+def _carry_out(admin: Admin, cuts: Sequence[Cut]) -> dict[TopicPartition, PenstockError]:
+    """Delete. Returns the failures."""
+    from penstock.client.errors import PenstockError
+
+    answers = admin.delete_records({cut.partition: cut.before for cut in cuts})
+    return {partition: answer for partition, answer in answers.items() if isinstance(answer, PenstockError)}
+
+
+def _show(output: Output, cuts: Sequence[Cut]) -> None:
+    rows = [(*cut.partition, cut.begin, cut.end, cut.before, cut.records) for cut in cuts]
+    show_table(output, ("TOPIC", "PARTITION", "BEGIN", "END", "NEW BEGIN", "DELETED"), rows)
+    if not any(cut.records for cut in cuts):
+        output.line("Nothing to delete.")
+    output.flush()
+
+
+def _document(cut: Cut, failures: Mapping[TopicPartition, PenstockError]) -> dict[str, object]:
+    error = failures.get(cut.partition)
+    return {
+        "topic": cut.partition.topic,
+        "partition": cut.partition.partition,
+        "begin": cut.begin,
+        "end": cut.end,
+        "newBegin": cut.before,
+        "deleted": cut.records,
+        "error": None if error is None else error_document(error),
+    }

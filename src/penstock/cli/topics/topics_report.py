@@ -30,7 +30,7 @@ from penstock.client.errors import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic with what several questions about it answered."""
+    """A topic with its offsets, sizes, settings and reassignments."""
 
     topic: TopicDescription
     begins: Mapping[int, int]
@@ -47,18 +47,18 @@ _OPTIONAL: Final = frozenset({"ELR", "OFFLINE", "ADDING", "REMOVING"})
 
 
 def collect(admin: Admin, topics: Sequence[TopicDescription]) -> list[TopicState]:
-    """Ask for the offsets, sizes and settings of these topics."""
+    """Request the offsets, sizes and settings of these topics."""
     led = [TopicPartition(topic.name, part.index) for topic in topics for part in topic.partitions if part.leader]
     begins = _offsets(admin, led, "earliest")
     ends = _offsets(admin, led, "latest")
     sizes = _sizes(admin) if topics else {}
     settings = admin.describe_configs(ConfigResource.topic(topic.name) for topic in topics)
     moves = _moves(admin) if topics else {}
-    pictures = []
+    states = []
     for topic in topics:
         found = settings[ConfigResource.topic(topic.name)]
         own = {} if isinstance(found, PenstockError) else found
-        pictures.append(
+        states.append(
             TopicState(
                 topic,
                 _of(topic, begins),
@@ -69,7 +69,7 @@ def collect(admin: Admin, topics: Sequence[TopicDescription]) -> list[TopicState
                 {key.partition: move for key, move in moves.items() if key.topic == topic.name},
             )
         )
-    return pictures
+    return states
 
 
 def _of(topic: TopicDescription, figures: Mapping[TopicPartition, int]) -> dict[int, int]:
@@ -95,7 +95,7 @@ def _sizes(admin: Admin) -> dict[TopicPartition, int]:
 
 
 def _moves(admin: Admin) -> dict[TopicPartition, PartitionReassignment]:
-    """What is being moved; nothing where the brokers are too old to say."""
+    """Reassignments in progress; empty if the brokers are too old to list them."""
     try:
         return admin.list_partition_reassignments()
     except PenstockError:
@@ -107,7 +107,7 @@ def _number(entry: ConfigEntry | None) -> int | None:
 
 
 def unknown_settings(admin: Admin, config: Mapping[str, str]) -> Rejected | None:
-    """Of the settings that a broker refused, the one that it does not know, if that was it."""
+    """The error for a setting that a topic does not have, if there is one among `config`."""
     from penstock.cli.topics.configs import check_names
 
     known = admin.list_topics(include_internal=True)
@@ -165,7 +165,7 @@ def _or_none(number: int) -> int | None:
 
 
 def id_text(topic_id: bytes | None) -> str | None:
-    """As Kafka writes it: 22 characters of base 64."""
+    """In Kafka's notation: 22 characters of base 64."""
     return None if topic_id is None else urlsafe_b64encode(uuid.UUID(bytes=topic_id).bytes).decode().rstrip("=")
 
 
@@ -179,19 +179,19 @@ def topic_summary(topic: TopicDescription) -> dict[str, object]:
     }
 
 
-def show_described(output: Output, output_format: str, pictures: Sequence[TopicState], wanted: Filter | None) -> None:
-    shown = [picture for picture in pictures if wanted is None or _chosen(picture, wanted)]
+def show_described(output: Output, output_format: str, states: Sequence[TopicState], wanted: Filter | None) -> None:
+    shown = [state for state in states if wanted is None or _chosen(state, wanted)]
     if output_format == JSON:
-        output.json({"topics": [_document(picture, _chosen(picture, wanted)) for picture in shown]}, indent=2)
+        output.json({"topics": [_document(state, _chosen(state, wanted)) for state in shown]}, indent=2)
         output.flush()
         return
-    for number, picture in enumerate(shown):
+    for number, state in enumerate(shown):
         if number:
             output.line()
-        _show(output, picture, _chosen(picture, wanted))
+        _show(output, state, _chosen(state, wanted))
     if not shown and wanted is not None:
-        looked_at = counted(sum(len(each.topic.partitions) for each in pictures), "partition")
-        output.nothing(f"None of {looked_at} is so.")
+        looked_at = counted(sum(len(each.topic.partitions) for each in states), "partition")
+        output.nothing(f"None of {looked_at} matches.")
     output.flush()
 
 
@@ -199,24 +199,24 @@ def show_described(output: Output, output_format: str, pictures: Sequence[TopicS
 
 
 def filter_of(chosen: Mapping[str, bool]) -> Filter | None:
-    """What the options leave: partitions for which one of them is true. None is all of them."""
+    """Selects partitions for which one of the chosen options holds. None selects all."""
     tests = [_FILTERS[name] for name, is_given in chosen.items() if is_given]
-    return (lambda picture, part: any(test(picture, part) for test in tests)) if tests else None
+    return (lambda state, part: any(test(state, part) for test in tests)) if tests else None
 
 
 def is_troubled(part: PartitionDescription) -> bool:
     return part.leader is None or set(part.isr) != set(part.replicas)
 
 
-def is_under_replicated(picture: TopicState, part: PartitionDescription) -> bool:
-    move = picture.moves.get(part.index)
-    # What a move adds has never been in sync, and what it removes need not be.
+def is_under_replicated(state: TopicState, part: PartitionDescription) -> bool:
+    move = state.moves.get(part.index)
+    # A replica being added was never in sync, and one being removed need not be.
     counting = part.replicas if move is None else [each for each in move.replicas if each not in move.adding]
     return not set(counting) <= set(part.isr)
 
 
-def is_under_min_isr(picture: TopicState, part: PartitionDescription) -> bool:
-    return part.leader is None or (picture.min_insync is not None and len(part.isr) < picture.min_insync)
+def is_under_min_isr(state: TopicState, part: PartitionDescription) -> bool:
+    return part.leader is None or (state.min_insync is not None and len(part.isr) < state.min_insync)
 
 
 _FILTERS: Final[Mapping[str, Filter]] = {
@@ -227,42 +227,42 @@ _FILTERS: Final[Mapping[str, Filter]] = {
 }
 
 
-def _chosen(picture: TopicState, wanted: Filter | None) -> list[PartitionDescription]:
-    return [part for part in picture.topic.partitions if wanted is None or wanted(picture, part)]
+def _chosen(state: TopicState, wanted: Filter | None) -> list[PartitionDescription]:
+    return [part for part in state.topic.partitions if wanted is None or wanted(state, part)]
 
 
 # --- a topic
 
 
 def is_internal(topic: TopicDescription) -> bool:
-    """Brokers before 0.10 do not say so; there it is known by name."""
+    """Brokers before 0.10 do not report it; the name tells."""
     return topic.is_internal or topic.name in ("__consumer_offsets", "__transaction_state")
 
 
-def _show(output: Output, picture: TopicState, parts: Sequence[PartitionDescription]) -> None:
-    topic = picture.topic
+def _show(output: Output, state: TopicState, parts: Sequence[PartitionDescription]) -> None:
+    topic = state.topic
     facts = [
         counted(len(topic.partitions), "partition"),
         f"replication factor {topic.replication_factor}",
-        human_bytes(sum(picture.sizes.values())) if picture.sizes else "",
+        human_bytes(sum(state.sizes.values())) if state.sizes else "",
         "internal" if is_internal(topic) else "",
         f"id {id_text(topic.topic_id)}" if topic.topic_id else "",
     ]
     output.line(f"{output.style(printable(topic.name), 'cyan', bold=True)}: {', '.join(filter(None, facts))}")
-    for name, value in picture.config.items():
+    for name, value in state.config.items():
         output.line(f"  {printable(f'{name} = {value}')}")
-    columns = {title: list(map(cell, parts)) for title, cell in _columns(picture).items()}
-    # Most of the time there is nobody in these, and the narrower table is the better one.
+    columns = {title: list(map(cell, parts)) for title, cell in _columns(state).items()}
+    # These columns are usually empty.
     titles = [title for title, cells in columns.items() if title not in _OPTIONAL or any(cells)]
     show_table(output, titles, list(zip(*(columns[title] for title in titles), strict=True)), "  ")
 
 
-def _columns(picture: TopicState) -> dict[str, Callable[[PartitionDescription], object]]:
+def _columns(state: TopicState) -> dict[str, Callable[[PartitionDescription], object]]:
     def size(part: PartitionDescription) -> str | None:
-        return human_bytes(picture.sizes[part.index]) if part.index in picture.sizes else None
+        return human_bytes(state.sizes[part.index]) if part.index in state.sizes else None
 
     def moved(part: PartitionDescription, which: str) -> tuple[int, ...]:
-        move = picture.moves.get(part.index)
+        move = state.moves.get(part.index)
         return () if move is None else getattr(move, which)
 
     return {
@@ -274,17 +274,17 @@ def _columns(picture: TopicState) -> dict[str, Callable[[PartitionDescription], 
         "OFFLINE": lambda part: part.offline,
         "ADDING": lambda part: moved(part, "adding"),
         "REMOVING": lambda part: moved(part, "removing"),
-        "BEGIN": lambda part: picture.begins.get(part.index),
-        "END": lambda part: picture.ends.get(part.index),
+        "BEGIN": lambda part: state.begins.get(part.index),
+        "END": lambda part: state.ends.get(part.index),
         "SIZE": size,
     }
 
 
-def _document(picture: TopicState, parts: Sequence[PartitionDescription]) -> dict[str, object]:
+def _document(state: TopicState, parts: Sequence[PartitionDescription]) -> dict[str, object]:
     return {
-        **topic_summary(picture.topic),
-        "config": dict(picture.config),
-        "minInsyncReplicas": picture.min_insync,
+        **topic_summary(state.topic),
+        "config": dict(state.config),
+        "minInsyncReplicas": state.min_insync,
         "partitions": [
             {
                 "partition": part.index,
@@ -295,10 +295,10 @@ def _document(picture: TopicState, parts: Sequence[PartitionDescription]) -> dic
                 "elr": None if part.eligible is None else list(part.eligible),
                 "lastKnownElr": None if part.last_known_eligible is None else list(part.last_known_eligible),
                 "offline": list(part.offline),
-                **_move_document(picture.moves.get(part.index)),
-                "beginOffset": picture.begins.get(part.index),
-                "endOffset": picture.ends.get(part.index),
-                "bytes": picture.sizes.get(part.index),
+                **_move_document(state.moves.get(part.index)),
+                "beginOffset": state.begins.get(part.index),
+                "endOffset": state.ends.get(part.index),
+                "bytes": state.sizes.get(part.index),
             }
             for part in parts
         ],
