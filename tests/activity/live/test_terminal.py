@@ -1,4 +1,4 @@
-"""The terminal's view: what is in it, and that it fits."""
+"""The view of a run on a terminal: its content and its size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rich.console import Console
 from tests.activity.live.runs import full_snapshot
 
 from penstock.activity.live.state import Snapshot
-from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay, elapsed_text, plain_line, screen
+from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay, plain_line, screen
+from penstock.activity.report.sections import elapsed_text
 
 
 def drawn(snapshot: Snapshot, width: int, height: int) -> list[str]:
@@ -21,20 +22,20 @@ def drawn(snapshot: Snapshot, width: int, height: int) -> list[str]:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (100, 29), (200, 60)])
 @pytest.mark.parametrize("snapshot", [full_snapshot(), Snapshot()], ids=["full", "empty"])
-def test_it_fits_into_the_terminal(snapshot: Snapshot, width: int, height: int) -> None:
+def test_view_fits_into_the_terminal(snapshot: Snapshot, width: int, height: int) -> None:
     lines = drawn(snapshot, width, height)
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
 
 
-def test_at_80_by_24_there_is_something_of_everything() -> None:
+def test_at_80_by_24_every_section_has_rows() -> None:
     text = "\n".join(drawn(full_snapshot(), 80, 23))
     for part in ("running 02:30 of 03:30", "impressions", "111,110", "reporting", "123.5k", "12,345", "3 open"):
         assert part in text
     for part in (
         "server-7",
         "681 ms",
-        "item 4001",
+        "Item 4001",
         "Suspects (32)",
         "quiet desk",
         "pipelines 3,072 MB 125 %",
@@ -43,19 +44,19 @@ def test_at_80_by_24_there_is_something_of_everything() -> None:
         assert part in text
 
 
-def test_while_it_starts_it_says_what_is_waited_for() -> None:
+def test_title_names_what_a_starting_run_waits_for() -> None:
     assert "waiting for broker: on 127.0.0.1:9092" in drawn(Snapshot(waits_for="broker: on 127.0.0.1:9092"), 80, 23)[0]
 
 
-def test_where_there_is_no_terminal_it_is_a_line() -> None:
+def test_without_a_terminal_the_figures_are_one_line() -> None:
     line = plain_line(full_snapshot())
-    assert "111,110 events/s" in line
+    assert "events per second 111,110" in line
     assert "slowest batch 12,345 ms" in line
     assert "\n" not in line
     assert elapsed_text(3_725_000) == "1:02:05"
 
 
-def test_a_display_without_terminal_prints_each_step_and_not_each_snapshot() -> None:
+def test_display_without_terminal_prints_each_step_but_not_each_snapshot() -> None:
     console = Console(file=io.StringIO(), width=120)
     with PlainDisplay(console) as display:
         display.step("broker", "ready after 0.5 s")
@@ -65,7 +66,7 @@ def test_a_display_without_terminal_prints_each_step_and_not_each_snapshot() -> 
     assert [line.split(" s  ")[1] for line in console.file.getvalue().splitlines()] == ["broker     ready after 0.5 s"]
 
 
-def test_a_terminal_is_left_as_it_was() -> None:
+def test_terminal_is_restored_at_the_end() -> None:
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
     with TerminalDisplay(console) as display:
         display.refresh(full_snapshot())

@@ -1,4 +1,4 @@
-"""A report as text and as a page: everything is in it, nothing is fetched, data cannot become markup."""
+"""A report as text and HTML: all sections are there, nothing is fetched, data cannot become markup."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from tests.activity.report.test_scores import T0, count, document
 
 from penstock.activity.report import charts
-from penstock.activity.report.charts import Bar, Line, Mark, Part
 from penstock.activity.report.document import Document
 from penstock.activity.report.measurements import Landing, RowsCount
 from penstock.activity.report.render import html_of, text_of, text_table
 from penstock.activity.report.scores import Detection
+from penstock.activity.report.sections import Bar, Column, Line, Mark, Part, Table
 
 EVIL = '<script>alert("x")</script>'
 
@@ -56,7 +56,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_fetches_nothing() -> None:
+def test_html_is_well_formed_and_fetches_nothing() -> None:
     page = html_of(whole())
     tags = Tags()
     tags.feed(page)
@@ -70,7 +70,7 @@ def test_the_page_is_whole_and_fetches_nothing() -> None:
     assert "alert +8.0 s" in page
 
 
-def test_the_text_has_goals_tables_and_what_was_missed() -> None:
+def test_text_has_goals_tables_and_missed_goals() -> None:
     text = text_of(whole())
     assert "MISSED" in text
     assert text.splitlines()[-1].startswith("Missed: pipelines have counted every event once: item_minutes: 5 instead")
@@ -80,20 +80,41 @@ def test_the_text_has_goals_tables_and_what_was_missed() -> None:
     assert "\x1b" not in text
 
 
-def test_a_document_of_nothing_can_be_shown() -> None:
+def test_empty_document_can_be_shown() -> None:
     empty = document(tables=(), scores=(), incidents=(), ran=())
     assert "<svg" not in html_of(empty)
     assert "All goals are met" in text_of(empty)
 
 
-def test_a_table_sets_numbers_to_the_right() -> None:
-    assert text_table(("NAME", "N"), [("a", 5), ("bcd", None), ("e", 12_345)]) == [
+def test_table_aligns_numbers_to_the_right() -> None:
+    columns = Column("name", "name"), Column("n", "n", "number")
+    rows = [{"name": "a", "n": 5}, {"name": "bcd", "n": None}, {"name": "e", "n": 12_345}]
+    assert text_table(Table("some", columns, rows)) == [
         "NAME       N", "a          5", "bcd        -", "e     12,345",
     ]  # fmt: skip
-    assert text_table(("NAME",), []) == []
+    assert text_table(Table("some", columns, [])) == []
 
 
-def test_a_line_keeps_its_peak_when_points_are_left_out() -> None:
+def test_text_html_and_json_have_the_same_sections() -> None:
+    one = whole()
+    text, page, values = text_of(one), html_of(one), one.to_json()
+    tables = [section.table for section in one.sections() if section.table is not None]
+    assert [table.name for table in tables] == [
+        "goals", "scores", "incidents", "trends", "tables", "counts", "latencies", "landings", "visits", "funnel",
+    ]  # fmt: skip
+    for section in one.sections():
+        if section.table is not None and section.table.rows:
+            assert section.title in text
+            assert f"<h2>{section.title}</h2>" in page
+    for table in tables:
+        for row in values[table.name]:
+            assert {column.name for column in table.columns} <= set(row), table.name
+    assert {chart.title for section in one.sections() for chart in section.charts} <= {
+        title for title in re.findall(r"<h2>(.*?)</h2>", page)
+    }
+
+
+def test_thinned_line_keeps_its_peak() -> None:
     points = [(float(each), 1.0) for each in range(5000)]
     points[3777] = (3777.0, 99.0)
     thin = charts.thinned(points)
@@ -101,7 +122,7 @@ def test_a_line_keeps_its_peak_when_points_are_left_out() -> None:
     assert (3777.0, 99.0) in thin
 
 
-def test_drawings_stay_on_their_paper() -> None:
+def test_charts_stay_inside_their_view_box() -> None:
     drawn = charts.over_time(
         "t",
         [Line(f"line {each}", [(T0, 0.0), (T0 + 60_000, 7.0 * each)]) for each in range(12)],
@@ -118,12 +139,12 @@ def test_drawings_stay_on_their_paper() -> None:
     assert charts.over_time("t", [Line("nothing", [])]) == ""
 
 
-def test_scales_and_figures_are_round() -> None:
+def test_scales_and_labels_are_round() -> None:
     assert [charts.nice_top(value) for value in (0, 3, 4.5, 81, 1000)] == [1.0, 4, 8, 100, 1000]
     assert [charts.short(value) for value in (0, 12.5, 1200, 3_400_000)] == ["0", "12.5", "1.2k", "3.4M"]
 
 
-def test_completeness_has_a_bar_a_table() -> None:
+def test_completeness_has_one_bar_per_table() -> None:
     page = html_of(document(tables=(count(), count(table="votes", missing=3))))
     assert page.count('<rect class="good"') >= 2
     assert 'class="bad"' in page

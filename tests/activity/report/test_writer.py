@@ -138,7 +138,7 @@ def as_found_by_pipelines(world: World) -> None:
 
 def test_a_run_in_which_all_was_found_and_nothing_lost(world: World, tmp_path: Path) -> None:
     said: list[str] = []
-    outcome = world.report(tmp_path / "out", told=said.append)
+    outcome = world.report(tmp_path / "out", notify=said.append)
     assert outcome.failures == ()
     assert outcome.exit_code == 0
     assert len(said) == 2
@@ -196,11 +196,11 @@ def test_a_place_with_nothing_to_report_on_is_told(world: World, tmp_path: Path)
         write_report(world.address, str(tmp_path / "nowhere"), tmp_path / "out")
     with pytest.raises(ReportError, match="summary has no start_ms"):
         world.report(tmp_path / "out", summary={})
-    with EmbeddedBroker() as silent, pytest.raises(ReportError, match="nothing was planted"):
+    with EmbeddedBroker() as silent, pytest.raises(ReportError, match="no planted events found"):
         write_report(silent.address, world.warehouse, tmp_path / "out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="cannot be written"):
+    with pytest.raises(ReportError, match="cannot write the report"):
         world.report(tmp_path / "file" / "out")
     bad = Shell(world.address)("activity", "report", "--warehouse", world.warehouse, "--summary", tmp_path / "file")
     assert bad.exit_code != 0
-    assert "is no summary of the generator" in bad.output
+    assert "is not a generator summary" in bad.output

@@ -1,7 +1,8 @@
-"""What is known of a run at a moment: `Snapshot`, and the `Board` that builds it. No I/O, no clock.
+"""The state of a run at a moment: `Snapshot`, and the `Board` that builds it. No I/O, no clock.
 
-The terminal and the page show a snapshot and nothing else; it is immutable, plain JSON, and bounded however long a run
-is. Structs of output topics have the columns of their tables, times in milliseconds, null as None.
+A snapshot is immutable, plain JSON, and bounded however long a run is. The terminal and the page show its `figures()`
+and `sections()` and nothing else. Structs of output topics have the columns of their tables, times in milliseconds,
+null as None.
 
 A record of an output topic replaces the value of its key, a tombstone removes it, the oldest are dropped when there
 are too many, and records that cannot be decoded are counted.
@@ -9,13 +10,25 @@ are too many, and records that cannot be decoded are counted.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from penstock.activity.live.processes import Usage
+from penstock.activity.report.sections import (
+    BATCH_DURATION,
+    EVENT_RATES,
+    LAG,
+    Chart,
+    Column,
+    Figure,
+    Section,
+    Table,
+    short_number,
+)
 
 if TYPE_CHECKING:
     from penstock.activity.pipelines.engine.status import PipelineStatus
@@ -28,11 +41,11 @@ REPORTING: Final = "reporting"
 STOPPING: Final = "stopping"
 STOPPED: Final = "stopped"
 GONE: Final = "gone"
-"""Of a pipeline whose process is not there, though it did not say that it had ended."""
+"""The process of a pipeline is gone without a final status."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `alerts`: a window of a server in which something was out of the ordinary."""
+    """A row of `alerts`: an anomalous window of a server."""
 
     start: int
     server: str
@@ -46,7 +59,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """All alerts of a server and a kind that opened at the same time."""
+    """The alerts of a server and a kind that have the same start."""
 
     server: str
     kind: str
@@ -97,7 +110,7 @@ class Rising(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `server_windows`, as much of it as is drawn."""
+    """A row of `server_windows`, without the columns that are not drawn."""
 
     start: int
     server: str
@@ -110,7 +123,7 @@ class ServerWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic of events: records in it, and how many come a second."""
+    """A topic of events: its records, and records per second."""
 
     name: str
     total: int
@@ -132,11 +145,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     message: str
     updated_ms: int = 0
-    """When this was said of it."""
+    """When this status was written."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A child."""
+    """A child process."""
 
     name: str
     pid: int
@@ -145,14 +158,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was told."""
+    """A line of the run's log."""
 
     time_ms: int
     text: str
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A second of a run, for charts and the report."""
+    """One second of a run, for charts and the report."""
 
     time_ms: int
     rates: dict[str, float]
@@ -162,17 +175,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known."""
+    """The state of a run."""
 
     number: int = 0
-    """Grows by one with each."""
+    """Grows by one with each snapshot."""
     time_ms: int = 0
     phase: str = STARTING
     waits_for: str = ""
     started_ms: int = 0
     generating_since_ms: int = 0
     ends_ms: int = 0
-    """When generating will end; 0 if it was not said."""
+    """When generating ends; 0 if it has no end."""
     facts: dict[str, str] = {}
     topics: list[Topic] = []
     queries: list[Query] = []
@@ -185,11 +198,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     servers: dict[str, list[ServerWindow]] = {}
     samples: list[Sample] = []
     members: list[int] = []
-    """Some who have news, those with most first."""
+    """Members with feeds, the longest first."""
     members_total: int = 0
     lines: list[Line] = []
     unreadable: int = 0
-    """Records of output topics that are not what they should be."""
+    """Records of output topics that could not be decoded."""
 
     @property
     def rate(self) -> float:
@@ -201,7 +214,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Records that the slowest query has yet to read; -1 while nobody knows."""
+        """Records that the slowest query has not read yet; -1 if unknown."""
         return max((query.lag for query in self.queries), default=-1)
 
     @property
@@ -211,6 +224,141 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def open_incidents(self) -> list[Incident]:
         return [one for one in self.incidents if one.is_open]
+
+    def figures(self) -> list[Figure]:
+        """The run at a glance."""
+        rate, lag, is_open = self.rate, self.lag, self.open_incidents
+        # The newest window is still being filled.
+        windows = [windows[-2] if len(windows) > 1 else windows[-1] for windows in self.servers.values() if windows]
+        slow = max(windows, key=lambda one: one.p95_ms or 0.0, default=None)
+        busy = max(self.queries, key=lambda query: query.batch_ms, default=None)
+        malformed = f", {short_number(self.malformed)} malformed" if self.malformed else ""
+        events = Figure("Events per second", f"{rate:,.0f}", f"{short_number(self.events)} in the log")
+        if lag < 0:
+            behind = Figure("Lag", "-", "not known yet")
+        else:
+            note = f"{lag / rate:,.1f} s of events" if rate > 1 else "records"
+            behind = Figure("Lag", short_number(lag), note, "warn" if lag > 10 * rate > 10 else "")
+        if slow is None or slow.p95_ms is None:
+            slowest = Figure("Slowest server, p95", "-", "no window yet")
+        else:
+            slowest = Figure("Slowest server, p95", f"{slow.p95_ms:,.0f} ms", slow.server)
+        servers = ", ".join(dict.fromkeys(one.server for one in is_open)) or f"{len(self.incidents)} so far"
+        alerts = Figure("Open alerts", f"{len(is_open)}", servers, "bad" if is_open else "")
+        suspects = Figure("Suspects", f"{self.suspects_total:,}", "in the last 30 minutes")
+        if busy is None or not busy.batch_ms:
+            batch = Figure("Slowest batch", "-", "no batch yet")
+        else:
+            batch = Figure("Slowest batch", f"{busy.batch_ms:,} ms", busy.pipeline + malformed)
+        return [events, behind, slowest, alerts, suspects, batch]
+
+    def sections(self) -> list[Section]:
+        """What the terminal and the page show, by name."""
+        waiting = f"Waiting for {self.waits_for} ..." if self.waits_for else "Waiting for the first results ..."
+        alerts = f"{len(self.open_incidents)} open, {len(self.incidents)} in total" if self.incidents else "none yet"
+        best = f"top {len(self.ranking)} of the last 30 minutes" if self.ranking else ""
+        topics = self.topics
+        if topics:
+            topics = [*topics, Topic(name="all", total=self.events, rate=self.rate)]
+        return [
+            Section("topics", "Topics", table=Table("topics", _TOPICS, topics)),
+            Section("alerts", "Alerts", alerts, table=Table("incidents", _INCIDENTS, self.incidents, _NO_ALERTS)),
+            Section("ranking", "Ranking", best, table=Table("ranking", _RANKING, self.ranking, _NO_RANKING)),
+            Section(
+                "suspects", "Suspects", _verdicts(self), table=Table("suspects", _SUSPECTS, self.suspects, _NO_SUSPECTS)
+            ),
+            Section("rising", "Rising search terms", table=Table("rising", _RISING, self.rising, _NO_RISING)),
+            Section("rates", EVENT_RATES.title, charts=(replace(EVENT_RATES, empty=waiting),)),
+            Section("latency", _LATENCY.title, charts=(_LATENCY,)),
+            Section("batches", BATCH_DURATION.title, charts=(BATCH_DURATION,)),
+            Section("lag", LAG.title, charts=(LAG,)),
+            Section("queries", "Pipelines", table=Table("queries", _QUERIES, self.queries, _NO_QUERIES)),
+            Section("processes", "Processes", table=Table("processes", _PROCESSES, self.processes)),
+        ]
+
+
+# ---------------------------------------------------------------------------------------------- columns of sections
+
+_LAG_WARNING: Final = 30_000
+_NO_ALERTS: Final = (
+    "No alerts so far. Each server is compared with its own past and with the other servers every five seconds."
+)
+_NO_RANKING: Final = "The ranking comes with the first batch of views."
+_NO_SUSPECTS: Final = "No suspects yet. Crawlers, spammers and API abusers show up after the first minute."
+_NO_RISING: Final = (
+    "No rising terms. A term rises when it is searched far more often than in the minutes before."
+)  # fmt: skip
+_NO_QUERIES: Final = "The pipelines are starting."
+_LATENCY: Final = Chart(
+    "servers", "Request latency by server", unit="ms", least=10,
+    empty="Windows of five seconds come with the first requests.",
+)  # fmt: skip
+_TOPICS: Final = (
+    Column("name", "Topic"), Column("rate", "events/s", "number"), Column("total", "total", "short"),
+)  # fmt: skip
+_QUERIES: Final = (
+    Column("pipeline", "Pipeline", "strong"),
+    Column("name", "Table", detail=2),
+    Column("state", "State", "state"),
+    Column("batch_id", "Batch", "number", detail=2, value=lambda one: None if one.batch_id < 0 else one.batch_id),
+    Column("batch_ms", "Batch ms", "number", value=lambda one: one.batch_ms if one.rows else None),
+    Column("rows_per_s", "Rows/s", "number", detail=2),
+    Column("lag", "Lag", "short", warn_above=_LAG_WARNING, value=lambda one: None if one.lag < 0 else one.lag),
+    Column("rows", "Read", "short"),
+    Column("malformed", "Malformed", "number", detail=2),
+)
+_PROCESSES: Final = (
+    Column("name", "Process", "strong"),
+    Column("pid", "Process id", detail=1, value=lambda one: str(one.pid)),
+    Column("memory_bytes", "Memory", "number", unit="MB", value=lambda one: one.memory_bytes / 2**20),
+    Column("cores", "CPU", "share"),
+)
+_INCIDENTS: Final = (
+    Column("severity", "State", "chip", value=lambda one: one.severity if one.is_open else "closed"),
+    Column("server", "Server", "strong"),
+    Column("kind", "Kind", value=lambda one: "load" if one.kind == "cpu" else one.kind),
+    Column("opened", "Start", "clock", detail=1),
+    Column("until", "Duration", "elapsed", value=lambda one: max(one.until - one.opened, 0)),
+    Column("message", "Alert"),
+)
+_RANKING: Final = (
+    Column("rank", "", "number", detail=1),
+    Column("item", "Item", "strong", value=lambda one: f"Item {one.item}"),
+    Column("rising", "", "chip", value=lambda one: "rising" if one.rising else ""),
+    Column("trend", "Trend", "trend", detail=1),
+    Column("score", "Score", "bar", 1),
+    Column("views", "Views", "number", detail=2),
+    Column("click_through", "Clicked", "share", 1, detail=2),
+    Column("votes", "Votes up", "share", 1, detail=2),
+)
+_SUSPECTS: Final = (
+    Column("verdict", "Verdict", "chip"),
+    Column("kind", "Kind", "quiet", detail=1),
+    Column("actor", "Actor", "strong"),
+    Column("score", "Score", "number", 2),
+    Column("evidence", "Evidence", "quiet", detail=1),
+    Column("last_seen", "Last seen", "clock", detail=2),
+)
+_RISING: Final = (
+    Column("keyword", "Term", "strong"),
+    Column("user_group", "Among", "quiet", detail=1, value=lambda one: _group(one.user_group)),
+    Column("ratio", "x usual", "bar", 1),
+    Column("searches", "Searches", "number", detail=1),
+    Column("minute", "Minute", "clock", detail=2),
+)
+
+
+def _group(name: str) -> str:
+    return "everybody" if name == "all" else f"{name} users"
+
+
+def _verdicts(snapshot: Snapshot) -> str:
+    """ "12 crawlers, 1 spammer"."""
+    counts = Counter(one.verdict for one in snapshot.suspects)
+    return ", ".join(f"{count} {verdict}{'' if count == 1 else 's'}" for verdict, count in sorted(counts.items()))
+
+
+# ---------------------------------------------------------------------------------------------- feeds
 
 
 class FeedEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,17 +380,19 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[FeedEntry] = []
 
 
+# ---------------------------------------------------------------------------------------------- the board
+
 SAMPLES: Final = 300
-"""Of a second each, on charts."""
+"""Seconds on charts."""
 _KEPT_SAMPLES: Final = 3_600
-"""For the report."""
-_ALERTS: Final = 2_000
-_RANKED: Final = 200
-_SUSPECTS: Final = 2_000
-_RISING: Final = 2_000
-_WINDOWS: Final = 32 * 120
-_FEEDS: Final = 5_000
-_LINES: Final = 200
+"""Seconds kept for the report."""
+_KEPT_ALERTS: Final = 2_000
+_KEPT_RANKS: Final = 200
+_KEPT_SUSPECTS: Final = 2_000
+_KEPT_RISING: Final = 2_000
+_KEPT_WINDOWS: Final = 32 * 120
+_KEPT_FEEDS: Final = 5_000
+_KEPT_LINES: Final = 200
 _SHOWN_SUSPECTS: Final = 100
 _SHOWN_INCIDENTS: Final = 60
 _SHOWN_RISING: Final = 20
@@ -255,13 +405,13 @@ _SEVERITIES: Final = ("info", "warning", "critical")
 _CLOSED: Final = "closed"
 _WINDOW_MS: Final = 5_000
 _FORGOTTEN_MS: Final = 60_000
-"""An incident of which nothing was heard for so long, while other windows came, has ended."""
+"""An incident is closed if it has no alert for this long while other windows come."""
 
 T = TypeVar("T")
 
 
 class _Latest(dict[bytes, T]):
-    """Values by key, the ones that changed last at the end, and no more than `most`."""
+    """At most `most` values by key, in the order of their last change."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -277,7 +427,7 @@ class _Latest(dict[bytes, T]):
 
 
 class Board:
-    """For one thread at a time."""
+    """Builds snapshots from what is observed. Not thread-safe."""
 
     def __init__(self, started_ms: int, facts: Mapping[str, str] | None = None) -> None:
         self.facts = dict(facts or {})
@@ -287,18 +437,18 @@ class Board:
         self.ends_ms = 0
         self._started_ms = started_ms
         self._number = 0
-        self._alerts: _Latest[Alert] = _Latest(_ALERTS)
-        self._ranking: _Latest[Ranked] = _Latest(_RANKED)
-        self._suspects: _Latest[Suspect] = _Latest(_SUSPECTS)
-        self._rising: _Latest[Rising] = _Latest(_RISING)
-        self._windows: _Latest[ServerWindow] = _Latest(_WINDOWS)
-        self._feeds: _Latest[bytes] = _Latest(_FEEDS)
+        self._alerts: _Latest[Alert] = _Latest(_KEPT_ALERTS)
+        self._ranking: _Latest[Ranked] = _Latest(_KEPT_RANKS)
+        self._suspects: _Latest[Suspect] = _Latest(_KEPT_SUSPECTS)
+        self._rising: _Latest[Rising] = _Latest(_KEPT_RISING)
+        self._windows: _Latest[ServerWindow] = _Latest(_KEPT_WINDOWS)
+        self._feeds: _Latest[bytes] = _Latest(_KEPT_FEEDS)
         self._ends: deque[tuple[int, dict[str, int]]] = deque(maxlen=64)
         self._topics: list[Topic] = []
         self._queries: list[Query] = []
         self._processes: list[Process] = []
         self._samples: deque[Sample] = deque(maxlen=_KEPT_SAMPLES)
-        self._lines: deque[Line] = deque(maxlen=_LINES)
+        self._lines: deque[Line] = deque(maxlen=_KEPT_LINES)
         self._unreadable = 0
         self._takes: dict[str, Callable[[bytes, bytes | None], None]] = {
             "alerts": _into(self._alerts, Alert),
@@ -309,10 +459,10 @@ class Board:
             "feed": self._feeds.put,
         }
 
-    # ------------------------------------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------------------------------------ observations
 
     def record(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """A record of an output topic; of those that nobody shows, nothing is kept."""
+        """A record of an output topic. Topics that are not shown are ignored."""
         take = self._takes.get(topic)
         if take is None:
             return
@@ -322,7 +472,7 @@ class Board:
             self._unreadable += 1
 
     def offsets(self, now_ms: int, ends: Mapping[str, int]) -> None:
-        """How many records each topic of events has."""
+        """The number of records of each topic of events."""
         if self._ends and now_ms <= self._ends[-1][0]:
             return
         self._ends.append((now_ms, dict(ends)))
@@ -330,13 +480,13 @@ class Board:
         seconds = (now_ms - since_ms) / 1000
 
         def rate(topic: str) -> float:
-            # A topic that had not been asked for before has no rate yet, however much is in it.
+            # A topic has no rate before its second observation.
             return max(ends[topic] - before.get(topic, ends[topic]), 0) / seconds if seconds else 0.0
 
         self._topics = [Topic(name=name, total=end, rate=round(rate(name), 1)) for name, end in ends.items()]
 
     def statuses(self, statuses: Iterable[PipelineStatus]) -> None:
-        """What pipelines say of themselves; what they said of an earlier run is not about this one."""
+        """The status of pipelines. A status from before this run is ignored."""
         self._queries = [
             Query(
                 pipeline=one.name, name=query.name, state=_state(one, query.state),
@@ -358,10 +508,10 @@ class Board:
     def told(self, now_ms: int, text: str) -> None:
         self._lines.append(Line(time_ms=now_ms, text=text))
 
-    # ------------------------------------------------------------------------------------------ what goes out
+    # ------------------------------------------------------------------------------------------ snapshots
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """All of it. Each also adds a sample to the charts, once generating has begun."""
+        """The current state. Adds a sample to the charts once the generator runs."""
         self._number += 1
         if self.generating_since_ms and self.phase in (RUNNING, DRAINING):
             self._sample(now_ms)
@@ -380,7 +530,7 @@ class Board:
         )  # fmt: skip
 
     def feed(self, member: int) -> Feed:
-        """What a member would be shown; nothing if there is nothing."""
+        """A member's feed, which may be empty."""
         value = self._feeds.get(str(member).encode())
         if value is not None:
             try:
@@ -390,7 +540,7 @@ class Board:
         return Feed(member=member)
 
     def samples(self) -> list[dict[str, Any]]:
-        """A second each, of the last hour, as plain values."""
+        """The samples of the last hour, as plain values."""
         return [msgspec.to_builtins(one) for one in self._samples]
 
     def _sample(self, now_ms: int) -> None:
@@ -404,9 +554,9 @@ class Board:
         self._samples.append(Sample(time_ms=now_ms, rates=rates, lag=lag, batch_ms=batch_ms, memory_bytes=memory_bytes))
 
     def _members(self) -> list[int]:
-        """Those with most entries in their feeds, of the ones that changed last."""
+        """The members with the longest feeds, of those that changed last."""
         newest = list(self._feeds.items())[: -_LOOKED_AT_MEMBERS - 1 : -1]
-        # In JSON a quote within a text has a backslash before it: so this is one of each entry, and of nothing else.
+        # A quote inside a JSON text is escaped, so this counts the entries and nothing else.
         fullest = sorted(newest, key=lambda each: -each[1].count(b'"author":'))
         return [int(key) for key, _ in fullest[:_SHOWN_MEMBERS] if key.isdigit()]
 
@@ -437,11 +587,11 @@ def _into(kept: _Latest[T], kind: type[T]) -> Callable[[bytes, bytes | None], No
 
 
 def _incident(alerts: list[Alert], newest_ms: int) -> Incident:
-    """From the alerts of one, in order."""
+    """An incident from its alerts, in order."""
     last = alerts[-1]
     is_open = last.state != _CLOSED and newest_ms - last.start < _FORGOTTEN_MS
-    told = [one for one in alerts if one.state != _CLOSED] or alerts
-    worst = max(told, key=lambda one: (_severity(one.severity), one.value or 0.0))
+    raised = [one for one in alerts if one.state != _CLOSED] or alerts
+    worst = max(raised, key=lambda one: (_severity(one.severity), one.value or 0.0))
     return Incident(
         server=last.server, kind=last.kind, opened=last.opened,
         until=last.start if last.state == _CLOSED else last.start + _WINDOW_MS, is_open=is_open,
@@ -460,7 +610,7 @@ def _severity(name: str) -> int:
 
 
 def _best_of_each(rows: Iterable[Rising]) -> list[Rising]:
-    """The best score of each group and keyword, the best first."""
+    """The best row of each group and keyword, by score."""
     best: dict[tuple[str, str], Rising] = {}
     for row in rows:
         key = row.user_group, row.keyword

@@ -1,79 +1,78 @@
 """A run on a terminal: a view that is redrawn in place, or lines where there is no terminal.
 
-80 columns and 24 lines are enough; lists use what a larger terminal has. Colour marks only what needs attention. What
-happened stays in the scrollback above the view, which is removed when the run ends. It is drawn at most four times a
-second, and only if something changed.
+The view lays out the sections of a snapshot. 80 columns and 24 lines are enough; lists use what a larger terminal has.
+Colour marks only what needs attention. Log lines stay in the scrollback above the view, which is removed when the run
+ends. It is drawn at most four times per second, and only if something changed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from dataclasses import replace
+from itertools import takewhile, zip_longest
 from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from penstock.activity.live import state
-from penstock.activity.live.state import Incident, Query, Snapshot, Suspect
+from penstock.activity.live.state import Snapshot, Suspect
+from penstock.activity.report.sections import Column, Table, elapsed_text
 
+_REFRESH_S: Final = 0.25
+_LINE_EVERY_S: Final = 10.0
 _BESIDE: Final = 11
 """Lines of topics, with their title and their sum."""
 _FIXED: Final = 6
-"""Title, headings, processes, the last line told."""
+"""Title, headings, processes, the last log line."""
 _LEAST_ALERTS: Final = 2
 _LEAST_LISTED: Final = 3
 _DIM: Final = "dim"
 _HEAD: Final = "bold cyan"
-_LAG_NOTED: Final = 30_000
+_STYLES: Final = {"": "", "good": "bold green", "warn": "yellow", "bad": "bold red", "quiet": _DIM}
+_USUAL_STATES: Final = ("running", "starting")
+
+
+# ---------------------------------------------------------------------------------------------- the view
 
 
 def screen(snapshot: Snapshot, width: int, height: int) -> RenderableType:
-    """At most `height` lines."""
+    """The sections of a snapshot in at most `height` lines."""
     free = max(height - _FIXED - _BESIDE, _LEAST_ALERTS + _LEAST_LISTED)
     alerts = min(max(_LEAST_ALERTS, free // 3), 5)
     listed = max(min(free - alerts, 15), _LEAST_LISTED)
+    sections = {section.name: section for section in snapshot.sections()}
+    of = {name: one.table.without_details() for name, one in sections.items() if one.table is not None}
+    suspects = f"Suspects ({snapshot.suspects_total})" if snapshot.suspects_total else "Suspects"
+    everybody = [one for one in snapshot.rising if one.user_group == "all"]
     return Group(
         _title(snapshot, width),
-        _beside(width, _topics(snapshot), _queries(snapshot)),
-        _heading("Alerts", f"{len(snapshot.open_incidents)} open" if snapshot.incidents else "none yet"),
-        *_alerts(snapshot.incidents, alerts, width),
-        _beside(width, _items(snapshot, listed), _suspects(snapshot, listed), _rising(snapshot, listed)),
-        _processes(snapshot, width),
-        _last_line(snapshot, width),
+        _beside(width, _listed("Topic", of["topics"], _BESIDE - 1), _listed("Pipeline", of["queries"], _BESIDE - 1)),
+        Text.assemble(("Alerts", _HEAD), (f"  {sections['alerts'].note}", _DIM)),
+        _lines(of["alerts"], alerts),
+        _beside(
+            width,
+            _listed("Ranking", of["ranking"], listed),
+            _listed(suspects, replace(of["suspects"], rows=_some_of_each(snapshot.suspects)), listed),
+            _listed("Rising terms", replace(of["rising"], rows=everybody), listed),
+        ),
+        _cut(Text("   ".join(_row_texts(of["processes"])), _DIM), width),
+        _cut(Text(snapshot.lines[-1].text if snapshot.lines else "", "yellow"), width),
     )
 
 
 def plain_line(snapshot: Snapshot) -> str:
-    """The same in one line, for logs."""
-    lag = "lag unknown" if snapshot.lag < 0 else f"lag {snapshot.lag:,}"
-    slowest = max(snapshot.queries, key=lambda query: query.batch_ms, default=None)
-    parts = [
-        elapsed_text(max(snapshot.time_ms - (snapshot.generating_since_ms or snapshot.started_ms), 0)),
-        f"{snapshot.rate:,.0f} events/s",
-        f"{snapshot.events:,} in all",
-        lag,
-        "" if slowest is None else f"slowest batch {slowest.batch_ms:,} ms ({slowest.pipeline})",
-        f"{len(snapshot.open_incidents)} of {len(snapshot.incidents)} alerts open",
-        f"{snapshot.suspects_total} suspects",
-        f"top item {snapshot.ranking[0].item}" if snapshot.ranking else "",
-        f"waiting for {snapshot.waits_for}" if snapshot.waits_for else "",
+    """The figures of a snapshot in one line, for logs."""
+    figures = [
+        f"{figure.title.lower()} {figure.value} ({figure.note})" for figure in snapshot.figures() if figure.value != "-"
     ]
-    return "  ".join(part for part in parts if part)
-
-
-def elapsed_text(milliseconds: int) -> str:
-    """ "02:05", "1:02:05"."""
-    minutes, seconds = divmod(milliseconds // 1000, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
-
-
-# ---------------------------------------------------------------------------------------------- lines
+    waiting = [f"waiting for {snapshot.waits_for}"] if snapshot.waits_for else []
+    since_ms = snapshot.generating_since_ms or snapshot.started_ms
+    return "  ".join([elapsed_text(max(snapshot.time_ms - since_ms, 0)), *figures, *waiting])
 
 
 def _title(snapshot: Snapshot, width: int) -> Text:
@@ -82,51 +81,32 @@ def _title(snapshot: Snapshot, width: int) -> Text:
     if snapshot.ends_ms and snapshot.phase == state.RUNNING:
         at += f" of {elapsed_text(snapshot.ends_ms - since_ms)}"
     style = {state.RUNNING: "bold green", state.STARTING: "bold yellow"}.get(snapshot.phase, "bold magenta")
-    line = Text.assemble(("Penstock ", "bold"), (snapshot.phase, style), f" {at}  ")
-    told = [snapshot.facts.get("page", ""), "Ctrl-C stops"]
+    notes = [snapshot.facts.get("page", ""), "Ctrl-C stops"]
     if snapshot.waits_for:
-        told = [f"waiting for {snapshot.waits_for}"]
-    line.append("  ".join(text for text in told if text), _DIM)
+        notes = [f"waiting for {snapshot.waits_for}"]
+    notes = [note for note in notes if note]
+    line = Text.assemble(("Penstock ", "bold"), (snapshot.phase, style), f" {at}  ", ("  ".join(notes), _DIM))
+    return _cut(line, width)
+
+
+def _cut(line: Text, width: int) -> Text:
     line.truncate(width, overflow="ellipsis")
     return line
 
 
-def _heading(name: str, note: str = "") -> Text:
-    return Text.assemble((name, _HEAD), (f"  {note}" if note else "", _DIM))
-
-
-def _alerts(incidents: Sequence[Incident], most: int, width: int) -> list[Text]:
-    lines = []
-    for one in incidents[:most]:
-        colour = ("bold red" if one.severity == "critical" else "yellow") if one.is_open else _DIM
-        span = elapsed_text(max(one.until - one.opened, 0))
-        line = Text.assemble(
-            (f"{'open' if one.is_open else 'over':5}", colour), f"{one.server:10} {one.kind:8} ",
-            (f"{span:>6}  ", _DIM), one.message,
-        )  # fmt: skip
-        line.truncate(width, overflow="ellipsis")
-        lines.append(line)
-    return lines + [Text("")] * (most - len(lines))
-
-
-def _processes(snapshot: Snapshot, width: int) -> Text:
-    parts = [f"{one.name} {one.memory_bytes / 2**20:,.0f} MB {one.cores * 100:.0f} %" for one in snapshot.processes]
-    line = Text("   ".join(parts), style=_DIM)
-    line.truncate(width, overflow="ellipsis")
-    return line
-
-
-def _last_line(snapshot: Snapshot, width: int) -> Text:
-    line = Text(snapshot.lines[-1].text if snapshot.lines else "", style="yellow")
-    line.truncate(width, overflow="ellipsis")
-    return line
+def _some_of_each(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """One of each verdict in turn, so that a short list has some of each."""
+    verdicts: dict[str, list[Suspect]] = {}
+    for one in suspects:
+        verdicts.setdefault(one.verdict, []).append(one)
+    return [one for each in zip_longest(*verdicts.values()) for one in each if one is not None]
 
 
 # ---------------------------------------------------------------------------------------------- tables
 
 
-def _beside(width: int, *tables: Table) -> Table:
-    grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+def _beside(width: int, *tables: Grid) -> Grid:
+    grid = Grid.grid(expand=True, padding=(0, 2, 0, 0))
     grid.width = width
     for _ in tables:
         grid.add_column(ratio=1)
@@ -134,96 +114,61 @@ def _beside(width: int, *tables: Table) -> Table:
     return grid
 
 
-def _table(*columns: tuple[str, str], lines: int, rows: Iterable[Sequence[str | Text]]) -> Table:
-    """Columns as (title, "<" or ">"); filled up to `lines`."""
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style=_HEAD, pad_edge=False)
-    for number, (title, side) in enumerate(columns):
-        table.add_column(
-            title, justify="right" if side == ">" else "left", no_wrap=True, overflow="ellipsis",
-            ratio=1 if number == 0 and side == "<" else None,
-        )  # fmt: skip
-    shown = list(rows)[:lines]
-    for row in shown:
-        table.add_row(*row)
-    for _ in range(lines - len(shown)):
-        table.add_row(*[""] * len(columns))
-    return table
+def _listed(title: str, table: Table, lines: int) -> Grid:
+    """A table in `lines` lines under a heading; text before the first number is joined into one cell."""
+    labels = len(list(takewhile(lambda column: not column.is_number, table.columns)))
+    numbers = table.columns[labels:]
+    grid = Grid(box=None, padding=(0, 1, 0, 0), expand=True, header_style=_HEAD, pad_edge=False)
+    grid.add_column(title, no_wrap=True, overflow="ellipsis", ratio=1)
+    for column in numbers:
+        grid.add_column(column.title, justify="right", no_wrap=True)
+    rows = table.cells()[:lines]
+    for row in rows:
+        cells = [_cell(column, value) for column, value in zip(numbers, row[labels:], strict=True)]
+        grid.add_row(_label(table.columns[:labels], row[:labels]), *cells)
+    for _ in range(lines - len(rows)):
+        grid.add_row("")
+    return grid
 
 
-def _topics(snapshot: Snapshot) -> Table:
-    rows: list[list[str | Text]] = [
-        [topic.name, f"{topic.rate:,.0f}", _short(topic.total)] for topic in snapshot.topics
-    ]
-    if rows:
-        rows.append([Text("all", "bold"), Text(f"{snapshot.rate:,.0f}", "bold"), Text(_short(snapshot.events), "bold")])
-    return _table(("Topic", "<"), ("events/s", ">"), ("total", ">"), lines=_BESIDE - 1, rows=rows)
+def _lines(table: Table, lines: int) -> Grid:
+    """A table in `lines` lines without headings; the last column takes the rest of the line."""
+    grid = Grid.grid(expand=True, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        is_last = column is table.columns[-1]
+        side = "right" if column.is_number else "left"
+        grid.add_column(justify=side, no_wrap=True, overflow="ellipsis", ratio=1 if is_last else None)
+    rows = table.cells()[:lines]
+    for row in rows:
+        grid.add_row(*map(_cell, table.columns, row))
+    for _ in range(lines - len(rows)):
+        grid.add_row("")
+    return grid
 
 
-def _queries(snapshot: Snapshot) -> Table:
-    rows = [
-        [_state(query), _batch(query), "" if query.lag < 0 else _lag(query.lag), _short(query.rows)]
-        for query in snapshot.queries
-    ]
-    return _table(("Pipeline", "<"), ("batch ms", ">"), ("lag", ">"), ("read", ">"), lines=_BESIDE - 1, rows=rows)
+def _label(columns: Sequence[Column], cells: Sequence[object]) -> Text:
+    """Text cells in one; a state colours them and is named only if it is unusual."""
+    parts = [_cell(column, cell) for column, cell in zip(columns, cells, strict=True) if cell not in _USUAL_STATES]
+    label = Text(" ").join(part for part in parts if part.plain)
+    for column, cell in zip(columns, cells, strict=True):
+        if column.kind == "state":
+            label.stylize(_STYLES[column.look(cell)])
+    return label
 
 
-def _state(query: Query) -> Text:
-    style = {"running": "", "starting": _DIM, "waiting": "yellow", "failed": "bold red", "gone": "bold red"}
-    note = "" if query.state in ("running", "starting") else f" {query.state}"
-    return Text(f"{query.pipeline}{note}", style.get(query.state, ""))
+def _cell(column: Column, value: object) -> Text:
+    return Text("" if value is None else column.text(value), _STYLES[column.look(value)])
 
 
-def _batch(query: Query) -> str:
-    return f"{query.batch_ms:,}" if query.batch_id >= 0 and query.rows else ""
+def _row_texts(table: Table) -> list[str]:
+    return [" ".join(map(Column.text, table.columns, row)) for row in table.cells()]
 
 
-def _lag(lag: int) -> Text:
-    return Text(_short(lag), "yellow" if lag > _LAG_NOTED else "")
-
-
-def _items(snapshot: Snapshot, lines: int) -> Table:
-    rows: list[list[str | Text]] = [
-        [f"item {one.item}", Text("▲", "bold green") if one.rising else "", f"{one.score:.1f}"]
-        for one in snapshot.ranking
-    ]
-    return _table(("Top items", "<"), ("", "<"), ("score", ">"), lines=lines, rows=rows)
-
-
-def _suspects(snapshot: Snapshot, lines: int) -> Table:
-    verdicts: dict[str, list[Suspect]] = {}
-    for one in snapshot.suspects:
-        verdicts.setdefault(one.verdict, []).append(one)
-    # Some of each, however few there is room for.
-    mixed = [one for each in zip_longest(*verdicts.values()) for one in each if one is not None]
-    rows = [[f"{one.verdict} {one.actor}", f"{one.score:.2f}"] for one in mixed]
-    title = f"Suspects ({snapshot.suspects_total})" if snapshot.suspects_total else "Suspects"
-    return _table((title, "<"), ("score", ">"), lines=lines, rows=rows)
-
-
-def _rising(snapshot: Snapshot, lines: int) -> Table:
-    rows = [
-        [one.keyword, "" if one.ratio is None else f"{one.ratio:.1f} x"]
-        for one in snapshot.rising
-        if one.user_group == "all"
-    ]
-    return _table(("Rising terms", "<"), ("usual", ">"), lines=lines, rows=rows)
-
-
-def _short(count: float) -> str:
-    """ "812", "12.3k", "4.57M"."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if count >= size:
-            divisor = 1e3 if unit == "k" else size
-            return f"{count / divisor:.{1 if unit == 'k' else 2}f}{unit}"
-    return f"{count:,.0f}"
-
-
-_REFRESH_S: Final = 0.25
-_LINE_EVERY_S: Final = 10.0
+# ---------------------------------------------------------------------------------------------- displays
 
 
 class PlainDisplay:
-    """Lines: each step, each thing that happened, and how it is every ten seconds."""
+    """Prints lines: each step, each log line, and the figures every ten seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -252,7 +197,7 @@ class PlainDisplay:
 
 
 class TerminalDisplay(PlainDisplay):
-    """The same, with the view in place of the line every ten seconds, from the first event on."""
+    """Shows the view instead of the figures, from the first event on."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -271,7 +216,7 @@ class TerminalDisplay(PlainDisplay):
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
-        # A line less than there are, so that the terminal never scrolls.
+        # One line less than the terminal has, so that it never scrolls.
         size = self._console.size
         self._live.update(screen(snapshot, size.width, size.height - 1), refresh=True)
 

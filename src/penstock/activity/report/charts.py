@@ -1,4 +1,4 @@
-"""Small SVG charts for an HTML page: lines over time, and stacked bars.
+"""SVG charts for an HTML page: lines over time, and stacked bars.
 
 Colours are CSS classes (`c0` to `c9`, `good`, `bad`, ...) that the page defines for light and dark. Nothing is
 fetched. A chart is 520 units wide with 13-unit letters, so that it is readable on a phone.
@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Final, NamedTuple
+from typing import Final
+
+from penstock.activity.report.sections import Bar, Chart, Line, Mark
 
 WIDTH: Final = 520
 _HEIGHT: Final = 230
@@ -35,39 +37,15 @@ PALETTE_DARK: Final = (
 )  # fmt: skip
 
 
-class Line(NamedTuple):
-    """Points are times in milliseconds and values; a number of a colour, or the next."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    colour: int | None = None
-
-
-class Mark(NamedTuple):
-    """A moment."""
-
-    time_ms: float
-    name: str
-
-
-class Part(NamedTuple):
-    """A part of a bar, with its class."""
-
-    value: float
-    kind: str
-    name: str
-
-
-class Bar(NamedTuple):
-    """Parts in a row; `said` is written behind them."""
-
-    name: str
-    parts: Sequence[Part]
-    said: str
+def svg(chart: Chart) -> str:
+    """A chart as SVG; nothing for a chart without points."""
+    if chart.bars:
+        return bars(chart.title, chart.bars, is_scaled=chart.is_scaled)
+    return over_time(chart.title, chart.lines, chart.marks, unit=chart.unit)
 
 
 def palette(colours: Sequence[str]) -> str:
-    """The rules of a scheme."""
+    """The CSS rules of a colour scheme."""
     rules = [f"svg .line.c{number}{{stroke:{colour}}}" for number, colour in enumerate(colours)]
     return "".join([*rules, *(f"svg .area.c{number}{{fill:{colour}}}" for number, colour in enumerate(colours))])
 
@@ -76,7 +54,7 @@ def palette(colours: Sequence[str]) -> str:
 
 
 def over_time(title: str, lines: Sequence[Line], marks: Sequence[Mark] = (), *, unit: str = "") -> str:
-    """Lines of one scale that begins at 0, a legend under them; nothing for lines without points."""
+    """Lines on one scale from 0, with a legend below; nothing for lines without points."""
     lines = [line._replace(points=thinned(line.points)) for line in lines if line.points]
     if not lines:
         return ""
@@ -110,7 +88,7 @@ def over_time(title: str, lines: Sequence[Line], marks: Sequence[Mark] = (), *, 
 
 
 class _Plot:
-    """Where times and values are on the paper."""
+    """The scales: times and values to coordinates."""
 
     def __init__(self, first: float, last: float, top: float) -> None:
         self._first, self._last, self._top = first, last, top
@@ -139,7 +117,7 @@ class _Plot:
 
 
 def _legend(lines: Sequence[Line]) -> list[list[tuple[int, int, str]]]:
-    """Rows of places, colours and names."""
+    """Rows of (x, colour, name)."""
     rows: list[list[tuple[int, int, str]]] = [[]]
     x = _LEFT
     for number, line in enumerate(lines):
@@ -157,7 +135,7 @@ def _colour(line: Line, number: int) -> int:
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most some hundred points: of each stretch the greatest, so that no peak goes."""
+    """At most `_MOST_POINTS` points: the greatest of each stretch, so that peaks stay."""
     if len(points) <= _MOST_POINTS:
         return list(points)
     step = math.ceil(len(points) / _MOST_POINTS)
@@ -184,7 +162,7 @@ def short(value: float) -> str:
 
 
 def bars(title: str, rows: Sequence[Bar], *, is_scaled: bool = False) -> str:
-    """A row a bar; each as long as the others, or `is_scaled` all by one measure."""
+    """One row per bar. Bars are equally long, or with `is_scaled` on one scale."""
     if not rows:
         return ""
     height = _ROW * len(rows) + 6
@@ -198,7 +176,7 @@ def bars(title: str, rows: Sequence[Bar], *, is_scaled: bool = False) -> str:
         x = float(_LABELS)
         for part in bar.parts:
             if part.value > 0:
-                # What is one of a million is to be seen all the same.
+                # One of a million must still be visible.
                 width = max(2.0, room * part.value / whole)
                 parts.append(
                     f'<rect class="{part.kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="18">'

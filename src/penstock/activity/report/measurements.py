@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 
 _MINUTE_MS: Final = 60_000
+_MOST_HOURS_MS: Final = 7 * 24 * 3_600_000
+_COMMITS: Final = 20_000
 _SUMS: Final = {
     "item_minutes": (
         ("impressions", "clicks", "views", "votes_up", "votes_down"),
@@ -52,188 +54,30 @@ _SUMS: Final = {
     "server_windows": (("requests", "measures"), (REQUESTS.topic, SERVERS.topic)),
     "sessions": (("impressions", "clicks", "views"), (VIEWS.topic, IMPRESSIONS.topic)),
 }
-"""Columns whose sums are the events of topics."""
-
-
-@dataclass(frozen=True)
-class RowsCount:
-    """A table's; `what` says what was counted."""
-
-    table: str
-    what: str
-    counted: int
-    events: int
-
-    @property
-    def is_complete(self) -> bool:
-        return self.counted == self.events
-
-
-def rows_counts(tables: Tables, since_ms: int) -> list[RowsCount]:
-    """Of those tables that are there, with the tables of the events that they are about."""
-    found: list[RowsCount] = []
-    for name, (columns, topics) in _SUMS.items():
-        if tables.has(name, *topics):
-            rows = tables.read(name, columns)
-            counted = sum(_sum(rows, column) for column in columns)
-            found.append(RowsCount(name, f"events of {_and(topics)}", counted, sum(map(tables.rows, topics))))
-    minute_ms = since_ms // _MINUTE_MS * _MINUTE_MS
-    if tables.has("behaviour", VIEWS.topic, POSTS.topic, API_CALLS.topic):
-        found.append(_behaviour(tables, minute_ms))
-    if tables.has("feed_entries", POSTS.topic, VOTES.topic, FOLLOWS.topic):
-        found.append(_feed(tables, since_ms))
-    return found
-
-
-def _behaviour(tables: Tables, since_ms: int) -> RowsCount:
-    rows = tables.read("behaviour", ("views", "posts", "calls"), ("minute", since_ms))
-    counted = sum(_sum(rows, column) for column in ("views", "posts", "calls"))
-    members = grouped(
-        {
-            "views": tables.read(VIEWS.topic, ("time", "member"), ("time", since_ms)),
-            "posts": tables.read(POSTS.topic, ("time", "member"), ("time", since_ms)),
-        }
-    )
-    calls = grouped({"calls": tables.read(API_CALLS.topic, ("time", "client"), ("time", since_ms))})
-    events = sum(
-        one["views"] + one["posts"] for one in members if one["views"] >= MIN_VIEWS or one["posts"] >= MIN_POSTS
-    )
-    events += sum(one["calls"] for one in calls if one["calls"] >= MIN_CALLS)
-    return RowsCount("behaviour", "acts of those who do enough in a minute", counted, events)
-
-
-def grouped(events: Mapping[str, pa.Table]) -> list[dict[str, int]]:
-    """How many of each there are, by minute and actor: the first column is the time, the second the actor."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    parts: list[pa.Table] = []
-    for name, rows in events.items():
-        time, actor = rows.columns
-        minute = pc.divide(time.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()), _MINUTE_MS)
-        counts = {
-            each: pa.array([int(each == name)] * rows.num_rows, pa.int64()) for each in events
-        }  # fmt: skip
-        parts.append(pa.table({"minute": minute, "actor": actor.cast(pa.string()), **counts}))
-    sums = pa.concat_tables(parts).group_by(["minute", "actor"]).aggregate([(name, "sum") for name in events])
-    columns = [sums.column(f"{name}_sum").to_pylist() for name in events]
-    return [dict(zip(events, counts, strict=True)) for counts in zip(*columns, strict=True)]
-
-
-def _feed(tables: Tables, since_ms: int) -> RowsCount:
-    entries = tables.read("feed_entries", ("time",), ("time", since_ms)).num_rows
-    follows = tables.read(FOLLOWS.topic, ("time", "followed"))
-    posts = tables.read(POSTS.topic, ("time", "member"), ("time", since_ms))
-    votes = tables.read(VOTES.topic, ("time", "member", "vote"), ("time", since_ms))
-    import pyarrow.compute as pc
-
-    up = votes.filter(pc.greater(votes.column("vote"), 0))
-    events = pairs(follows, posts) + pairs(follows, up.select(["time", "member"]))
-    return RowsCount("feed_entries", "posts and up-votes, by follows of their authors before them", entries, events)
-
-
-def pairs(follows: pa.Table, acts: pa.Table) -> int:
-    """How many pairs there are of an act and a follow or unfollow of its author from before it."""
-    import numpy as np
-
-    if not follows.num_rows or not acts.num_rows:
-        return 0
-    follow_ms, act_ms = _ms(follows.column("time")), _ms(acts.column("time"))
-    first_ms = min(follow_ms.min(), act_ms.min())
-    span = max(follow_ms.max(), act_ms.max()) - first_ms + 1
-    followed, codes = np.unique(follows.column("followed").to_numpy(), return_inverse=True)
-    authors = acts.column("member").to_numpy()
-    places = np.minimum(np.searchsorted(followed, authors), len(followed) - 1)
-    known = followed[places] == authors
-    line = np.sort(codes * span + (follow_ms - first_ms))
-    start = places[known] * span
-    until = np.searchsorted(line, start + (act_ms[known] - first_ms), side="right")
-    return int((until - np.searchsorted(line, start, side="left")).sum())
-
-
-def _ms(column: Any) -> Any:
-    import pyarrow as pa
-
-    return column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy()
-
-
-def _sum(rows: pa.Table, column: str) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.sum(rows.column(column)).as_py() or 0)
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
-_MOST_HOURS_MS: Final = 7 * 24 * 3_600_000
-_COMMITS: Final = 20_000
+"""Columns whose sums equal the events of topics."""
 
 
 class ReportError(PenstockError):
-    """There is nothing to report on."""
-
-
-@dataclass(frozen=True)
-class TableCount:
-    """Of a table of events. The log's part is from the hour of the run's start on."""
-
-    table: str
-    logged: int
-    landed: int
-    dead: int
-    waiting: int
-    missing: int
-    surplus: int
-    complete_until_ms: int | None
-    run_logged: int
-    """Records from the run's start on, exactly."""
-    run_dead: int
-    acknowledged: int | None = None
-    """Events that the generator says it sent, malformed ones included; None if it was not asked."""
-    malformed: int | None = None
-
-    @property
-    def problems(self) -> list[str]:
-        """Why it is not complete."""
-        found = [
-            f"{count:,} {what}"
-            for count, what in ((self.missing, "missing"), (self.surplus, "there twice"), (self.waiting, "waiting"))
-            if count
-        ]
-        if self.acknowledged is not None and self.run_logged != self.acknowledged:
-            found.append(f"{self.acknowledged:,} acknowledged but {self.run_logged:,} in the log")
-        if self.malformed is not None and self.run_dead != self.malformed:
-            found.append(f"{self.malformed:,} malformed but {self.run_dead:,} dead letters")
-        return found
-
-    @property
-    def is_complete(self) -> bool:
-        return not self.problems
+    """There is nothing to report on, or the report cannot be written."""
 
 
 class Tables:
-    """The warehouse's."""
+    """The tables of a warehouse, opened as needed."""
 
     def __init__(self, warehouse_uri: str) -> None:
         self._storage = Storage(warehouse_uri)
-        self._there = {
+        self._existing = {
             name for name in self._storage.folders() if Store.is_there(self._storage.child(name))
         }  # fmt: skip
         self._stores: dict[str, Store] = {}
-        if not self._there:
+        if not self._existing:
             raise ReportError(
-                f"there are no tables in {warehouse_uri}",
-                hint="`penstock pipeline run` makes them; --warehouse says where they are",
+                f"no tables in {warehouse_uri}",
+                hint="Run `penstock pipeline run`, or set --warehouse",
             )
 
     def has(self, *names: str) -> bool:
-        return all(name in self._there for name in names)
+        return all(name in self._existing for name in names)
 
     def store(self, name: str) -> Store:
         if name not in self._stores:
@@ -244,12 +88,12 @@ class Tables:
         return sum(file.rows or 0 for file in self.store(name).files())
 
     def read(self, name: str, columns: Sequence[str], since: tuple[str, int] | None = None) -> pa.Table:
-        """Columns, of all rows or of those whose time in a column is not before one."""
-        filters = None if since is None else [(since[0], ">=", moment(since[1]))]
+        """Columns of all rows, or of the rows whose time in the column `since[0]` is at least `since[1]`."""
+        filters = None if since is None else [(since[0], ">=", _moment(since[1]))]
         return self.store(name).delta.to_pyarrow_table(columns=list(columns), filters=filters).select(list(columns))
 
     def commits(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """What the commits of a table say of themselves, the newest first, as far as they are kept."""
+        """The commitInfo of the retained commits of a table, newest first."""
         store = self.store(name)
         for version in range(store.version, max(-1, store.version - _COMMITS), -1):
             text = store.storage.read_text(f"_delta_log/{version:020d}.json")
@@ -261,7 +105,7 @@ class Tables:
 
 
 def published_records(cluster: Cluster, admin: Admin, topic: str, since_ms: int | None = None) -> list[PublishedRecord]:
-    """The records of a topic, from a time of publication on; none if there is no such topic."""
+    """The records of a topic since a time of publication; none if the topic does not exist."""
     from penstock.spark.fetch import read_range
 
     if topic not in admin.list_topics():
@@ -279,10 +123,51 @@ def published_records(cluster: Cluster, admin: Admin, topic: str, since_ms: int 
     return found
 
 
+# ---------------------------------------------------------------------------------------------- events: log and tables
+
+
+@dataclass(frozen=True)
+class TableCount:
+    """The counts of a table of events. Those of the log start at the hour in which the run started."""
+
+    table: str
+    logged: int
+    landed: int
+    dead: int
+    waiting: int
+    missing: int
+    surplus: int
+    complete_until_ms: int | None
+    run_logged: int
+    """Records from the run's start on, exactly."""
+    run_dead: int
+    acknowledged: int | None = None
+    """Events in the generator's summary, malformed ones included; None without a summary."""
+    malformed: int | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the table is not complete."""
+        found = [
+            f"{count:,} {what}"
+            for count, what in ((self.missing, "missing"), (self.surplus, "duplicate"), (self.waiting, "waiting"))
+            if count
+        ]
+        if self.acknowledged is not None and self.run_logged != self.acknowledged:
+            found.append(f"{self.acknowledged:,} acknowledged but {self.run_logged:,} in the log")
+        if self.malformed is not None and self.run_dead != self.malformed:
+            found.append(f"{self.malformed:,} malformed but {self.run_dead:,} dead letters")
+        return found
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.problems
+
+
 def table_counts(
     cluster: Cluster, admin: Admin, warehouse_uri: str, since_ms: int, now_ms: int, summary: Mapping[str, Any] | None
 ) -> list[TableCount]:
-    """Of all tables of events that are there."""
+    """The counts of all existing tables of events."""
     warehouse = Warehouse(warehouse_uri)
     there = set(warehouse.names())
     runner = LocalRunner(1)
@@ -314,9 +199,121 @@ def _count(loader: Loader, admin: Admin, audit: Audit, since_ms: int, summary: M
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------------------------------------- tables of pipelines
+
+
+@dataclass(frozen=True)
+class RowsCount:
+    """The rows of a table against the events they must add up to; `what` names what was counted."""
+
+    table: str
+    what: str
+    counted: int
+    events: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.counted == self.events
+
+
+def rows_counts(tables: Tables, since_ms: int) -> list[RowsCount]:
+    """Counts of the existing tables whose tables of events exist too."""
+    found: list[RowsCount] = []
+    for name, (columns, topics) in _SUMS.items():
+        if tables.has(name, *topics):
+            rows = tables.read(name, columns)
+            counted = sum(_sum(rows, column) for column in columns)
+            found.append(RowsCount(name, f"events of {_and(topics)}", counted, sum(map(tables.rows, topics))))
+    minute_ms = since_ms // _MINUTE_MS * _MINUTE_MS
+    if tables.has("behaviour", VIEWS.topic, POSTS.topic, API_CALLS.topic):
+        found.append(_behaviour(tables, minute_ms))
+    if tables.has("feed_entries", POSTS.topic, VOTES.topic, FOLLOWS.topic):
+        found.append(_feed(tables, since_ms))
+    return found
+
+
+def _behaviour(tables: Tables, since_ms: int) -> RowsCount:
+    rows = tables.read("behaviour", ("views", "posts", "calls"), ("minute", since_ms))
+    counted = sum(_sum(rows, column) for column in ("views", "posts", "calls"))
+    members = grouped(
+        {
+            "views": tables.read(VIEWS.topic, ("time", "member"), ("time", since_ms)),
+            "posts": tables.read(POSTS.topic, ("time", "member"), ("time", since_ms)),
+        }
+    )
+    calls = grouped({"calls": tables.read(API_CALLS.topic, ("time", "client"), ("time", since_ms))})
+    events = sum(
+        one["views"] + one["posts"] for one in members if one["views"] >= MIN_VIEWS or one["posts"] >= MIN_POSTS
+    )
+    events += sum(one["calls"] for one in calls if one["calls"] >= MIN_CALLS)
+    return RowsCount("behaviour", "acts of actors above the minimum per minute", counted, events)
+
+
+def grouped(events: Mapping[str, pa.Table]) -> list[dict[str, int]]:
+    """Counts by minute and actor. The first column of each table is the time, the second the actor."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts: list[pa.Table] = []
+    for name, rows in events.items():
+        time, actor = rows.columns
+        minute = pc.divide(time.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()), _MINUTE_MS)
+        counts = {
+            each: pa.array([int(each == name)] * rows.num_rows, pa.int64()) for each in events
+        }  # fmt: skip
+        parts.append(pa.table({"minute": minute, "actor": actor.cast(pa.string()), **counts}))
+    sums = pa.concat_tables(parts).group_by(["minute", "actor"]).aggregate([(name, "sum") for name in events])
+    columns = [sums.column(f"{name}_sum").to_pylist() for name in events]
+    return [dict(zip(events, counts, strict=True)) for counts in zip(*columns, strict=True)]
+
+
+def _feed(tables: Tables, since_ms: int) -> RowsCount:
+    entries = tables.read("feed_entries", ("time",), ("time", since_ms)).num_rows
+    follows = tables.read(FOLLOWS.topic, ("time", "followed"))
+    posts = tables.read(POSTS.topic, ("time", "member"), ("time", since_ms))
+    votes = tables.read(VOTES.topic, ("time", "member", "vote"), ("time", since_ms))
+    import pyarrow.compute as pc
+
+    up = votes.filter(pc.greater(votes.column("vote"), 0))
+    events = pairs(follows, posts) + pairs(follows, up.select(["time", "member"]))
+    return RowsCount("feed_entries", "posts and up-votes, for each earlier follow of their author", entries, events)
+
+
+def pairs(follows: pa.Table, acts: pa.Table) -> int:
+    """The number of pairs of an act and an earlier follow or unfollow of its author."""
+    import numpy as np
+
+    if not follows.num_rows or not acts.num_rows:
+        return 0
+    follow_ms, act_ms = _ms(follows.column("time")), _ms(acts.column("time"))
+    first_ms = min(follow_ms.min(), act_ms.min())
+    span = max(follow_ms.max(), act_ms.max()) - first_ms + 1
+    followed, codes = np.unique(follows.column("followed").to_numpy(), return_inverse=True)
+    authors = acts.column("member").to_numpy()
+    places = np.minimum(np.searchsorted(followed, authors), len(followed) - 1)
+    known = followed[places] == authors
+    line = np.sort(codes * span + (follow_ms - first_ms))
+    start = places[known] * span
+    until = np.searchsorted(line, start + (act_ms[known] - first_ms), side="right")
+    return int((until - np.searchsorted(line, start, side="left")).sum())
+
+
+def _sum(rows: pa.Table, column: str) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(rows.column(column)).as_py() or 0)
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# ---------------------------------------------------------------------------------------------- delays
+
+
 @dataclass(frozen=True)
 class Landing:
-    """The events of a table by the clock: how many in each second, and how long they took to the table."""
+    """The events of a table: how many in each second, and their delay until the table's commit."""
 
     table: str
     by_second: Mapping[int, int]
@@ -326,12 +323,11 @@ class Landing:
 
 
 def landing(tables: Tables, name: str, since_ms: int) -> Landing:
-    """From the offsets that each commit says it brought, and its time."""
+    """Computed from the offsets and the time of each commit."""
     import numpy as np
-    import pyarrow as pa
 
     rows = tables.read(name, ("time", "_partition", "_offset"), ("time", since_ms))
-    time_ms = rows.column("time").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy()
+    time_ms = _ms(rows.column("time"))
     seconds, counts = np.unique(time_ms // 1000, return_counts=True)
     by_second = dict(zip((seconds * 1000).tolist(), counts.tolist(), strict=True))
     partitions, offsets = rows.column("_partition").to_numpy(), rows.column("_offset").to_numpy()
@@ -354,10 +350,24 @@ def landing(tables: Tables, name: str, since_ms: int) -> Landing:
 
 
 def _spans(tables: Tables, name: str) -> Iterator[tuple[int, int, int, int]]:
-    """Partition, offsets from and to, and the time of the commit that brought them first."""
+    """(partition, start offset, end offset, commit time) of each load."""
     for info in tables.commits(name):
         note = info.get("penstock")
         if isinstance(note, dict) and note.get("kind") == "load":
             for partition, spans in note.get("offsets", {}).items():
                 for start, end in spans:
                     yield int(partition), int(start), int(end), int(info["timestamp"])
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+def _ms(column: Any) -> Any:
+    """A column of timestamps as an array of milliseconds."""
+    import pyarrow as pa
+
+    return column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy()
+
+
+def _moment(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -31,7 +31,7 @@ class PublishedRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Planted:
-    """One of what is planted."""
+    """An actor, incident or trend that the site planted."""
 
     kind: str
     subject: str
@@ -40,13 +40,13 @@ class Planted:
     keyword: str = ""
 
     def is_about(self, time_ms: int) -> bool:
-        """Whether a window that begins then may have some of it."""
+        """Whether a window that starts at this time may contain a part of it."""
         return self.start_ms - _WINDOW_MS < time_ms and (self.end_ms is None or time_ms < self.end_ms)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A verdict's."""
+    """Planted, found and rightly found actors of a verdict."""
 
     verdict: str
     planted: int
@@ -66,7 +66,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Detection:
-    """When something was told of that began at a time; `after_ms` is None if it never was."""
+    """When something that started at `start_ms` was published; `after_ms` is None if it never was."""
 
     subject: str
     start_ms: int
@@ -74,11 +74,11 @@ class Detection:
     is_judged: bool
     said: str = ""
     rank: int | None = None
-    """The best one of a trending item."""
+    """The best rank of a trending item."""
 
 
 def planted_of(records: Iterable[PublishedRecord], since_ms: int | None, until_ms: int) -> list[Planted]:
-    """What was planted on the site that opened last, or from a time on, and began before another."""
+    """What was planted from `since_ms` (default: the start of the latest site) until `until_ms`."""
     newest: dict[str, Planted] = {}
     for record in records:
         one = None if record.value is None else _planted(record.value)
@@ -102,16 +102,16 @@ def _planted(value: Mapping[str, Any]) -> Planted | None:
 
 
 def verdict_scores(planted: Sequence[Planted], suspects: Iterable[tuple[str, str]]) -> list[Score]:
-    """For each verdict; suspects are verdicts and actors."""
+    """A score per verdict. Suspects are (verdict, actor)."""
     named = list(suspects)
-    found: list[Score] = []
+    scores: list[Score] = []
     for verdict in ACTORS:
-        there = {one.subject for one in planted if one.kind == verdict}
-        told = {actor for each, actor in named if each == verdict}
-        found.append(
-            Score(verdict, len(there), len(told), len(there & told), _few(there - told), _few(told - there))
-        )  # fmt: skip
-    return found
+        wanted = {one.subject for one in planted if one.kind == verdict}
+        found = {actor for each, actor in named if each == verdict}
+        scores.append(
+            Score(verdict, len(wanted), len(found), len(wanted & found), _few(wanted - found), _few(found - wanted))
+        )
+    return scores
 
 
 def incident_detections(
@@ -144,7 +144,7 @@ def incident_detections(
 
 
 def false_alarms(planted: Sequence[Planted], alerts: Iterable[PublishedRecord], since_ms: int) -> list[str]:
-    """Incidents that were told to open where none was planted."""
+    """Incidents that were opened where none was planted."""
     real = [one for one in planted if one.kind == INCIDENT]
     opened: dict[tuple[str, str, int], None] = {}
     for alert in alerts:
@@ -162,7 +162,7 @@ def trend_detections(planted: Sequence[Planted], ranking: Sequence[PublishedReco
     found: list[Detection] = []
     for one in sorted((each for each in planted if each.kind == TRENDING), key=lambda each: each.start_ms):
         last_ms = _AFTERWARDS_MS + (until_ms if one.end_ms is None else one.end_ms)
-        told = [
+        rising = [
             record
             for record in ranking
             if record.value is not None
@@ -170,8 +170,8 @@ def trend_detections(planted: Sequence[Planted], ranking: Sequence[PublishedReco
             and record.value.get("rising")
             and one.start_ms <= record.time_ms <= last_ms
         ]
-        first_ms = min((record.time_ms for record in told), default=None)
-        rank = min((int(record.value["rank"]) for record in told if record.value), default=None)
+        first_ms = min((record.time_ms for record in rising), default=None)
+        rank = min((int(record.value["rank"]) for record in rising if record.value), default=None)
         after_ms = None if first_ms is None else first_ms - one.start_ms
         judged = one.start_ms + _AFTERWARDS_MS <= until_ms
         found.append(Detection(one.subject, one.start_ms, after_ms, judged, one.keyword, rank))
@@ -179,7 +179,7 @@ def trend_detections(planted: Sequence[Planted], ranking: Sequence[PublishedReco
 
 
 def published_record(key: bytes | None, value: bytes | None, time_ms: int) -> PublishedRecord:
-    """A record as it is read; what is no object of JSON says nothing."""
+    """Decodes a record; a value that is not a JSON object counts as none."""
     name = (key or b"").decode("utf-8", "replace")
     try:
         document = None if value is None else json.loads(value)

@@ -18,18 +18,17 @@ from penstock.activity.cluster import Cluster, cluster_of
 from penstock.activity.events import KINDS, TRUTH_TOPIC
 from penstock.activity.pipelines import definition
 from penstock.activity.pipelines.engine import status
-from penstock.activity.report import measurements as reading
-from penstock.activity.report import scores
+from penstock.activity.report import measurements, scores
 from penstock.activity.report.document import Document, latencies
 from penstock.activity.report.measurements import ReportError, Tables, rows_counts
-from penstock.activity.report.render import text_of
+from penstock.activity.report.render import html_of, text_of
 
 _WINDOW_MS: Final = 5_000
 
 
 @dataclass(frozen=True)
 class ReportOutcome:
-    """0 if all goals are met, 1 if not; and the report in three forms."""
+    """The report in its three forms. The exit code is 0 if all goals are met, else 1."""
 
     exit_code: int
     html_path: Path
@@ -46,16 +45,14 @@ def write_report(
     *,
     summary: Mapping[str, Any] | None = None,
     samples: Sequence[Mapping[str, Any]] | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> ReportOutcome:
-    """Write report.html and report.json into a folder, or under another name that ends so: `folder` is `week.html`.
+    """Writes report.html and report.json into a folder, or under another name: `folder` may be `week.html`.
 
-    Raises ReportError, and what the cluster answers.
-    `summary` is what `penstock activity generate --format json` has printed, `samples` a row a second of the run.
+    `summary` is the output of `penstock activity generate --format json`, `samples` has a row per second of the run.
+    Raises ReportError, and errors of the cluster.
     """
-    from penstock.activity.report.render import html_of
-
-    document = collect(where, warehouse_uri, summary=summary, samples=samples or (), told=told)
+    document = collect(where, warehouse_uri, summary=summary, samples=samples or (), notify=notify)
     place = Path(folder)
     html_path = place if place.suffix == ".html" else place / "report.html"
     json_path = html_path.with_suffix(".json")
@@ -64,7 +61,7 @@ def write_report(
         html_path.write_text(html_of(document), encoding="utf-8")
         json_path.write_text(json.dumps(document.to_json(), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ReportError(f"the report cannot be written: {error}", hint="Choose another folder") from error
+        raise ReportError(f"cannot write the report: {error}", hint="Choose another folder") from error
     failures = document.failures
     return ReportOutcome(int(bool(failures)), html_path, json_path, text_of(document), failures, document)
 
@@ -75,29 +72,29 @@ def collect(
     *,
     summary: Mapping[str, Any] | None = None,
     samples: Sequence[Mapping[str, Any]] = (),
-    told: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Document:
-    """All that is in the report."""
+    """Reads the log and the warehouse, and scores what was found."""
     _check(summary)
     cluster = cluster_of(where)
     tables = Tables(warehouse_uri)
     made_ms = time.time_ns() // 1_000_000
     ran = tuple(one.name for one in status.read_all(warehouse_uri) if one.name in definition.pipeline_names())
     with cluster.admin("penstock-report") as admin:
-        records = reading.published_records(cluster, admin, TRUTH_TOPIC)
+        records = measurements.published_records(cluster, admin, TRUTH_TOPIC)
         if not records:
             raise ReportError(
-                f"nothing was planted: the topic {TRUTH_TOPIC} is not there or empty",
-                hint="`penstock activity generate` plants what a report looks for",
+                f"no planted events found: topic {TRUTH_TOPIC} is missing or empty",
+                hint="Generate them with `penstock activity generate`",
             )
         until_ms = _until(tables, made_ms) if summary is None else int(summary["end_ms"])
         planted = scores.planted_of(records, None if summary is None else int(summary["origin_ms"]), until_ms)
         since_ms = min((one.start_ms for one in planted), default=until_ms)
-        told("Comparing what was found with what was planted ...")
-        alerts = reading.published_records(cluster, admin, "alerts", since_ms)
-        ranking = reading.published_records(cluster, admin, "ranking", since_ms)
-        told("Counting what was produced and what has landed ...")
-        counted = reading.table_counts(cluster, admin, warehouse_uri, since_ms, made_ms, summary)
+        notify("Comparing what was found with what was planted ...")
+        alerts = measurements.published_records(cluster, admin, "alerts", since_ms)
+        ranking = measurements.published_records(cluster, admin, "ranking", since_ms)
+        notify("Counting produced and loaded records ...")
+        counted = measurements.table_counts(cluster, admin, warehouse_uri, since_ms, made_ms, summary)
     trends = scores.trend_detections(planted, ranking, until_ms)
     topics = [kind.topic for kind in KINDS if tables.has(kind.topic)]
     return Document(
@@ -110,7 +107,7 @@ def collect(
         counts=tuple(rows_counts(tables, since_ms)),
         absent=_absent(tables, ran),
         latencies=tuple(latencies(samples, {name: _topics(name) for name in ran}, since_ms, until_ms)),
-        landings=tuple(reading.landing(tables, topic, since_ms) for topic in topics),
+        landings=tuple(measurements.landing(tables, topic, since_ms) for topic in topics),
         visits=_rows(tables, "visits", "start", since_ms), funnel=_rows(tables, "funnel", "hour", since_ms),
         samples=tuple(samples), windows=_windows(tables, since_ms),
         trend_line=_trend_line(ranking, trends[0].subject) if trends else (),
@@ -123,7 +120,7 @@ def _check(summary: Mapping[str, Any] | None) -> None:
     if missing:
         raise ReportError(
             f"the generator's summary has no {missing[0]}",
-            hint="Give what `penstock activity generate --format json` has printed",
+            hint="Create one with `penstock activity generate --format json > FILE`",
         )
 
 
@@ -140,7 +137,7 @@ def _facts(summary: Mapping[str, Any] | None, since_ms: int, until_ms: int) -> d
 
 
 def _until(tables: Tables, made_ms: int) -> int:
-    """The end of the newest window of the servers, which are never silent."""
+    """The end of the newest server window; servers always report."""
     if not tables.has("server_windows"):
         return made_ms
     starts = tables.read("server_windows", ("start",)).column("start").to_pylist()
@@ -164,7 +161,7 @@ def _absent(tables: Tables, ran: Sequence[str]) -> tuple[str, ...]:
 
 
 def _topics(name: str) -> list[str]:
-    """What its streams read. Loads know what waits for them only when they look, so that says nothing of time."""
+    """The topics of its streams. Loads are left out: their lag is known only while they run."""
     return [
         kind.topic
         for kind in dict.fromkeys(kind for rows in definition.find_pipeline(name).rows for kind in rows.reads)
@@ -172,7 +169,7 @@ def _topics(name: str) -> list[str]:
 
 
 def _rows(tables: Tables, name: str, column: str, since_ms: int) -> tuple[dict[str, Any], ...]:
-    """Of a report by the hour, from the run's first hour on; its time as milliseconds."""
+    """The hourly rows of a report since the run's first hour, with the time in milliseconds."""
     if not tables.has(name):
         return ()
     names = [field.name for field in tables.store(name).schema() if field.name != "event_day"]
@@ -202,14 +199,14 @@ def time_text(time_ms: int) -> str:
 
 
 def read_summary(path: str | Path) -> dict[str, Any]:
-    """What the generator has printed, from a file. Raises ReportError."""
+    """The generator's summary from a file. Raises ReportError."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ReportError(
-            f"{path} is no summary of the generator: {error}",
-            hint="`penstock activity generate --format json > FILE` makes one",
+            f"{path} is not a generator summary: {error}",
+            hint="Create one with `penstock activity generate --format json > FILE`",
         ) from error
     if not isinstance(document, dict):
-        raise ReportError(f"{path} is no summary of the generator", hint="It has to be a JSON object")
+        raise ReportError(f"{path} is not a generator summary", hint="It must be a JSON object")
     return document

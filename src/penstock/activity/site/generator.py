@@ -79,14 +79,14 @@ class Outbox:
             self._bytes += batch.size_bytes + len(batch) * _RECORD_BYTES
         self._settle()
         began_ms = self._clock.monotonic_ms()
-        is_told = False
+        is_reported = False
         while self._bytes > MOST_ON_THE_WAY_BYTES and not self._stop.is_set():
             self._wait_for_oldest(_LOOK_S)
             self._settle()
-            if not is_told and self._clock.monotonic_ms() - began_ms > _TELL_AFTER_MS:
+            if not is_reported and self._clock.monotonic_ms() - began_ms > _TELL_AFTER_MS:
                 self._told(f"The broker does not answer; {self.unacknowledged:,} events wait for it.")
-                is_told = True
-        if is_told and not self._stop.is_set():
+                is_reported = True
+        if is_reported and not self._stop.is_set():
             self._told("The broker answers again.")
 
     def drain(self, timeout_s: float | None) -> int:

@@ -69,7 +69,7 @@ def report(
         warehouse_uri,
         Path(place),
         summary=summary,
-        told=lambda line: click.echo(line, err=True),
+        notify=lambda line: click.echo(line, err=True),
     )
     output = Output()
     if output_format == JSON:

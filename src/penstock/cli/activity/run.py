@@ -286,7 +286,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
         try:
             outcome = write_report(
                 plan.cluster, plan.warehouse_uri, str(plan.report_folder), summary=dict(summary),
-                samples=watch.samples(), told=display.line,
+                samples=watch.samples(), notify=display.line,
             )  # fmt: skip
         except PenstockError as error:
             display.line(f"No report was written: {error.message}")

@@ -79,6 +79,20 @@ def test_the_state_is_json(visitor: Visitor) -> None:
     assert state["servers"]["server-7"][0]["p95_ms"] == 77.0
 
 
+def test_state_has_the_sections_that_the_terminal_shows(visitor: Visitor) -> None:
+    state: dict[str, Any] = json.loads(visitor.get("/api/state")[2])
+    sections = {one["name"]: one for one in state["sections"]}
+    assert list(sections) == [one.name for one in full_snapshot().sections()]
+    for one in sections.values():
+        table = one.get("table", {"columns": [], "rows": []})
+        assert all(len(row) == len(table["columns"]) for row in table["rows"]), one["name"]
+    assert sections["ranking"]["table"]["rows"][2][:3] == [3, "Item 4003", "rising"]
+    assert [one["field"] for one in sections["batches"]["charts"]] == ["batch_ms"]
+    assert state["figures"][0] | {"note": ""} == {
+        "title": "Events per second", "value": "111,110", "note": "", "look": "",
+    }  # fmt: skip
+
+
 def test_the_state_is_compressed_for_those_who_can(visitor: Visitor) -> None:
     _, headers, body = visitor.get("/api/state", **{"Accept-Encoding": "gzip"})
     assert headers["content-encoding"] == "gzip"
@@ -122,7 +136,7 @@ def test_a_feed_is_of_a_member_and_a_member_is_a_number(visitor: Visitor) -> Non
     assert json.loads(visitor.get("/api/feed/18")[2])["entries"] == []
     for wrong in ("x", "-1", "%D9%A3", "9" * 40, "1.5"):
         status, _, body = visitor.get(f"/api/feed/{wrong}")
-        assert (status, b"A member is a number" in body) == (404, True)
+        assert (status, b"Member ids are numbers" in body) == (404, True)
 
 
 def test_a_name_that_is_not_this_machines_is_not_answered(visitor: Visitor) -> None:

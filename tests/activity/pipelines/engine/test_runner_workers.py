@@ -44,10 +44,10 @@ def test_a_worker_that_fails_otherwise_is_told_and_one_that_does_not_goes_on() -
         quiet(worker)(1)
 
 
-@pytest.mark.parametrize(("module", "is_told"), [("penstock.spark.worker_daemon", False), ("pyspark.daemon", True)])
+@pytest.mark.parametrize(("module", "is_reported"), [("penstock.spark.worker_daemon", False), ("pyspark.daemon", True)])
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the end of a worker is seen in /proc")
 def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
-    short_folder: str, module: str, is_told: bool
+    short_folder: str, module: str, is_reported: bool
 ) -> None:
     environment = {
         **os.environ,
@@ -72,8 +72,8 @@ def test_a_daemon_whose_worker_is_closed_says_nothing_but_spark_s_own_does(
             time.sleep(0.02)
         daemon.stdin.close()
         told = daemon.stderr.read().decode()
-    assert ("BrokenPipeError" in told) == is_told
-    assert is_told or not told
+    assert ("BrokenPipeError" in told) == is_reported
+    assert is_reported or not told
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 """The web page of a run: the application, and its server in a thread of this process.
 
-    /                 the page                    /api/state           the snapshot, as JSON
-    /api/events       snapshots as they come      /api/feed/MEMBER     a member's feed
+    /                 the page                    /api/state           the snapshot with its sections, as JSON
+    /api/events       snapshots as a stream       /api/feed/MEMBER     a member's feed
     /metrics, /health                             the broker's, forwarded
 
 The page only reads. Its content security policy allows nothing from elsewhere, and only requests that name this
@@ -35,12 +35,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.activity.live.state import Feed, Snapshot
+from penstock.activity.report.sections import section_json
 
+HOST: Final = "127.0.0.1"
 STREAMS: Final = 32
 _LOOK_S: Final = 0.2
 _BEAT_S: Final = 10.0
 _BROKER_TIMEOUT_S: Final = 3.0
 _MOST_BYTES: Final = 16 << 20
+_CLOSE_S: Final = 3.0
+_BACKLOG: Final = 64
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -60,7 +64,7 @@ _HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 
 
 class Source(Protocol):
-    """What is shown."""
+    """The run that is shown."""
 
     @property
     def snapshot(self) -> Snapshot: ...
@@ -72,7 +76,7 @@ class Source(Protocol):
 
 
 class _Pages:
-    """The answers."""
+    """The request handlers."""
 
     def __init__(self, source: Source, broker_url: str | None) -> None:
         self._source = source
@@ -86,12 +90,12 @@ class _Pages:
     async def feed(self, request: Request) -> Response:
         text = request.path_params["member"]
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise HTTPException(404, f"A member is a number, as /api/feed/17; not {text[:40]!r}.")
+            raise HTTPException(404, f"Member ids are numbers, for example /api/feed/17; got {text[:40]!r}.")
         return _json(msgspec.json.encode(self._source.feed(int(text))))
 
     async def events(self, request: Request) -> Response:
         if self._streams >= STREAMS:
-            raise HTTPException(503, f"{STREAMS} pages are open already: this one has to ask /api/state.")
+            raise HTTPException(503, f"Too many open streams ({STREAMS}); poll /api/state instead.")
         return StreamingResponse(
             self._snapshots(request), media_type="text/event-stream", headers={"content-encoding": "identity"}
         )
@@ -115,21 +119,24 @@ class _Pages:
             self._streams -= 1
 
     async def broker(self, request: Request) -> Response:
-        """/metrics and /health are the broker's own."""
+        """Forwards /metrics and /health to the broker."""
         if self._broker_url is None:
-            raise HTTPException(404, "The cluster was not started here: ask its brokers for their metrics and health.")
-        return await run_in_threadpool(_passed_on, self._broker_url + request.url.path)
+            raise HTTPException(404, "This run does not manage the cluster; query its brokers for metrics and health.")
+        return await run_in_threadpool(_forwarded, self._broker_url + request.url.path)
 
     def _state(self) -> bytes:
-        """The snapshot as JSON, encoded once however many ask."""
+        """The snapshot as JSON, encoded once for all requests."""
         snapshot = self._source.snapshot
         if self._encoded[0] != snapshot.number:
-            self._encoded = snapshot.number, msgspec.json.encode(snapshot)
+            document = msgspec.structs.asdict(snapshot)
+            document["figures"] = [figure._asdict() for figure in snapshot.figures()]
+            document["sections"] = [section_json(section) for section in snapshot.sections()]
+            self._encoded = snapshot.number, msgspec.json.encode(document)
         return self._encoded[1]
 
 
 def page_app(source: Source, broker_url: str | None = None) -> Starlette:
-    """The application. `broker_url` is where the broker's HTTP answers, if it is ours."""
+    """The application. `broker_url` is the HTTP address of the broker, if this run manages it."""
     pages = _Pages(source, broker_url)
     routes = [
         *(Route(path, _file(name, kind)) for path, (name, kind) in _FILES.items()),
@@ -148,7 +155,7 @@ def page_app(source: Source, broker_url: str | None = None) -> Starlette:
 
 
 class _Headers:
-    """Adds to every answer what the browser has to keep to."""
+    """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -182,7 +189,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error.detail}\n", error.status_code)
 
 
-def _passed_on(url: str) -> Response:
+def _forwarded(url: str) -> Response:
     try:
         with urllib.request.urlopen(url, timeout=_BROKER_TIMEOUT_S) as answer:
             return Response(answer.read(_MOST_BYTES), answer.status, {"content-type": answer.headers["content-type"]})
@@ -191,16 +198,14 @@ def _passed_on(url: str) -> Response:
             return Response(error.read(_MOST_BYTES), error.code, {"content-type": error.headers["content-type"]})
     except OSError as error:
         reason = getattr(error, "reason", error)
-        return PlainTextResponse(f"The broker does not answer: {reason}\n", 503)
+        return PlainTextResponse(f"The broker is not reachable: {reason}\n", 503)
 
 
-HOST: Final = "127.0.0.1"
-_CLOSE_S: Final = 3.0
-_BACKLOG: Final = 64
+# ---------------------------------------------------------------------------------------------- the server
 
 
 class PageServer:
-    """Serves an application until it is closed."""
+    """Serves an application in a thread until it is closed."""
 
     def __init__(self, listener: socket.socket, app: Starlette) -> None:
         self._listener = listener
@@ -231,7 +236,7 @@ class PageServer:
 
 
 def bound(port: int) -> socket.socket:
-    """A socket on this port of the loopback; 0 is any that is free. Raises OSError."""
+    """A socket bound to this port of the loopback; 0 is any free port. Raises OSError."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
-// The page: snapshots come in, the sections that they change are drawn anew. Nothing is kept but the last one.
-// Three parts: small tools, charts, sections. A section is drawn only if what it shows has changed, so that focus,
-// scrolling and selections stay where they are.
+// The page of a run. The server sends snapshots with their sections: titles, notes, columns and cells of tables, and
+// what charts draw. This script lays them out. A section is drawn only if it changed, so that focus, scrolling and
+// selections stay where they are.
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -13,7 +13,7 @@ function node(tag, attributes = {}, ...children) {
 }
 
 const number = (value, digits = 0) => value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const percent = (value) => value === null || value === undefined ? "–" : `${number(value * 100, 1)} %`;
+const percent = (value, digits = 1) => value === null || value === undefined ? "–" : `${number(value * 100, digits)} %`;
 const short = (value) => value % 1 ? number(value, 1) : value >= 1e9 ? `${number(value / 1e9, 2)} G` : value >= 1e6 ? `${number(value / 1e6, 2)} M` : value >= 1e4 ? `${number(value / 1e3, 1)} k` : number(value);
 const time = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 const span = (ms) => {
@@ -25,22 +25,11 @@ const clock = (ms) => {
   return `${s >= 3600 ? `${Math.floor(s / 3600)}:` : ""}${two(Math.floor(s % 3600 / 60))}:${two(s % 60)}`;
 };
 
-function table(caption, columns, rows) {
-  // Columns: [title, isNumber, isOnlyForWideScreens].
-  const kind = ([, isNumber, isWide]) => [isNumber ? "n" : "", isWide ? "wideonly" : ""].join(" ").trim() || null;
-  const cells = (row) => row.map((cell, at) => node("td", { class: kind(columns[at]) }, cell));
-  return node("table", { "aria-label": caption },
-    node("thead", {}, node("tr", {}, ...columns.map((column) => node("th", { scope: "col", class: kind(column) }, column[0])))),
-    node("tbody", {}, ...rows.map((row) => node("tr", {}, ...cells(row)))));
-}
-
 function bar(share) {
   const filled = node("i");
   filled.style.width = `${Math.round(Math.min(1, Math.max(0, share)) * 100)}%`;
   return node("span", { class: "bar", "aria-hidden": "true" }, filled);
 }
-
-const barred = (share, text) => node("span", {}, bar(share), node("span", { class: "after" }, text));
 
 const empty = (text) => node("p", { class: "empty" }, text);
 
@@ -113,7 +102,7 @@ function lines(id, series, { unit = "", digits = 0, label, least = 1, waits }) {
     show(held.get(id));
   });
   const focused = document.activeElement?.parentElement === $(id);
-  if ($(id).querySelector("svg:hover")) return;  // Somebody is reading it.
+  if ($(id).querySelector("svg:hover")) return;  // It is being read.
   isRedrawing = true;
   $(id).replaceChildren(svg, legend);
   isRedrawing = false;
@@ -138,7 +127,7 @@ function timeline(state) {
   const to = state.time_ms, from = Math.min(Math.max(state.generating_since_ms, to - 600000), to - 120000);
   const seen = state.incidents.filter((one) => one.until >= from);
   if (!seen.length) {
-    $("timeline").replaceChildren(empty(state.generating_since_ms ? "Nothing out of the ordinary so far. Each server is compared with itself and with the others, every five seconds." : waitsFor(state)));
+    $("timeline").replaceChildren(empty(state.generating_since_ms ? section(state, "alerts").table.empty : waitsFor(state)));
     return;
   }
   const servers = [...new Set(seen.map((one) => one.server))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
@@ -162,84 +151,55 @@ function timeline(state) {
   $("timeline").replaceChildren(svg);
 }
 
-// --- sections
+// --- sections: tables of cells, by the kind of their column
 
+const section = (state, name) => state.sections.find((one) => one.name === name);
 const waitsFor = (state) => state.waits_for ? `Waiting for ${state.waits_for} …` : "Waiting for the first results …";
 
-function figures(state) {
-  const rate = state.topics.reduce((sum, topic) => sum + topic.rate, 0), total = state.topics.reduce((sum, topic) => sum + topic.total, 0);
-  const lags = state.queries.map((query) => query.lag).filter((lag) => lag >= 0), lag = lags.length ? Math.max(...lags) : null;
-  const open = state.incidents.filter((one) => one.is_open), newest = Object.values(state.servers).map((windows) => windows.at(-2) ?? windows.at(-1));
-  const slow = newest.filter((one) => one?.p95_ms != null).sort((a, b) => b.p95_ms - a.p95_ms)[0];
-  const busy = [...state.queries].sort((a, b) => b.batch_ms - a.batch_ms)[0];
-  const malformed = state.queries.reduce((sum, query) => sum + query.malformed, 0);
-  return [
-    ["Events a second", number(rate), `${short(total)} in the log`],
-    ["Lag", lag === null ? "–" : short(lag), lag === null ? "not known yet" : rate > 1 ? `${number(lag / rate, 1)} s of events` : "records", lag > 10 * rate && rate > 1 ? "warn" : null],
-    ["Slowest server, p95", slow ? `${number(slow.p95_ms)} ms` : "–", slow ? slow.server : "no window yet"],
-    ["Open alerts", number(open.length), open.length ? [...new Set(open.map((one) => one.server))].join(", ") : `${state.incidents.length} so far`, open.length ? "bad" : null],
-    ["Suspects", number(state.suspects_total), state.suspects_total ? "in the last half hour" : "none yet"],
-    ["Slowest batch", busy && busy.batch_ms ? `${number(busy.batch_ms)} ms` : "–", busy && busy.batch_ms ? busy.pipeline + (malformed ? `, ${short(malformed)} malformed` : "") : "no batch yet"],
-  ];
-}
-
-function verdicts(state) {
-  const counts = {};
-  for (const one of state.suspects) counts[one.verdict] = (counts[one.verdict] ?? 0) + 1;
-  return Object.entries(counts).sort().map(([verdict, count]) => `${count} ${verdict}${count === 1 ? "" : "s"}`).join(", ") || "none yet";
-}
-
-function arrow(one) {
-  const trend = one.trend ?? 1;
+function arrow(trend) {
   const [sign, kind, word] = trend >= 1.5 ? ["↑", "up", "much more than before"] : trend >= 1.1 ? ["↗", "up", "more than before"] : trend > 0.9 ? ["→", "flat", "as before"] : ["↘", "down", "less than before"];
   return node("span", { class: kind, title: `${number(trend, 2)} times the usual share of views` }, sign, node("span", { hidden: "" }, word));
 }
 
-function ranking(rows) {
-  if (!rows.length) return empty("The ranking comes with the first batch of views.");
-  const best = rows[0].score;
-  const name = (one) => node("span", { class: "strong" }, `Item ${one.item} `, one.rising ? node("span", { class: "chip rising" }, "rising") : null);
-  return table("Ranking", [["", true], ["Item"], ["Trend"], ["Score", true], ["Views", true, true], ["Clicked", true, true], ["Votes up", true, true]],
-    rows.map((one) => [node("span", { class: "quiet" }, one.rank), name(one), arrow(one), barred(one.score / best, number(one.score, 1)), number(one.views), percent(one.click_through), percent(one.votes)]));
+function cell({ kind, digits, unit, warn_above }, value, most) {
+  const text = value === null || value === undefined ? "–" : `${number(value, digits)}${unit && ` ${unit}`}`;
+  switch (kind) {
+    case "number": return node("span", { class: warn_above !== null && value > warn_above ? "warn" : null }, text);
+    case "short": return node("span", { class: warn_above !== null && value > warn_above ? "warn" : null }, value === null ? "–" : short(value));
+    case "share": return percent(value, digits);
+    case "bar": return node("span", {}, bar((value ?? 1) / most), node("span", { class: "after" }, text));
+    case "clock": return time(value);
+    case "elapsed": return span(value);
+    case "trend": return arrow(value ?? 1);
+    case "chip": return value ? node("span", { class: `chip ${value}` }, value) : "";
+    case "state": return node("span", { class: value === "running" ? "quiet" : "strong" }, value);
+    default: return node("span", { class: kind }, value);
+  }
 }
 
-function suspects(rows) {
-  if (!rows.length) return empty("Nobody has been noticed yet. Who crawls, spams or calls too often is told after the first minute.");
-  const who = (one) => one.kind === "member" ? `member ${one.actor}` : one.actor;
-  return table("Suspects", [["Verdict"], ["Who"], ["Score", true], ["Evidence"], ["Last seen", true, true]],
-    rows.map((one) => [node("span", { class: `chip ${one.verdict}` }, one.verdict), node("span", { class: "strong" }, who(one)), number(one.score, 2), node("span", { class: "quiet" }, one.evidence), time(one.last_seen).slice(0, 5)]));
+function cells(columns, rows) {
+  const most = columns.map((column, at) => column.kind === "bar" ? Math.max(...rows.map((row) => row[at] ?? 1)) : 0);
+  return rows.map((row) => row.map((value, at) => cell(columns[at], value, most[at])));
 }
 
-function rising(rows) {
-  if (!rows.length) return empty("No term rises. One does when it is searched for far more than in the minutes before.");
-  const most = Math.max(...rows.map((one) => one.ratio ?? 1));
-  const group = (one) => one.user_group === "all" ? "everybody" : `${one.user_group} users`;
-  return table("Rising search terms", [["Term"], ["Among"], ["Times the usual", true], ["Searches", true], ["Minute", true, true]],
-    rows.map((one) => [node("span", { class: "strong" }, one.keyword), node("span", { class: "quiet" }, group(one)), barred((one.ratio ?? 1) / most, number(one.ratio, 1)), number(one.searches), time(one.minute).slice(0, 5)]));
+function table({ title, table: { columns, rows, empty: none } }) {
+  if (!rows.length && none) return empty(none);
+  const kind = (at) => [columns[at].is_number ? "n" : "", columns[at].detail > 1 ? "wideonly" : ""].join(" ").trim() || null;
+  return node("table", { "aria-label": title },
+    node("thead", {}, node("tr", {}, ...columns.map((column, at) => node("th", { scope: "col", class: kind(at) }, column.title)))),
+    node("tbody", {}, ...cells(columns, rows).map((row) => node("tr", {}, ...row.map((made, at) => node("td", { class: kind(at) }, made))))));
 }
 
-function alerts(rows) {
-  return rows.slice(0, 40).map((one) => node("li", { class: one.is_open ? null : "over" },
-    node("span", { class: `chip ${one.is_open ? one.severity : "over"}` }, one.is_open ? one.severity : "over"), node("span", { class: "strong" }, one.server), node("span", {}, one.kind === "cpu" ? "load" : one.kind),
-    node("span", { class: "quiet" }, `${time(one.opened)}, ${span(one.until - one.opened)}`), node("span", {}, one.message)));
+function list({ table: { columns, rows } }) {
+  return cells(columns, rows.slice(0, 40)).map((row, at) => node("li", { class: rows[at].includes("closed") ? "closed" : null }, ...row.map((made) => node("span", {}, made))));
 }
 
-function queries(rows) {
-  if (!rows.length) return empty("The pipelines are being started.");
-  const look = (state) => node("span", { class: state === "running" ? "quiet" : "strong" }, state);
-  return table("Pipelines", [["Pipeline"], ["Table", false, true], ["State"], ["Batch", true, true], ["Time", true], ["Rows/s", true, true], ["Read", true], ["Malformed", true, true], ["Lag", true]],
-    rows.map((one) => [node("span", { class: "strong" }, one.pipeline), one.name, look(one.state), one.batch_id < 0 ? "–" : number(one.batch_id), one.rows ? `${number(one.batch_ms)} ms` : "–", number(one.rows_per_s), short(one.rows), number(one.malformed), one.lag < 0 ? "–" : short(one.lag)]));
-}
-
-function processes(rows) {
-  return table("Processes", [["Process"], ["Process id", true], ["Cores", true], ["Memory", true]],
-    rows.map((one) => [node("span", { class: "strong" }, one.name), one.pid, number(one.cores, 2), `${number(one.memory_bytes / 2 ** 20)} MB`]));
-}
-
-function sampled(state, field, divisor = 1) {
+function sampled(state, { field, factor }) {
   const names = [...new Set(state.samples.flatMap((sample) => Object.keys(sample[field])))];
-  return names.map((name, at) => ({ name, colour: colours[at % colours.length], points: state.samples.map((sample) => [sample.time_ms, sample[field][name] >= 0 ? sample[field][name] / divisor : null]) }));
+  return names.map((name, at) => ({ name, colour: colours[at % colours.length], points: state.samples.map((sample) => [sample.time_ms, sample[field][name] >= 0 ? sample[field][name] * factor : null]) }));
 }
+
+const styled = ({ title, unit, digits, least, empty: waits }) => ({ label: title, unit: unit && ` ${unit}`, digits, least, waits });
 
 function latency(state) {
   const field = document.querySelector("#percentile input:checked").value;
@@ -250,7 +210,8 @@ function latency(state) {
     // The newest window is still being filled.
     points: windows.slice(0, -1).map((one) => [one.start, one[field]]),
   }));
-  lines("latency", series, { unit: " ms", label: `Request times, ${field.slice(0, 3)}`, least: 10, waits: "Windows of five seconds come with the first requests." });
+  const chart = section(state, "latency").charts[0];
+  lines("latency", series, { ...styled(chart), label: `${chart.title}, ${field.slice(0, 3)}` });
 }
 
 // --- the feed of a member
@@ -260,9 +221,9 @@ let shown = null, last = null, isChosen = false, isThin = true;
 async function feed(isAsked) {
   if (!last) return;
   const input = $("member");
-  // The first who has news has little of it: until somebody chooses a member, one with more is looked for.
+  // The first feeds are short: until the reader chooses a member, the one with the longest feed is shown.
   if (!isChosen && (isThin || !input.value) && last.members.length && document.activeElement !== input) input.value = last.members[0];
-  if (!/^\d+$/.test(input.value)) { draw("feed", "", () => empty(last.members_total ? "A member is a number." : "Feeds come when somebody writes or votes whom others follow.")); return; }
+  if (!/^\d+$/.test(input.value)) { draw("feed", "", () => empty(last.members_total ? "Member ids are numbers." : "Feeds appear once followed members post or vote.")); return; }
   if (!isAsked && shown === `${input.value}/${Math.floor(last.number / 5)}`) return;
   shown = `${input.value}/${Math.floor(last.number / 5)}`;
   let found;
@@ -270,7 +231,7 @@ async function feed(isAsked) {
   isThin = found.entries.length < ENOUGH;
   draw("feed", found, () => found.entries.length ? node("ul", { class: "feed" }, ...found.entries.map((one) => node("li", {},
     node("div", { class: "who" }, node("span", { class: "strong" }, `Member ${one.author}`), node("span", { class: "quiet" }, one.kind === "vote" ? `voted for item ${one.item}` : `wrote about item ${one.item}`), node("time", { datetime: new Date(one.time_ms).toISOString() }, time(one.time_ms))),
-    one.text ? node("p", {}, one.text) : null))) : empty(`No news for member ${found.member}: nobody they follow has written or voted in the last ten minutes.`));
+    one.text ? node("p", {}, one.text) : null))) : empty(`Nothing for member ${found.member} in the last ten minutes.`));
 }
 $("feed-form").addEventListener("submit", (event) => { event.preventDefault(); isChosen = true; feed(true); });
 $("member").addEventListener("change", () => { isChosen = true; feed(true); });
@@ -291,22 +252,16 @@ function show(state) {
   $("phase-text").textContent = state.phase;
   $("clock").textContent = clock(state.time_ms - since) + (state.ends_ms > state.time_ms && state.phase === "running" ? ` of ${clock(state.ends_ms - since)}` : "");
   notice(state.waits_for ? `${waitsFor(state)}` : "");
-  draw("figures", figures(state), (rows) => rows.map(([name, value, note, look]) => node("div", { class: "figure", "data-look": look }, node("dt", {}, name), node("dd", {}, value), node("p", {}, note))));
-  $("n-alerts").textContent = state.incidents.length ? `${state.incidents.filter((one) => one.is_open).length} open, ${state.incidents.length} in all` : "";
-  timeline(state);
-  draw("alerts", state.incidents, alerts);
-  $("n-ranking").textContent = state.ranking.length ? `the best ${state.ranking.length} of the last half hour` : "";
-  draw("ranking", state.ranking, ranking);
-  $("n-suspects").textContent = state.suspects_total ? verdicts(state) : "";
-  draw("suspects", state.suspects, suspects);
-  draw("rising", state.rising, rising);
-  draw("members", state.members, (members) => members.map((member) => node("option", { value: member })));
-  lines("rates", sampled(state, "rates"), { label: "Events a second by topic", waits: waitsFor(state) });
+  draw("figures", state.figures, (rows) => rows.map((one) => node("div", { class: "figure", "data-look": one.look || null }, node("dt", {}, one.title), node("dd", {}, one.value), node("p", {}, one.note))));
+  for (const one of state.sections) {
+    if ($(`h-${one.name}`)) $(`h-${one.name}`).textContent = one.title;
+    if ($(`n-${one.name}`)) $(`n-${one.name}`).textContent = one.note;
+    if (one.table && $(one.name)) draw(one.name, one, one.name === "alerts" ? list : table);
+    if (one.charts.length && one.name !== "latency") lines(one.name, sampled(state, one.charts[0]), styled(one.charts[0]));
+  }
   latency(state);
-  lines("batches", sampled(state, "batch_ms", 1000), { unit: " s", digits: 1, label: "Batch times by pipeline", waits: "The first batch takes longest: Spark compiles it." });
-  lines("lag", sampled(state, "lag"), { label: "Lag by pipeline", least: 100, waits: "Lag is known after the first batch." });
-  draw("queries", state.queries, queries);
-  draw("processes", state.processes, processes);
+  timeline(state);
+  draw("members", state.members, (members) => members.map((member) => node("option", { value: member })));
   const { page, has_metrics, ...facts } = state.facts;
   $("broker-links").hidden = !has_metrics;
   draw("facts", facts, (each) => Object.entries(each).flatMap(([name, value]) => [node("dt", {}, name), node("dd", {}, value)]));
@@ -326,13 +281,13 @@ $("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
 });
 
-// --- how snapshots come: as events; where those do not come through, by asking
+// --- snapshots come as server-sent events; without those, the page polls
 
 let heard = Date.now();
 function hear(state) { heard = Date.now(); show(state); }
 
 async function ask() {
-  try { hear(await (await fetch("/api/state", { cache: "no-store" })).json()); } catch { /* told below, by the silence */ }
+  try { hear(await (await fetch("/api/state", { cache: "no-store" })).json()); } catch { /* reported below, when nothing has come for a while */ }
 }
 
 let source = null;
@@ -348,7 +303,7 @@ setInterval(() => {
   if (silent > 5000) {
     $("phase").dataset.phase = "lost";
     $("phase-text").textContent = last && ["stopping", "stopped"].includes(last.phase) ? "ended" : "not answering";
-    notice(last && ["stopping", "stopped"].includes(last.phase) ? "The run has ended. What is shown is how it was at the end." : "The run does not answer; asking again. What is shown is what it said last.");
+    notice(last && ["stopping", "stopped"].includes(last.phase) ? "The run has ended. This is its final state." : "No answer from the run; retrying. This is the last known state.");
   }
 }, 2000);
 
