@@ -19,7 +19,7 @@ from penstock.client.fetch_state import (
     FetchSource,
     FetchState,
     PartitionFetch,
-    Place,
+    PartitionState,
     Truncation,
     plan_fetches,
 )
@@ -27,86 +27,86 @@ from penstock.client.fetch_state import (
 P = [TopicPartition("t", n) for n in range(4)]
 
 
-def ready(partition: TopicPartition = P[0], offset: int = 0, epoch: int = -1) -> Place:
-    place = Place(partition, 100)
-    place.seek(offset, epoch)
-    return place
+def ready(partition: TopicPartition = P[0], offset: int = 0, epoch: int = -1) -> PartitionState:
+    state = PartitionState(partition, 100)
+    state.seek(offset, epoch)
+    return state
 
 
-def standing(place: Place) -> FetchState:
-    return place.standing
+def fetch_state(state: PartitionState) -> FetchState:
+    return state.fetch_state
 
 
 def test_what_was_fetched_before_a_seek_counts_no_more() -> None:
-    place = ready(offset=10)
-    place.fetched(20, 0, 500)
-    version = place.version
-    place.seek(3)
-    place.handed_out(version, 15, 0)
-    assert (place.position, place.fetch_offset, place.buffered_bytes) == (3, 3, 0)
+    state = ready(offset=10)
+    state.fetched(20, 0, 500)
+    version = state.version
+    state.seek(3)
+    state.handed_out(version, 15, 0)
+    assert (state.position, state.fetch_offset, state.buffered_bytes) == (3, 3, 0)
 
 
 def test_positions_follow_what_is_handed_out_and_never_go_back() -> None:
-    place = ready(offset=10)
-    place.handed_out(place.version, 15, 4)
-    place.handed_out(place.version, 12, 4)
-    assert (place.position, place.epoch) == (15, 4)
+    state = ready(offset=10)
+    state.handed_out(state.version, 15, 4)
+    state.handed_out(state.version, 12, 4)
+    assert (state.position, state.epoch) == (15, 4)
 
 
 def test_a_new_leader_makes_what_was_read_under_the_old_one_questionable() -> None:
-    place = ready()
-    place.led_by(1)
-    place.fetched(20, 1, 0)
-    place.handed_out(place.version, 20, 1)
-    place.led_by(2)
-    assert standing(place) is FetchState.VALIDATE
-    assert place.validated(place.version, 1, 20) is None
-    assert standing(place) is FetchState.READY
+    state = ready()
+    state.led_by(1)
+    state.fetched(20, 1, 0)
+    state.handed_out(state.version, 20, 1)
+    state.led_by(2)
+    assert fetch_state(state) is FetchState.VALIDATE
+    assert state.validated(state.version, 1, 20) is None
+    assert fetch_state(state) is FetchState.READY
 
 
 def test_a_log_cut_below_what_the_user_saw_is_an_alarm_and_below_what_was_only_fetched_is_not() -> None:
-    place = ready()
-    place.led_by(1)
-    place.fetched(50, 1, 10)
-    place.handed_out(place.version, 20, 1)
-    place.led_by(2)
-    assert place.validated(place.version, 1, 30) is None
-    assert (place.position, place.fetch_offset, place.standing) == (20, 20, FetchState.READY)
-    place.fetched(50, 1, 10)
-    place.led_by(3)
-    assert place.validated(place.version, 1, 15) == Truncation(P[0], 20, 15)
-    assert standing(place) is FetchState.STUCK
+    state = ready()
+    state.led_by(1)
+    state.fetched(50, 1, 10)
+    state.handed_out(state.version, 20, 1)
+    state.led_by(2)
+    assert state.validated(state.version, 1, 30) is None
+    assert (state.position, state.fetch_offset, state.fetch_state) == (20, 20, FetchState.READY)
+    state.fetched(50, 1, 10)
+    state.led_by(3)
+    assert state.validated(state.version, 1, 15) == Truncation(P[0], 20, 15)
+    assert fetch_state(state) is FetchState.STUCK
 
 
 def test_a_leader_that_does_not_know_the_epoch_says_nothing_against_the_position() -> None:
-    place = ready(offset=7, epoch=1)
-    place.led_by(4)
-    assert standing(place) is FetchState.VALIDATE
-    assert place.validated(place.version, -1, -1) is None
-    assert (place.position, place.standing) == (7, FetchState.READY)
+    state = ready(offset=7, epoch=1)
+    state.led_by(4)
+    assert fetch_state(state) is FetchState.VALIDATE
+    assert state.validated(state.version, -1, -1) is None
+    assert (state.position, state.fetch_state) == (7, FetchState.READY)
 
 
 def test_what_a_former_leader_answers_after_the_new_one_was_asked_counts_no_more() -> None:
     """The position was found to be right; what the former leader has beyond it, the new one may never have had."""
-    place = ready()
-    place.led_by(1)
-    place.fetched(20, 1, 0)
-    place.handed_out(place.version, 20, 1)
-    asked = _FetchedFrom(place, place.version, place.fetch_offset, place.leader_epoch)
+    state = ready()
+    state.led_by(1)
+    state.fetched(20, 1, 0)
+    state.handed_out(state.version, 20, 1)
+    asked = _FetchedFrom(state, state.version, state.fetch_offset, state.leader_epoch)
     assert asked.is_current
-    place.led_by(2)
-    assert place.validated(place.version, 1, 20) is None
-    assert standing(place) is FetchState.READY
+    state.led_by(2)
+    assert state.validated(state.version, 1, 20) is None
+    assert fetch_state(state) is FetchState.READY
     assert not asked.is_current
 
 
 def test_lag_is_what_is_left_and_unknown_before_the_first_fetch() -> None:
-    place = ready(offset=7)
-    lags = [place.lag]
-    place.high_watermark = 10
-    lags.append(place.lag)
-    place.seek_to(LATEST)
-    lags.append(place.lag)
+    state = ready(offset=7)
+    lags = [state.lag]
+    state.high_watermark = 10
+    lags.append(state.lag)
+    state.seek_to(LATEST)
+    lags.append(state.lag)
     assert lags == [None, 3, None]
 
 
@@ -114,7 +114,7 @@ LEADERS = {P[0]: FetchSource(1, 0), P[1]: FetchSource(1, 0), P[2]: FetchSource(2
 
 
 def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
-    full, paused, leaderless, waiting = ready(P[0]), ready(P[1]), ready(P[3]), Place(P[1], 100)
+    full, paused, leaderless, waiting = ready(P[0]), ready(P[1]), ready(P[3]), PartitionState(P[1], 100)
     full.buffered_bytes = 100
     paused.paused = True
     assert plan_fetches([full, paused, leaderless, waiting], LEADERS, None, 0) == {}
@@ -126,19 +126,19 @@ def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
 
 
 def test_a_place_that_was_put_off_is_not_asked_for_before_its_time() -> None:
-    place = ready()
-    place.retry_at(50)
-    assert plan_fetches([place], LEADERS, None, 49) == {}
-    assert plan_fetches([place], LEADERS, None, 50)[1].wanted.keys() == {P[0]}
+    state = ready()
+    state.retry_at(50)
+    assert plan_fetches([state], LEADERS, None, 49) == {}
+    assert plan_fetches([state], LEADERS, None, 50)[1].wanted.keys() == {P[0]}
 
 
 def test_who_had_a_turn_goes_to_the_end() -> None:
     turns = FetchRotation()
     turns.set([ready(p) for p in P[:3]])
     turns.move_to_end(P[0])
-    assert [place.partition for place in turns] == [P[1], P[2], P[0]]
+    assert [state.partition for state in turns] == [P[1], P[2], P[0]]
     turns.set([ready(p) for p in (P[0], P[2], P[3])])
-    assert [place.partition for place in turns] == [P[2], P[0], P[3]]
+    assert [state.partition for state in turns] == [P[2], P[0], P[3]]
 
 
 def test_memory_that_is_on_its_way_counts_as_taken() -> None:

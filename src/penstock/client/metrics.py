@@ -19,27 +19,6 @@ Metrics = dict[str, float]
 OnStatistics = Callable[[Metrics], object]
 
 
-class Latency:
-    """How long things took: their number, mean and maximum."""
-
-    __slots__ = ("count", "most_ms", "total_ms")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_ms = 0.0
-        self.most_ms = 0.0
-
-    def add(self, took_ms: float) -> None:
-        self.count += 1
-        self.total_ms += took_ms
-        if took_ms > self.most_ms:
-            self.most_ms = took_ms
-
-    @property
-    def mean_ms(self) -> float:
-        return self.total_ms / self.count if self.count else 0.0
-
-
 class StatisticsReporter:
     """Calls `on_statistics(metrics)` every `interval_ms` on an event loop; what it raises is logged."""
 

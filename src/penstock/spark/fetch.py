@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import OffsetOutOfRange, PenstockError, RecordUnreadable, error_for
-from penstock.client.fetch_state import Chunk, Place, chunk_of
+from penstock.client.fetch_state import Chunk, PartitionState, chunk_of
 from penstock.client.offset_lookup import OffsetLookup
 from penstock.records import BatchHeader, Buffer, ColumnBuilder, RecordError, append_time_of, payload_of
 from penstock.records.types import BytesColumn, HeaderColumn
@@ -428,11 +428,11 @@ class _Prefetcher:
         if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
             self._on_empty_response(data.last_stable_offset if self._committed_only else data.high_watermark)
             return None
-        place = Place(self._partition, self._fetch_bytes)
-        place.seek(self._position)
+        state = PartitionState(self._partition, self._fetch_bytes)
+        state.seek(self._position)
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         try:
-            chunk = chunk_of(place, records, aborted, verify=self._options.check_crcs)
+            chunk = chunk_of(state, records, aborted, verify=self._options.check_crcs)
         except RecordError as damage:
             raise self.unreadable(self._position, damage) from damage
         if chunk is None:

@@ -283,9 +283,9 @@ def test_what_falls_due_between_two_looks_at_the_clock_is_not_forgotten(address:
     async def story() -> None:
         clock = Jumping()
         core = ConsumerCore(address, ConsumerSettings(), post=lambda work: None, clock=clock)
-        place = core._set_places(frozenset({TopicPartition("t", 0)}))[0]
-        place.seek(0)
-        place.retry_at(clock.looks_ms + 150)
+        state = core._set_assignment(frozenset({TopicPartition("t", 0)}))[0]
+        state.seek(0)
+        state.retry_at(clock.looks_ms + 150)
         core.pump()
         assert core._timer is not None
         await core.close()
@@ -334,13 +334,13 @@ def test_a_position_is_validated_after_a_new_leader_though_nothing_is_being_fetc
         assert read(consumer, 3) == [0, 1, 2]
         core = consumer._core
         consumer.pause((topic, 0))
-        until(lambda: not core._fetcher._under_way, "no fetch is under way")
+        until(lambda: not core._fetcher._in_flight, "no fetch is in flight")
         validated: list[Any] = []
 
-        async def note(places: list[Any]) -> None:
-            validated.extend(places)
-            for place in places:
-                place.validated(place.version, -1, -1)
+        async def note(states: list[Any]) -> None:
+            validated.extend(states)
+            for state in states:
+                state.validated(state.version, -1, -1)
 
         core._resolver._validate = note  # type: ignore[method-assign]
         consumer._background.call(core.cluster.update_leader, topic, 0, 0, 7)

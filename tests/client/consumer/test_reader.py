@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.reader import Cursor, Decoders, RecordBatch
 from penstock.client.errors import DeserializationError
-from penstock.client.fetch_state import Chunk, Place, chunk_of
+from penstock.client.fetch_state import Chunk, PartitionState, chunk_of
 from penstock.client.serializers import Text
 from penstock.records import Codec, CorruptBatch, encode_batch
 from penstock.records.batch import EndMarker, encode_marker
@@ -20,10 +20,10 @@ from penstock.records.legacy import LegacyMessage, encode_message_set
 P = TopicPartition("t", 3)
 
 
-def place_at(offset: int) -> Place:
-    place = Place(P, 1000)
-    place.seek(offset)
-    return place
+def state_at(offset: int) -> PartitionState:
+    state = PartitionState(P, 1000)
+    state.seek(offset)
+    return state
 
 
 def batch(base: int, *values: bytes | None, **more: Any) -> bytes:
@@ -39,10 +39,10 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 def chunk(data: bytes, from_offset: int = 0, aborted: Any = ()) -> Chunk:
-    place = place_at(from_offset)
-    found = chunk_of(place, data, aborted)
+    state = state_at(from_offset)
+    found = chunk_of(state, data, aborted)
     assert found is not None
-    place.fetched(found.next_offset, found.epoch, found.size)
+    state.fetched(found.next_offset, found.epoch, found.size)
     return found
 
 
@@ -60,13 +60,13 @@ def read(found: Chunk, decoders: Decoders[Any, Any] | None = None) -> list[Any]:
 def test_records_before_the_position_are_passed_over() -> None:
     found = chunk(batch(0, b"a", b"b", b"c") + batch(3, b"d"), from_offset=1)
     assert read(found) == [b"b", b"c", b"d"]
-    assert found.place.position == found.next_offset == 4
+    assert found.state.position == found.next_offset == 4
 
 
 def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
     data = batch(0, b"a") + batch(1, b"b")
     assert read(chunk(data[:-1])) == [b"a"]
-    assert chunk_of(place_at(0), data[:40]) is None
+    assert chunk_of(state_at(0), data[:40]) is None
 
 
 def test_damage_ends_the_chunk_and_is_an_error_where_nothing_precedes_it() -> None:
@@ -74,13 +74,13 @@ def test_damage_ends_the_chunk_and_is_an_error_where_nothing_precedes_it() -> No
     bad[-1] ^= 1
     assert read(chunk(good + bytes(bad))) == [b"a"]
     with pytest.raises(CorruptBatch, match="checksum"):
-        chunk_of(place_at(1), bytes(bad))
+        chunk_of(state_at(1), bytes(bad))
 
 
 def test_markers_are_never_seen_but_move_the_position() -> None:
     found = chunk(batch(0, b"a") + marker(1, 9, commit=True))
     assert read(found) == [b"a"]
-    assert found.place.position == 2
+    assert found.state.position == 2
 
 
 def test_aborted_transactions_are_hidden_and_the_producers_next_ones_are_not() -> None:
@@ -105,7 +105,7 @@ def test_a_chunk_of_nothing_visible_still_moves_on() -> None:
     )
     found = chunk(data, aborted=[(7, 0)])
     assert read(found) == []
-    assert found.place.position == 2
+    assert found.state.position == 2
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -129,7 +129,7 @@ def test_whatever_bytes_a_broker_sends_the_answer_is_a_chunk_or_a_record_error(d
     from penstock.records import RecordError
 
     try:
-        chunk_of(place_at(0), data)
+        chunk_of(state_at(0), data)
     except RecordError:
         return
 
@@ -143,9 +143,9 @@ def test_the_position_follows_the_record_handed_out_last() -> None:
     cursor.begin(found)
     assert cursor.advance()
     cursor.last = next(cursor.records)
-    assert found.place.position == 0
+    assert found.state.position == 0
     cursor.settle()
-    assert found.place.position == 1
+    assert found.state.position == 1
 
 
 def test_a_seek_while_a_chunk_is_read_leaves_the_position_where_the_user_put_it() -> None:
@@ -154,10 +154,10 @@ def test_a_seek_while_a_chunk_is_read_leaves_the_position_where_the_user_put_it(
     cursor.begin(found)
     cursor.advance()
     cursor.last = next(cursor.records)
-    found.place.seek(40)
+    found.state.seek(40)
     assert cursor.is_stale
     cursor.drop()
-    assert found.place.position == 40
+    assert found.state.position == 40
 
 
 def test_a_paused_chunk_is_let_go_and_read_on_later_from_where_it_was() -> None:
@@ -166,7 +166,7 @@ def test_a_paused_chunk_is_let_go_and_read_on_later_from_where_it_was() -> None:
     cursor.begin(found)
     cursor.advance()
     assert [r.value for r in cursor.take(1)] == [b"a"]
-    found.place.paused = True
+    found.state.paused = True
     rest = cursor.release()
     assert rest is not None
     assert cursor.chunk is None
@@ -198,7 +198,7 @@ def test_records_and_slices_may_be_taken_in_turns_and_nothing_is_lost_or_doubled
             seen += [record.offset for record in some]
         turn += 1
     assert seen == list(range(start, base))
-    assert found.place.position == base
+    assert found.state.position == base
 
 
 def test_slices_become_arrow_columns_with_topic_and_partition() -> None:
@@ -232,7 +232,7 @@ def test_a_record_that_cannot_be_decoded_is_raised_where_it_stands_again_and_aga
         assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 3, 1)
         assert caught.value.data == b"\xff"
         assert "skip" in caught.value.hint
-    assert found.place.position == 1
+    assert found.state.position == 1
 
 
 def test_records_that_cannot_be_decoded_are_passed_over_where_that_is_wanted() -> None:

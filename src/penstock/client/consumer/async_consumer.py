@@ -193,7 +193,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return frozenset(self._core.places)
+        return frozenset(self._core.assignment)
 
     async def wait_for_assignment(
         self, timeout_ms: float | None = None, *, timeout: float | None = None
@@ -212,7 +212,7 @@ class AsyncConsumer(Generic[K, V]):
             if self._queue.attention:
                 await self._attend()
             self._check_started()
-            if self._core.places and not self._queue.attention:
+            if self._core.assignment and not self._queue.attention:
                 return self.assignment()
             if not await self._wait(deadline):
                 raise unassigned(self._core, limit_ms)
@@ -281,7 +281,7 @@ class AsyncConsumer(Generic[K, V]):
                 await outcome
 
     async def _commit_before_revoke(self, callback: RebalanceCallback) -> None:
-        offsets = self._core.commits.consumed(callback.places)
+        offsets = self._core.commits.consumed(callback.states)
         try:
             await self._core.commits.commit(offsets, self._settings.default_api_timeout_ms)
         except PenstockError as error:
@@ -397,7 +397,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return frozenset(place.partition for place in self._core.places.values() if place.paused)
+        return frozenset(state.partition for state in self._core.assignment.values() if state.paused)
 
     # Positions
 
@@ -420,7 +420,7 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _seek_to(self, what: Partitions, time_ms: int) -> None:
         await self._until_assigned()
-        meant = partitions_meant(what, self._core.places) if what else list(self._core.places)
+        meant = partitions_meant(what, self._core.assignment) if what else list(self._core.assignment)
         await self._core.seek_to(meant, time_ms)
 
     async def _until_assigned(self) -> None:
@@ -446,7 +446,7 @@ class AsyncConsumer(Generic[K, V]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed; partitions for which there is nothing are left out."""
         self._check_started()
-        wanted = pairs(partitions) or list(self._core.places)
+        wanted = pairs(partitions) or list(self._core.assignment)
         return await self._core.commits.committed(wanted, self._within(timeout_ms, timeout))
 
     async def lag(
@@ -455,7 +455,7 @@ class AsyncConsumer(Generic[K, V]):
         """Records between each position and the end as it is now; without arguments of all partitions."""
         self._check_started()
         self._cursor.settle()
-        wanted = pairs(partitions) or list(self._core.places)
+        wanted = pairs(partitions) or list(self._core.assignment)
         return await self._core.lags(wanted, self._within(timeout_ms, timeout))
 
     async def beginning_offsets(
@@ -499,8 +499,8 @@ class AsyncConsumer(Generic[K, V]):
         """The high watermark of a partition as the last fetch told it: the offset after the last record that may be
         read. None while that is not known; asks nobody. `end_offsets` asks the broker."""
         self._check_started()
-        place = self._core.places.get(TopicPartition(*partition))
-        return None if place is None or place.high_watermark < 0 else place.high_watermark
+        state = self._core.assignment.get(TopicPartition(*partition))
+        return None if state is None or state.high_watermark < 0 else state.high_watermark
 
     def metrics(self) -> Metrics:
         """What this consumer has counted since it was made, and what is so at the moment.
@@ -559,11 +559,11 @@ class AsyncConsumer(Generic[K, V]):
                 await self._core.commits.commit(self._reader.offsets_when_leaving(failed), timeout * 500)
         except PenstockError as error:
             _log.warning("the last offsets were not committed: %s", error)
-        places = list(self._core.places.values())
-        if places and not self._core.subscription.is_manual and self._settings.group_id is not None:
+        states = list(self._core.assignment.values())
+        if states and not self._core.subscription.is_manual and self._settings.group_id is not None:
             try:
                 await self._tell(
-                    RebalanceCallback("revoke", frozenset(one.partition for one in places), places, lambda: None)
+                    RebalanceCallback("revoke", frozenset(one.partition for one in states), states, lambda: None)
                 )
             except Exception:  # noqa: BLE001 - closing goes on whatever the user's function does
                 _log.exception("a function for partitions that go failed")

@@ -201,7 +201,7 @@ class Consumer(Generic[K, V]):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return frozenset(self._core.places)
+        return frozenset(self._core.assignment)
 
     def wait_for_assignment(
         self, timeout_ms: float | None = None, *, timeout: float | None = None
@@ -220,8 +220,8 @@ class Consumer(Generic[K, V]):
             if self._queue.attention:
                 self._attend()
             self._check_open()
-            # On the loop, a place is there only together with the duty to hear of it.
-            found = self._run(self._core.assigned()) if self._core.places else None
+            # On the loop, a state is there only together with the duty to hear of it.
+            found = self._run(self._core.assigned()) if self._core.assignment else None
             if found and not self._queue.attention:
                 return found
             if not self._wait(deadline):
@@ -286,7 +286,7 @@ class Consumer(Generic[K, V]):
             callback.finish()
 
     def _commit_before_revoke(self, callback: RebalanceCallback) -> None:
-        offsets = self._core.commits.consumed(callback.places)
+        offsets = self._core.commits.consumed(callback.states)
         try:
             self._run(self._core.commits.commit(offsets, self._settings.default_api_timeout_ms))
         except PenstockError as error:
@@ -394,7 +394,7 @@ class Consumer(Generic[K, V]):
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return frozenset(place.partition for place in self._core.places.values() if place.paused)
+        return frozenset(state.partition for state in self._core.assignment.values() if state.paused)
 
     # Positions
 
@@ -417,7 +417,7 @@ class Consumer(Generic[K, V]):
 
     def _seek_to(self, what: Partitions, time_ms: int) -> None:
         self._until_assigned()
-        meant = partitions_meant(what, self._core.places) if what else list(self._core.places)
+        meant = partitions_meant(what, self._core.assignment) if what else list(self._core.assignment)
         self._run(self._core.seek_to(meant, time_ms))
 
     def _until_assigned(self) -> None:
@@ -442,7 +442,7 @@ class Consumer(Generic[K, V]):
         self, *partitions: tuple[str, int], timeout_ms: float | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed; partitions for which there is nothing are left out."""
-        wanted = pairs(partitions) or list(self._core.places)
+        wanted = pairs(partitions) or list(self._core.assignment)
         return self._run(self._core.commits.committed(wanted, self._within(timeout_ms, timeout)))
 
     def lag(
@@ -450,7 +450,7 @@ class Consumer(Generic[K, V]):
     ) -> dict[TopicPartition, int]:
         """Records between each position and the end as it is now; without arguments of all partitions."""
         self._cursor.settle()
-        wanted = pairs(partitions) or list(self._core.places)
+        wanted = pairs(partitions) or list(self._core.assignment)
         return self._run(self._core.lags(wanted, self._within(timeout_ms, timeout)))
 
     def beginning_offsets(
@@ -488,8 +488,8 @@ class Consumer(Generic[K, V]):
     def highwater(self, partition: tuple[str, int]) -> int | None:
         """The high watermark of a partition as the last fetch told it: the offset after the last record that may be
         read. None while that is not known; asks nobody. `end_offsets` asks the broker."""
-        place = self._core.places.get(TopicPartition(*partition))
-        return None if place is None or place.high_watermark < 0 else place.high_watermark
+        state = self._core.assignment.get(TopicPartition(*partition))
+        return None if state is None or state.high_watermark < 0 else state.high_watermark
 
     def metrics(self) -> Metrics:
         """What this consumer has counted since it was made, and what is so at the moment.
@@ -551,9 +551,9 @@ class Consumer(Generic[K, V]):
                 self._background.run(self._core.commits.commit(offsets, left_ms))
         except PenstockError as error:
             _log.warning("the last offsets were not committed: %s", error)
-        places = list(self._core.places.values())
-        if places and not self._core.subscription.is_manual and self._settings.group_id is not None:
-            callback = RebalanceCallback("revoke", frozenset(place.partition for place in places), places, lambda: None)
+        states = list(self._core.assignment.values())
+        if states and not self._core.subscription.is_manual and self._settings.group_id is not None:
+            callback = RebalanceCallback("revoke", frozenset(state.partition for state in states), states, lambda: None)
             for function in self._callbacks.of(callback):
                 try:
                     function(sorted(callback.partitions))
@@ -576,7 +576,7 @@ class Consumer(Generic[K, V]):
 
     def __repr__(self) -> str:
         group = f" of group {self._settings.group_id}" if self._settings.group_id else ""
-        return f"<Consumer{group}, {len(self._core.places)} partitions{', closed' if self._closed else ''}>"
+        return f"<Consumer{group}, {len(self._core.assignment)} partitions{', closed' if self._closed else ''}>"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed and not self._attending:

@@ -54,7 +54,7 @@ from penstock.client.errors import (
     UnsupportedVersion,
     error_for,
 )
-from penstock.client.fetch_state import Place
+from penstock.client.fetch_state import PartitionState
 from penstock.client.offset_stores.base import NO_MEMBER, OffsetAndMetadata, OffsetStore
 from penstock.client.offset_stores.base import Membership as Committer
 from penstock.runtime.clock import Clock
@@ -143,12 +143,12 @@ class Commits:
             task.cancel()
         await self.drain()
 
-    def consumed(self, places: Iterable[Place]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def consumed(self, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
         """How far the user got, where that is news."""
         return {
-            place.partition: OffsetAndMetadata(place.position, place.epoch, "")
-            for place in places
-            if place.position >= 0 and place.has_position and self._saved.get(place.partition) != place.position
+            state.partition: OffsetAndMetadata(state.position, state.epoch, "")
+            for state in states
+            if state.position >= 0 and state.has_position and self._saved.get(state.partition) != state.position
         }
 
     @property

@@ -31,7 +31,7 @@ from penstock.client.fetch_state import (
     NO_EPOCH,
     Budget,
     FetchState,
-    Place,
+    PartitionState,
     Truncation,
     is_offset,
     start_of,
@@ -132,7 +132,7 @@ class PositionResolver:
         queue: ApplicationQueue,
         settings: ConsumerSettings,
         clock: Clock,
-        on_truncation: Callable[[Place, Truncation | None], None],
+        on_truncation: Callable[[PartitionState, Truncation | None], None],
     ) -> None:
         self._cluster = cluster
         self._lookup = lookup
@@ -142,93 +142,93 @@ class PositionResolver:
         self._clock = clock
         self._on_truncation = on_truncation
 
-    def waiting(self, places: Mapping[TopicPartition, Place], now_ms: float) -> list[Place]:
+    def waiting(self, states: Mapping[TopicPartition, PartitionState], now_ms: float) -> list[PartitionState]:
         """Those that a round would take now."""
         return [
-            place
-            for place in places.values()
-            if place.standing in (FetchState.UNKNOWN, FetchState.RESET, FetchState.VALIDATE)
-            and now_ms >= place.not_before_ms
+            state
+            for state in states.values()
+            if state.fetch_state in (FetchState.UNKNOWN, FetchState.RESET, FetchState.VALIDATE)
+            and now_ms >= state.not_before_ms
         ]
 
-    async def round(self, places: list[Place]) -> None:
-        await self._begin([place for place in places if place.standing is FetchState.UNKNOWN])
-        await self._reset([place for place in places if place.standing is FetchState.RESET])
-        await self._validate([place for place in places if place.standing is FetchState.VALIDATE])
+    async def round(self, states: list[PartitionState]) -> None:
+        await self._begin([state for state in states if state.fetch_state is FetchState.UNKNOWN])
+        await self._reset([state for state in states if state.fetch_state is FetchState.RESET])
+        await self._validate([state for state in states if state.fetch_state is FetchState.VALIDATE])
 
-    async def _begin(self, places: list[Place]) -> None:
-        if not places:
+    async def _begin(self, states: list[PartitionState]) -> None:
+        if not states:
             return
-        versions = {place.partition: place.version for place in places}
+        versions = {state.partition: state.version for state in states}
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self._settings.group_id is not None:
             try:
                 committed = await self._store.load(self._settings.group_id, list(versions))
             except PenstockError as error:
-                self._put_off(places, error)
+                self._put_off(states, error)
                 return
         missing: list[TopicPartition] = []
-        for place in places:
-            if place.version != versions[place.partition] or place.standing is not FetchState.UNKNOWN:
+        for state in states:
+            if state.version != versions[state.partition] or state.fetch_state is not FetchState.UNKNOWN:
                 continue
-            stored = committed.get(place.partition)
+            stored = committed.get(state.partition)
             reset_to = start_of(self._settings.auto_offset_reset)
             if stored is not None and stored.offset >= 0:
-                place.seek(stored.offset, stored.leader_epoch)
+                state.seek(stored.offset, stored.leader_epoch)
             elif reset_to is not None:
-                place.seek_to(reset_to)
+                state.seek_to(reset_to)
             else:
-                place.standing = FetchState.STUCK
-                missing.append(place.partition)
+                state.fetch_state = FetchState.STUCK
+                missing.append(state.partition)
         if missing:
             self._queue.fail(NoOffset(missing, self._settings.group_id))
 
-    async def _reset(self, places: list[Place]) -> None:
-        if not places:
+    async def _reset(self, states: list[PartitionState]) -> None:
+        if not states:
             return
-        asked = {place.partition: (place.version, place.reset_to) for place in places}
+        asked = {state.partition: (state.version, state.reset_to) for state in states}
         found = await self._lookup.offsets({partition: time_ms for partition, (_, time_ms) in asked.items()})
-        for place in places:
-            version, time_ms = asked[place.partition]
-            if place.version != version or place.standing is not FetchState.RESET:
+        for state in states:
+            version, time_ms = asked[state.partition]
+            if state.version != version or state.fetch_state is not FetchState.RESET:
                 continue
-            one = found[place.partition]
+            one = found[state.partition]
             if isinstance(one, PenstockError):
-                self._put_off([place], one)
+                self._put_off([state], one)
             elif one.offset < 0 and time_ms >= 0:
                 # No record is that young: the next one to arrive is the first.
-                place.seek_to(LATEST)
+                state.seek_to(LATEST)
             else:
-                place.seek(max(0, one.offset))
+                state.seek(max(0, one.offset))
                 self._queue.set_attention()
 
-    async def _validate(self, places: list[Place]) -> None:
-        if not places:
+    async def _validate(self, states: list[PartitionState]) -> None:
+        if not states:
             return
-        versions = {place.partition: place.version for place in places}
-        epochs = {place.partition: place.fetch_epoch for place in places}
-        for place in places:
-            if place.fetch_epoch == NO_EPOCH:
-                place.validated(place.version, NO_EPOCH, -1)
-                epochs.pop(place.partition)
+        versions = {state.partition: state.version for state in states}
+        epochs = {state.partition: state.fetch_epoch for state in states}
+        for state in states:
+            if state.fetch_epoch == NO_EPOCH:
+                state.validated(state.version, NO_EPOCH, -1)
+                epochs.pop(state.partition)
         found = await self._lookup.epoch_ends(epochs)
-        for place in places:
-            one = found.get(place.partition)
+        for state in states:
+            one = found.get(state.partition)
             if isinstance(one, PenstockError):
-                self._put_off([place], one)
+                self._put_off([state], one)
             elif one is not None:
-                self._on_truncation(place, place.validated(versions[place.partition], one.epoch, one.end_offset))
+                self._on_truncation(state, state.validated(versions[state.partition], one.epoch, one.end_offset))
 
-    def _put_off(self, places: list[Place], error: PenstockError) -> None:
+    def _put_off(self, states: list[PartitionState], error: PenstockError) -> None:
         not_before_ms = self._clock.monotonic_ms() + self._settings.retry_backoff_ms
-        for place in places:
-            place.retry_at(not_before_ms)
+        for state in states:
+            state.retry_at(not_before_ms)
         if error.retriable:
-            _log.info("positions of %d partitions are not known yet, asking again: %s", len(places), error)
+            _log.info("positions of %d partitions are not known yet, asking again: %s", len(states), error)
             self._cluster.refresh_soon()
             return
-        for place in places:
-            place.standing = FetchState.STUCK
+        for state in states:
+            state.fetch_state = FetchState.STUCK
         self._queue.fail(error)
 
 
@@ -265,7 +265,7 @@ class ConsumerCore:
             clock=self.clock,
         )
         self.queue = ApplicationQueue(Budget(settings.buffer_memory), on_room=lambda: post(self.pump))
-        self.places: dict[TopicPartition, Place] = {}
+        self.assignment: dict[TopicPartition, PartitionState] = {}
         self.subscription = SubscriptionRequest()
         self.closed = False
         self.reached: Callable[[], object] = lambda: None
@@ -383,10 +383,10 @@ class ConsumerCore:
             await self.cluster.refresh()
         if subscription.is_manual or self.settings.group_id is None or subscription.is_empty:
             await self._leave_group(say_so=True)
-            self._place_all()
+            self._assign_all()
         else:
             if was_manual:
-                self._set_places(frozenset())
+                self._set_assignment(frozenset())
             self._join_group(self.settings.group_id)
         self.pump()
 
@@ -413,7 +413,7 @@ class ConsumerCore:
             visits=lambda: (self.queue.polled, id(self.reached())),
             run_callback=self._run_callback,
             on_failure=self.queue.fail,
-            on_loss=self._lost_place,
+            on_loss=self._lost_membership,
         )
         self._working = asyncio.ensure_future(self._worker.run())
 
@@ -425,31 +425,31 @@ class ConsumerCore:
     def topics_meant(self) -> frozenset[str]:
         return frozenset() if self.subscription.is_manual else self._topics()
 
-    def _place_all(self) -> None:
+    def _assign_all(self) -> None:
         """Without a group: the partitions named, or all of the topics meant."""
         if self.subscription.partitions is not None:
-            self._set_places(self.subscription.partitions)
+            self._set_assignment(self.subscription.partitions)
             return
         wanted: set[TopicPartition] = set()
         for name in self._topics():
             topic = self.cluster.view.topics.get(name)
             if topic is not None:
                 wanted.update(TopicPartition(name, view.index) for view in topic.partitions)
-        self._set_places(frozenset(wanted))
+        self._set_assignment(frozenset(wanted))
 
-    def _set_places(self, wanted: frozenset[TopicPartition]) -> list[Place]:
+    def _set_assignment(self, wanted: frozenset[TopicPartition]) -> list[PartitionState]:
         """Assign exactly these; answers with the new ones."""
         self.has_been_assigned = self.has_been_assigned or bool(wanted)
-        gone = self.places.keys() - wanted
+        gone = self.assignment.keys() - wanted
         for partition in gone:
-            self.places.pop(partition).version += 1
+            self.assignment.pop(partition).version += 1
             self.commits.forget(partition)
         fresh = [
-            Place(partition, self.settings.max_partition_fetch_bytes)
-            for partition in sorted(wanted - self.places.keys())
+            PartitionState(partition, self.settings.max_partition_fetch_bytes)
+            for partition in sorted(wanted - self.assignment.keys())
         ]
-        self.places = {**self.places, **{place.partition: place for place in fresh}}
-        self._fetcher.set_places(self.places)
+        self.assignment = {**self.assignment, **{state.partition: state for state in fresh}}
+        self._fetcher.set_assignment(self.assignment)
         if gone:
             self.queue.drop_stale()
         if gone or fresh:
@@ -457,36 +457,36 @@ class ConsumerCore:
         return fresh
 
     async def assigned(self) -> frozenset[TopicPartition]:
-        return frozenset(self.places)
+        return frozenset(self.assignment)
 
     async def _run_callback(self, step: Revoke | Assign) -> None:
         """Have the user's side let partitions go, or hear of new ones; comes back when it has."""
         if isinstance(step, Assign):
-            places = self._set_places(step.everything)
+            states = self._set_assignment(step.everything)
             self._rebalances += 1
             self.pump()
             if step.added or not self.settings.is_cooperative:
-                await self._posted("assign", step.added, places)
+                await self._posted("assign", step.added, states)
             return
-        places = [self.places[partition] for partition in step.partitions if partition in self.places]
-        await self._posted("lose" if step.lost else "revoke", step.partitions, places)
-        self._set_places(frozenset(self.places.keys() - step.partitions))
+        states = [self.assignment[partition] for partition in step.partitions if partition in self.assignment]
+        await self._posted("lose" if step.lost else "revoke", step.partitions, states)
+        self._set_assignment(frozenset(self.assignment.keys() - step.partitions))
 
-    async def _posted(self, kind: Any, partitions: frozenset[TopicPartition], places: list[Place]) -> None:
+    async def _posted(self, kind: Any, partitions: frozenset[TopicPartition], states: list[PartitionState]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish() -> None:
             if not done.done():
                 done.set_result(None)
 
-        self._callback = RebalanceCallback(kind, partitions, places, lambda: self._post(finish))
+        self._callback = RebalanceCallback(kind, partitions, states, lambda: self._post(finish))
         self.queue.post(self._callback)
         try:
             await done
         finally:
             self._callback = None
 
-    def _lost_place(self) -> None:
+    def _lost_membership(self) -> None:
         """The group goes on without us. What was to be given back is lost, if the user has not done so yet."""
         if self._callback is not None and self._callback.kind == "revoke":
             self._callback.kind = "lose"
@@ -513,19 +513,19 @@ class ConsumerCore:
     def metrics(self) -> Metrics:
         """What was counted, and what is so at the moment; from any thread."""
         fetcher, commits = self._fetcher, self.commits
-        places = list(self.places.values())
-        lags = [max(place.high_watermark - place.position, 0) for place in places if place.high_watermark >= 0]
+        states = list(self.assignment.values())
+        lags = [max(state.high_watermark - state.position, 0) for state in states if state.high_watermark >= 0]
         return {
             "records_fetched": fetcher.records_fetched,
             "bytes_fetched": fetcher.bytes_fetched,
             "fetches": fetcher.fetches,
             "fetch_failures": fetcher.fetch_failures,
-            "fetch_latency_ms_mean": fetcher.latency.mean_ms,
-            "fetch_latency_ms_max": fetcher.latency.most_ms,
+            "fetch_latency_ms_mean": fetcher.latency_total_ms / max(1, fetcher.fetches),
+            "fetch_latency_ms_max": fetcher.latency_max_ms,
             "commits": commits.count,
             "commit_failures": commits.failures,
             "rebalances": self._rebalances,
-            "assigned_partitions": len(places),
+            "assigned_partitions": len(states),
             "lag": sum(lags),
             "lag_max": max(lags, default=0),
             "buffer_bytes": self.queue.budget.buffered,
@@ -544,18 +544,18 @@ class ConsumerCore:
         if self.closed:
             return
         now_ms = self.clock.monotonic_ms()
-        # It first: it is where places hear of new leaders, after whom a position may have to be validated.
+        # It first: it is where states hear of new leaders, after whom a position may have to be validated.
         self._fetcher.pump(now_ms)
-        waiting = self._resolver.waiting(self.places, now_ms)
+        waiting = self._resolver.waiting(self.assignment, now_ms)
         if waiting and (self._resolving is None or self._resolving.done()):
             self._resolving = asyncio.ensure_future(self._resolve(waiting))
         self._set_timer(now_ms)
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _resolve(self, places: list[Place]) -> None:
+    async def _resolve(self, states: list[PartitionState]) -> None:
         try:
-            await self._resolver.round(places)
+            await self._resolver.round(states)
         except PenstockError as error:
             self.queue.fail(error)
         finally:
@@ -595,7 +595,7 @@ class ConsumerCore:
 
     def _cluster_changed(self, old: ClusterView, new: ClusterView) -> None:
         if self.settings.group_id is None and not self.subscription.is_manual and not self.subscription.is_empty:
-            self._place_all()
+            self._assign_all()
         self.pump()
 
     async def until(self, ready: Callable[[], T | None], timeout_ms: float, what: str) -> T:
@@ -622,15 +622,15 @@ class ConsumerCore:
 
     # Positions
 
-    def place_of(self, partition: tuple[str, int]) -> Place:
-        place = self.places.get(TopicPartition(*partition))
-        if place is None:
+    def state_of(self, partition: tuple[str, int]) -> PartitionState:
+        state = self.assignment.get(TopicPartition(*partition))
+        if state is None:
             topic, index = partition
             raise ConfigError(
                 f"{topic}-{index} is not assigned to this consumer",
-                hint="Assigned are " + (", ".join(map(str, sorted(self.places))) or "no partitions yet"),
+                hint="Assigned are " + (", ".join(map(str, sorted(self.assignment))) or "no partitions yet"),
             )
-        return place
+        return state
 
     async def seek(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         self._check_open()
@@ -638,14 +638,14 @@ class ConsumerCore:
             offset, epoch = target[:2] if isinstance(target, OffsetAndMetadata) else (target, -1)
             if not is_offset(offset):
                 raise ConfigError(f"{offset!r} is no offset: {partition} begins at 0")
-            self.place_of(partition).seek(offset, epoch)
+            self.state_of(partition).seek(offset, epoch)
         self._moved(offsets)
 
     async def seek_to(self, partitions: Iterable[TopicPartition], time_ms: int) -> None:
         self._check_open()
         chosen = list(partitions)
         for partition in chosen:
-            self.place_of(partition).seek_to(time_ms)
+            self.state_of(partition).seek_to(time_ms)
         self._moved(chosen)
 
     def _moved(self, partitions: Iterable[TopicPartition]) -> None:
@@ -656,16 +656,16 @@ class ConsumerCore:
 
     async def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         for partition in partitions:
-            self.place_of(partition).paused = paused
+            self.state_of(partition).paused = paused
         self.queue.set_attention()
         self.pump()
 
     async def position(self, partition: TopicPartition, timeout_ms: float) -> int:
         def known() -> int | None:
-            place = self.place_of(partition)
-            if place.standing is FetchState.STUCK:
+            state = self.state_of(partition)
+            if state.fetch_state is FetchState.STUCK:
                 raise ConfigError(f"{partition} has no position", hint="Seek to where reading shall go on")
-            return place.position if place.has_position else None
+            return state.position if state.has_position else None
 
         return await self.until(known, timeout_ms, f"the position of {partition}")
 
@@ -694,4 +694,4 @@ class ConsumerCore:
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """How far the user got in all partitions, where that is news."""
-        return self.commits.consumed(self.places.values())
+        return self.commits.consumed(self.assignment.values())

@@ -171,7 +171,7 @@ class Membership:
         self._polled_ms = now_ms
         if self.state is MemberState.EXPIRED:
             self._loss = self.owned
-            self._forget_place()
+            self._forget_membership()
             self._rejoin("nobody had polled for max_poll_interval_ms", now_ms)
 
     def wants(self, topics: Iterable[str], now_ms: float) -> None:
@@ -288,7 +288,7 @@ class Membership:
         self._not_before_ms = now_ms + self._retry_backoff_ms
         self._next_heartbeat_ms = max(self._next_heartbeat_ms, self._not_before_ms)
 
-    def _forget_place(self) -> None:
+    def _forget_membership(self) -> None:
         self.member_id = NO_MEMBER
         self.generation = NO_GENERATION
         self.is_leader = False

@@ -19,7 +19,7 @@ from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionReq
 from penstock.client.consumer.fetcher import RebalanceCallback
 from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, RecordUnreadable, TimedOut
-from penstock.client.fetch_state import Chunk, Place, is_offset
+from penstock.client.fetch_state import Chunk, PartitionState, is_offset
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import Decoder
 from penstock.records import (
@@ -121,10 +121,10 @@ class Cursor(Generic[K, V]):
     def release(self) -> Chunk | None:
         """Let go of what is left, to come back to it later: the partition was paused."""
         chunk = self._chunk
-        if chunk is None or not chunk.place.paused or chunk.is_stale:
+        if chunk is None or not chunk.state.paused or chunk.is_stale:
             return None
         self.drop()
-        position = chunk.place.position
+        position = chunk.state.position
         chunk.from_offset = position
         chunk.headers = [header for header in chunk.headers if header.next_offset > position]
         return chunk
@@ -133,7 +133,7 @@ class Cursor(Generic[K, V]):
         """Tell the partition how far the reader got: everything handed out is behind its position."""
         last, chunk = self.last, self._chunk
         if last is not None and chunk is not None:
-            chunk.place.handed_out(chunk.version, last.offset + 1, last.leader_epoch)
+            chunk.state.handed_out(chunk.version, last.offset + 1, last.leader_epoch)
 
     def done(self) -> None:
         """The reader is done with what it was handed."""
@@ -151,7 +151,7 @@ class Cursor(Generic[K, V]):
             if self._failure is not None:
                 self._raise_or_skip(chunk)
             if self._next_header >= len(chunk.headers):
-                chunk.place.handed_out(chunk.version, chunk.next_offset, chunk.epoch)
+                chunk.state.handed_out(chunk.version, chunk.next_offset, chunk.epoch)
                 self._chunk = None
                 self.last = None
                 return False
@@ -170,12 +170,12 @@ class Cursor(Generic[K, V]):
         failed_at = failure.offset
         if self._decoders.on_error is None:
             # The position is the record that cannot be read: asked again, it is raised again.
-            chunk.place.handed_out(chunk.version, failed_at, -1)
+            chunk.state.handed_out(chunk.version, failed_at, -1)
             raise failure
         self._decoders.on_error(failure)
         self._failure = None
         self._resume_at = failed_at + 1
-        chunk.place.handed_out(chunk.version, self._resume_at, -1)
+        chunk.state.handed_out(chunk.version, self._resume_at, -1)
 
     def take(self, most: int) -> list[ConsumerRecord[K, V]]:
         """Up to `most` records of the batch that is being read."""
@@ -209,10 +209,10 @@ class Cursor(Generic[K, V]):
         self._resume_at = start
         self._next_header = number
         if number >= len(chunk.headers):
-            chunk.place.handed_out(chunk.version, chunk.next_offset, chunk.epoch)
+            chunk.state.handed_out(chunk.version, chunk.next_offset, chunk.epoch)
             self._chunk = None
         else:
-            chunk.place.handed_out(chunk.version, start, chunk.headers[number].leader_epoch)
+            chunk.state.handed_out(chunk.version, start, chunk.headers[number].leader_epoch)
         return slices
 
 
@@ -220,7 +220,7 @@ def decode(
     chunk: Chunk, header: BatchHeader, from_offset: int, decoders: Decoders[K, V]
 ) -> tuple[list[ConsumerRecord[K, V]], DeserializationError | None]:
     """The records of a batch from an offset on, up to the first that cannot be decoded, and why it cannot."""
-    topic, partition = chunk.place.partition
+    topic, partition = chunk.state.partition
     key, value = decoders.of(topic)
     try:
         plain, start, end = payload_of(chunk.buffer, header, DEFAULT_DECOMPRESSED_LIMIT)
@@ -253,7 +253,7 @@ def records_of(piece: Slice, decoders: Decoders[K, V]) -> list[ConsumerRecord[K,
 
 def unreadable(chunk: Chunk, header: BatchHeader, damage: RecordError) -> RecordUnreadable:
     return RecordUnreadable(
-        chunk.place.partition,
+        chunk.state.partition,
         header.base_offset,
         str(damage),
         f"Seek to {header.next_offset} to go on behind the damaged batch",
@@ -286,13 +286,13 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
     @property
     def partitions(self) -> list[TopicPartition]:
         """Those that have records here, in order of appearance."""
-        return list(dict.fromkeys(piece.chunk.place.partition for piece in self._slices))
+        return list(dict.fromkeys(piece.chunk.state.partition for piece in self._slices))
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What to commit when the whole batch is done."""
         return {
-            piece.chunk.place.partition: OffsetAndMetadata(piece.until_offset, piece.header.leader_epoch, "")
+            piece.chunk.state.partition: OffsetAndMetadata(piece.until_offset, piece.header.leader_epoch, "")
             for piece in self._slices
         }
 
@@ -345,7 +345,7 @@ class RecordBatch(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
         topic_codes, partitions = array("i"), array("i")
         for piece in self._slices:
             rows = _append(builder, piece)
-            topic, partition = piece.chunk.place.partition
+            topic, partition = piece.chunk.state.partition
             topic_codes += array("i", [topics.setdefault(topic, len(topics))]) * rows
             partitions += array("i", [partition]) * rows
         table = columns_to_arrow(builder.finish())
@@ -454,7 +454,7 @@ class Reader(Generic[K, V]):
         self.queue = core.queue
         self.decoders: Decoders[K, V] = Decoders(key, value, on_error)
         self.cursor: Cursor[K, V] = Cursor(self.decoders)
-        self.undone: dict[Place, int] = {}
+        self.undone: dict[PartitionState, int] = {}
         core.reached = lambda: self.cursor.last
 
     # Handing out
@@ -490,7 +490,7 @@ class Reader(Generic[K, V]):
                 self._keep_undone(chunk)
                 taken = self.cursor.take(most - added)
                 if taken:
-                    result.setdefault(chunk.place.partition, []).extend(taken)
+                    result.setdefault(chunk.state.partition, []).extend(taken)
                     added += len(taken)
                     continue
             try:
@@ -521,7 +521,7 @@ class Reader(Generic[K, V]):
 
     def _keep_undone(self, chunk: Chunk) -> None:
         self.cursor.settle()
-        self.undone.setdefault(chunk.place, chunk.place.position)
+        self.undone.setdefault(chunk.state, chunk.state.position)
 
     def batch(self, slices: list[Slice]) -> RecordBatch[K, V]:
         return RecordBatch(slices, self.decoders)
@@ -532,8 +532,8 @@ class Reader(Generic[K, V]):
         """The partitions of a duty are read no more."""
         if callback.kind == "assign":
             return
-        for place in callback.places:
-            place.version += 1
+        for state in callback.states:
+            state.version += 1
         self.tidy()
 
     # Commits
@@ -557,13 +557,13 @@ class Reader(Generic[K, V]):
         """What to commit at the end; `failed`: an exception came out of the handling of what is in hand."""
         cursor = self.cursor
         if failed and cursor.last is not None and cursor.chunk is not None and not self.undone:
-            self.undone[cursor.chunk.place] = cursor.last.offset
+            self.undone[cursor.chunk.state] = cursor.last.offset
         cursor.settle()
         offsets = self.core.consumed()
         if failed:
-            for place, offset in self.undone.items():
-                if place.partition in offsets:
-                    offsets[place.partition] = OffsetAndMetadata(offset, -1, "")
+            for state, offset in self.undone.items():
+                if state.partition in offsets:
+                    offsets[state.partition] = OffsetAndMetadata(offset, -1, "")
         return offsets
 
 

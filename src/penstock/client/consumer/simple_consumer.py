@@ -18,7 +18,7 @@ from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.reader import Decoders, K, Slice, V, in_ms, records_of
 from penstock.client.errors import ConfigError, PenstockError, RecordUnreadable, TimedOut, error_for
-from penstock.client.fetch_state import EARLIEST, LATEST, Place, chunk_of
+from penstock.client.fetch_state import EARLIEST, LATEST, PartitionState, chunk_of
 from penstock.client.offset_lookup import OffsetLookup
 from penstock.client.serializers.base import AnyDecoder, decoder_from
 from penstock.records import RecordError
@@ -143,13 +143,13 @@ class SimpleConsumer(Generic[K, V]):
     def _opened(self, wanted: FetchFrom, data: PartitionData) -> Fetched[K, V] | PenstockError:
         """Decoded in the caller's thread."""
         partition = TopicPartition(wanted.topic, wanted.partition)
-        place = Place(partition, wanted.max_bytes)
-        place.seek(wanted.offset)
+        state = PartitionState(partition, wanted.max_bytes)
+        state.seek(wanted.offset)
         records = data.records
         if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
             return Fetched([], wanted.offset, data.high_watermark)
         try:
-            chunk = chunk_of(place, records, [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()])
+            chunk = chunk_of(state, records, [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()])
             if chunk is None:
                 raise RecordUnreadable(
                     partition, wanted.offset, f"a batch exceeds {wanted.max_bytes} bytes", "Raise max_bytes"

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.client.errors import ConfigError
-from penstock.client.metrics import Latency, Metrics
+from penstock.client.metrics import Metrics
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.interceptors import Headers
 from penstock.client.producer.producer_batch import (
@@ -337,8 +337,8 @@ class Counters:
     """What became of records, batches and requests so far."""
 
     __slots__ = (
-        "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency", "records_failed", "records_sent",
-        "requests_sent",
+        "batches_failed", "batches_retried", "batches_sent", "bytes_sent", "latency_max_ms", "latency_total_ms",
+        "records_failed", "records_sent", "requests_sent",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -346,13 +346,15 @@ class Counters:
         self.batches_sent = self.batches_failed = self.batches_retried = 0
         self.bytes_sent = 0
         self.requests_sent = 0
-        self.latency = Latency()
+        self.latency_total_ms = self.latency_max_ms = 0.0
 
     def acknowledged(self, batch: ProducerBatch, now_ms: float) -> None:
         self.records_sent += batch.count
         self.batches_sent += 1
         self.bytes_sent += batch.size
-        self.latency.add(now_ms - batch.created_ms)
+        latency_ms = now_ms - batch.created_ms
+        self.latency_total_ms += latency_ms
+        self.latency_max_ms = max(self.latency_max_ms, latency_ms)
 
     def failed(self, batch: ProducerBatch) -> None:
         self.records_failed += batch.count
@@ -561,8 +563,8 @@ class Accumulator:
             "batches_failed": counters.batches_failed,
             "batches_retried": counters.batches_retried,
             "requests_sent": counters.requests_sent,
-            "latency_ms_mean": counters.latency.mean_ms,
-            "latency_ms_max": counters.latency.most_ms,
+            "latency_ms_mean": counters.latency_total_ms / max(1, counters.batches_sent),
+            "latency_ms_max": counters.latency_max_ms,
             "batches_in_flight": in_flight,
             "batches_waiting": len(undone) - in_flight,
             "buffer_bytes": self.memory.used,

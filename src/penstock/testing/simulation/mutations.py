@@ -19,7 +19,7 @@ from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.connection import Connection
 from penstock.client.consumer.coordinator import Commits
 from penstock.client.errors import GroupError
-from penstock.client.fetch_state import Chunk, Place
+from penstock.client.fetch_state import Chunk, PartitionState
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.client.producer import sender
@@ -383,11 +383,11 @@ def _requeue_unnumbered(self: PartitionQueue, batch: ProducerBatch) -> None:
     _REAL_REQUEUE(self, batch)
 
 
-def _fetched_so_far(self: Commits, places: Iterable[Place]) -> dict[TopicPartition, OffsetAndMetadata]:
+def _fetched_so_far(self: Commits, states: Iterable[PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
-        place.partition: OffsetAndMetadata(place.fetch_offset, place.fetch_epoch, "")
-        for place in places
-        if place.position >= 0 and place.has_position and self._saved.get(place.partition) != place.fetch_offset
+        state.partition: OffsetAndMetadata(state.fetch_offset, state.fetch_epoch, "")
+        for state in states
+        if state.position >= 0 and state.has_position and self._saved.get(state.partition) != state.fetch_offset
     }
 
 
