@@ -67,7 +67,7 @@ def test_damage_to_what_others_have_is_told_and_may_be_repaired(caplog: pytest.L
     log = manager.get("damaged", 0)
     assert log is not None
     assert log.damage is not None
-    assert log.damage.is_told
+    assert log.damage.is_reported
 
 
 def test_what_nobody_else_has_is_led_on_up_to_the_damage() -> None:
@@ -76,7 +76,7 @@ def test_what_nobody_else_has_is_led_on_up_to_the_damage() -> None:
     log = manager.get("damaged", 0)
     assert log is not None
     assert log.damage is not None
-    assert not log.damage.is_told
+    assert not log.damage.is_reported
     with pytest.raises(DamagedLog):
         put(log, *numbered(1))
 

@@ -213,7 +213,7 @@ def test_only_what_the_cluster_was_told_of_is_cut() -> None:
             cut()
     assert content_of(files, path_of(0)) == before
     assert log.damage is not None
-    log.damage.is_told = True
+    log.damage.is_reported = True
     assert not truncate_to(log, 4, NOW_MS)
     assert content_of(files, path_of(0)) == before[: 2 * BATCH]
     log.append_as_follower(batch_of(2, base_offset=4, leader_epoch=4), now_ms=NOW_MS)
@@ -223,7 +223,7 @@ def test_only_what_the_cluster_was_told_of_is_cut() -> None:
 def test_a_log_whose_leader_begins_behind_the_damage_starts_over() -> None:
     files, log = damaged_in_the_first_segment()
     assert log.damage is not None
-    log.damage.is_told = True
+    log.damage.is_reported = True
     truncate_fully(log, 50, NOW_MS)
     assert bases(log) == [50]
     put(log, 9, leader_epoch=9)

@@ -185,7 +185,7 @@ def test_a_mark_inside_a_segment_that_was_sealed_later_serves_too() -> None:
     assert base_offsets(opened.log) == list(range(0, END + 2, 2))
 
 
-# --- what is not believed
+# --- marks that are ignored
 
 
 def flip(position: int) -> Callable[[SimulatedFiles, str], None]:
@@ -240,7 +240,7 @@ def test_an_index_longer_than_the_log_is_not_believed(kept: int, caplog: pytest.
     overwrite(files, path_of(0), content_of(files, path_of(0))[:kept])
     with caplog.at_level(logging.WARNING):
         log = recovered(files).log
-    assert "walked from its start" in caplog.text
+    assert "walking from the start" in caplog.text
     assert log.log_end_offset == kept // BATCH * 2
     assert log.damage is not None
     assert log.is_cut_short == bool(kept % BATCH), "what is left of a torn batch stays in the file"
@@ -254,7 +254,7 @@ def test_a_recovery_point_ahead_of_the_data_makes_the_mark_doubtful(caplog: pyte
         files = killed()
         with caplog.at_level(logging.WARNING):
             opened = recovered(files, recovery_point)
-        assert "its mark is not believed" in caplog.text
+        assert "recovery mark ignored" in caplog.text
         assert opened.walked_bytes == WHOLE
         assert opened.log.flushed_offset == END
         require_whole(opened)

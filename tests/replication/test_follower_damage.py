@@ -15,7 +15,7 @@ BATCH = len(batch_of(0))
 class Damaged:
     """Broker 2 has copied ten records from broker 1, and its third batch is damaged since."""
 
-    def __init__(self, *, is_told: bool, ends_log: bool = True) -> None:
+    def __init__(self, *, is_reported: bool, ends_log: bool = True) -> None:
         self.room = Room()
         one, two = self.room.host(1), self.room.host(2)
         self.leader: Copy = one.open()
@@ -30,7 +30,7 @@ class Damaged:
         self.files.corrupt(path, 2 * BATCH + 70)
         self.host: Host = self.room.host(2, self.files, life=2)
         self.follower = self.host.open()
-        self.follower.log.damage = LogDamage(0, 2 * BATCH, path, "flipped", ends_log=ends_log, is_told=is_told)
+        self.follower.log.damage = LogDamage(0, 2 * BATCH, path, "flipped", ends_log=ends_log, is_reported=is_reported)
 
     def follow(self) -> None:
         self.host.follow(self.follower, 1, 1)
@@ -42,7 +42,7 @@ class Damaged:
 
 @pytest.mark.parametrize("ends_log", [True, False])
 def test_damage_that_the_cluster_knows_of_is_cut_and_copied_anew(ends_log: bool) -> None:
-    story = Damaged(is_told=True, ends_log=ends_log)
+    story = Damaged(is_reported=True, ends_log=ends_log)
     story.follow()
     story.room.until(lambda: story.follower.log.log_end_offset == 10 and story.follower.log.damage is None)
     assert story.is_same
@@ -50,7 +50,7 @@ def test_damage_that_the_cluster_knows_of_is_cut_and_copied_anew(ends_log: bool)
 
 
 def test_a_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
-    story = Damaged(is_told=True)
+    story = Damaged(is_reported=True)
     story.leader.refusals = [ErrorCode.STALE_BROKER_EPOCH] * 3
     size = story.files.size_of(story.follower.log.active.path)
     story.follow()
@@ -63,7 +63,7 @@ def test_a_leader_that_does_not_know_this_life_yet_proves_nothing() -> None:
 
 
 def test_damage_that_nobody_was_told_of_stays_and_nothing_is_copied_over_it() -> None:
-    story = Damaged(is_told=False)
+    story = Damaged(is_reported=False)
     path = story.follower.log.active.path
     size = story.files.size_of(path)
     end = story.follower.log.log_end_offset
@@ -77,7 +77,7 @@ def test_damage_that_nobody_was_told_of_stays_and_nothing_is_copied_over_it() ->
 
 
 def test_what_a_leader_cannot_read_is_not_copied() -> None:
-    story = Damaged(is_told=True)
+    story = Damaged(is_reported=True)
     story.leader.falsify = lambda wanted, data: setattr(data, "error_code", ErrorCode.CORRUPT_MESSAGE)
     story.follow()
     story.room.pass_time(500)

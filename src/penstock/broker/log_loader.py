@@ -168,7 +168,7 @@ class LogLoader:
             return False
         for key in shared:
             if key in damaged:
-                damaged[key].is_told = True
+                damaged[key].is_reported = True
         logger.error(
             "damage was found in %d partitions that others hold too (%s): this broker is in sync with none of its "
             "partitions until it has asked their leaders",

@@ -197,7 +197,7 @@ class PartitionLog:
         if known is not None:
             if (known.base_offset, known.position) <= (found.base_offset, found.position):
                 return
-            found.ends_log, found.is_told = known.ends_log, known.is_told
+            found.ends_log, found.is_reported = known.ends_log, known.is_reported
         self.damage = found
         logger.error("%s. It is repaired from another replica, if there is one, after this broker's next start", error)
         write_damage_note(self.files, self.folder, found)

@@ -39,12 +39,19 @@ DAMAGE_NOTE_FILE: Final = ".damaged"
 ACCEPT_LOSS_FILE: Final = "accept-loss"
 _BASE_DIGITS: Final = 20
 _NOTE_BYTES_MAX: Final = 4096
+_WALKED_RUNS_MAX: Final = 4096
+_WALKED_RUN_MAX: Final = 256
+
+
+# --------------------------------------------------------------------------------------------- damage to durable bytes
 
 
 @dataclass(slots=True)
 class LogDamage:
-    """`ends_log`: the log ends here for everybody, and its files go on; else the log goes on behind, and only who reads
-    this place is refused, or there is nothing behind, and something was.
+    """Damage to durable bytes of a log.
+
+    `ends_log`: the log ends here although its files go on. Otherwise only reads of this place fail, or the damage was
+    the end of the log. `is_reported`: the cluster knows that this replica lost data and counts on the others.
     """
 
     base_offset: int
@@ -52,14 +59,14 @@ class LogDamage:
     path: str
     reason: str
     ends_log: bool = False
-    is_told: bool = False
+    is_reported: bool = False
 
     def error(self) -> DamagedLog:
         return DamagedLog(self.path, self.position, self.reason)
 
     @classmethod
     def of(cls, error: DamagedLog) -> LogDamage | None:
-        """None if that is no file of a log's segment."""
+        """None if the error is not about a segment's log file."""
         name = error.path.rpartition("/")[2]
         base = name.removesuffix(LOG_SUFFIX)
         if base == name or len(base) != _BASE_DIGITS or not base.isdigit():
@@ -74,14 +81,14 @@ class _Note(msgspec.Struct):
 
 
 def write_damage_note(files: Files, folder: str, damage: LogDamage) -> None:
-    """For the next start. Where it cannot be written, whoever reads there finds the damage again."""
+    """Note damage for the next start. If that fails, the next reader finds the damage again."""
     note = _Note(damage.path.rpartition("/")[2], damage.position, damage.reason[:1000])
     with contextlib.suppress(OSError):
         atomic_write(files, f"{folder}/{DAMAGE_NOTE_FILE}", msgspec.json.encode(note))
 
 
 def read_damage_note(files: Files, folder: str) -> LogDamage | None:
-    """What an earlier process found; None if it found nothing, or if what it found is gone."""
+    """Damage found by an earlier process; None if there is no note, or the damaged bytes are gone."""
     path = f"{folder}/{DAMAGE_NOTE_FILE}"
     try:
         file = files.open(path, writable=False)
@@ -94,7 +101,7 @@ def read_damage_note(files: Files, folder: str) -> LogDamage | None:
     try:
         note = msgspec.json.decode(data, type=_Note)
     except msgspec.MsgspecError as error:
-        logger.warning("%s cannot be read (%s): readers find the damage again", path, error)
+        logger.warning("damage note ignored, readers find the damage again: path=%s error=%s", path, error)
         return None
     damage = LogDamage.of(DamagedLog(f"{folder}/{note.file}", note.position, note.reason))
     if damage is None or not files.exists(damage.path) or files.size_of(damage.path) < damage.position:
@@ -109,7 +116,7 @@ def remove_damage_note(files: Files, folder: str) -> None:
 
 
 def is_loss_accepted(files: Files, folder: str) -> bool:
-    """Whether somebody decided to go on without what is damaged, and behind."""
+    """Whether the operator chose to continue without the damaged data and everything after it."""
     return files.exists(f"{folder}/{ACCEPT_LOSS_FILE}")
 
 
@@ -118,12 +125,11 @@ def remove_loss_acceptance(files: Files, folder: str) -> None:
         files.remove(f"{folder}/{ACCEPT_LOSS_FILE}")
 
 
-_WALKED_RUNS_MAX: Final = 4096
-_WALKED_RUN_MAX: Final = 256
+# ------------------------------------------------------------------------------------------------------------ segments
 
 
 class Damage(NamedTuple):
-    """Where recovery ended a log: `size` bytes from `position` on are no part of it; whether they were synced once."""
+    """Where recovery ended a log: `size` bytes from `position` on are not part of it. They may have been durable."""
 
     path: str
     position: int
@@ -133,7 +139,7 @@ class Damage(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """A mark and the offset that it is of."""
+    """A recovery mark and its offset."""
 
     offset: int
     mark: RecoveryMark
@@ -149,27 +155,27 @@ def recover(
     epochs: LeaderEpochs | None = None,
     is_as_written: bool = False,
 ) -> Damage | None:
-    """End the log at the first bad byte and build its indexes anew; what was wrong, or None.
+    """End the segment at the first bad byte and rebuild its indexes; what was wrong, or None.
 
-    All below `synced_offset`, and the first `durable_bytes`, are known to have reached the disk: where they are damaged
-    the segment ends, its file stays as it is. Anything else that is bad is cut off. Offsets go on from `next_offset`,
-    epochs never fall, and are those of `epochs` as far as all was durable; `is_as_written`: nothing here was compacted.
-    With a mark that is right, all this from there on.
+    Everything below `synced_offset`, and the first `durable_bytes`, reached the disk: damage there ends the segment but
+    leaves its file alone. Other bad bytes are cut off. Offsets continue from `next_offset`, epochs never fall, and
+    durable batches have the epochs of `epochs`. `is_as_written`: no batch here was compacted. A valid mark is where
+    the walk starts.
     """
     segment.size = segment.file.size()
     rules = _Rules(synced_offset, epochs, is_as_written)
-    if marked is None or not _begin_at(segment, marked, synced_offset):
-        _begin_anew(segment, next_offset)
+    if marked is None or not _start_from_mark(segment, marked, synced_offset):
+        _start_from_zero(segment, next_offset)
     found = _walk(segment, rules, segment.size)
     if segment.recovered_from and segment.next_offset < synced_offset:
         logger.warning(
-            "%s ends at offset %d, where %d had been durable: its mark is not believed, it is walked from its start",
+            "recovery mark ignored, walking from the start: path=%s end_offset=%d synced_offset=%d",
             segment.path, segment.next_offset, synced_offset,
         )  # fmt: skip
-        _begin_anew(segment, next_offset)
+        _start_from_zero(segment, next_offset)
         found = _walk(segment, rules, segment.size)
     if found.blamed is not None:
-        _begin_anew(segment, next_offset)
+        _start_from_zero(segment, next_offset)
         found = _walk(segment, rules, found.blamed)._replace(reason=found.reason)
     damage = None
     if found.position < segment.size:
@@ -193,7 +199,7 @@ def _cut(segment: Segment, position: int) -> None:
         raise
 
 
-def _begin_anew(segment: Segment, next_offset: int) -> None:
+def _start_from_zero(segment: Segment, next_offset: int) -> None:
     segment.reset()
     segment.walked = []
     segment.index.create()
@@ -202,11 +208,11 @@ def _begin_anew(segment: Segment, next_offset: int) -> None:
     segment.recovered_from, segment.trusted_offset = 0, segment.base_offset
 
 
-def _begin_at(segment: Segment, marked: Marked, synced_offset: int) -> bool:
-    """Make the segment what it was at the mark; whether it could be."""
+def _start_from_mark(segment: Segment, marked: Marked, synced_offset: int) -> bool:
+    """Restore the segment as it was at the mark; False if the mark does not match the files."""
     trouble = _contradiction(segment, marked, synced_offset) or _load_from_mark(segment, marked)
     if trouble is not None:
-        logger.warning("%s: %s: it is walked from its start", segment.path, trouble)
+        logger.warning("recovery mark ignored, walking from the start: path=%s reason=%s", segment.path, trouble)
         return False
     segment.walked = []
     segment.recovered_from, segment.trusted_offset = marked.mark.position, marked.offset
@@ -214,10 +220,10 @@ def _begin_at(segment: Segment, marked: Marked, synced_offset: int) -> bool:
 
 
 def _contradiction(segment: Segment, marked: Marked, synced_offset: int) -> str | None:
-    """Why the mark cannot be believed, as the sizes and checksums of the files tell."""
+    """Why the mark does not match the sizes and checksums of the files, or None."""
     offset, mark = marked
     if mark.base_offset != segment.base_offset or not segment.base_offset < offset <= synced_offset:
-        return f"the mark at offset {offset} is of another segment, or not known to be durable"
+        return f"the mark at offset {offset} belongs to another segment or is not known to be durable"
     if not 0 < mark.position <= segment.size:
         return f"the mark names position {mark.position} of a log of {segment.size} bytes"
     for index in (segment.index, segment.time_index):
@@ -230,12 +236,12 @@ def _contradiction(segment: Segment, marked: Marked, synced_offset: int) -> str 
         (segment.aborted.path, mark.aborted),
     ):
         if crc_of(segment.files, path, extent.size) != extent.crc:
-            return f"{path} is not as the mark at offset {offset} tells"
+            return f"{path} does not match the mark at offset {offset}"
     return None
 
 
 def _load_from_mark(segment: Segment, marked: Marked) -> str | None:
-    """Take over the indexes, then the batches from the last entry to the mark; why that cannot be, or None."""
+    """Load the indexes, then the batches from the last entry to the mark; why that failed, or None."""
     offset, mark = marked
     segment.reset()
     segment.index.resume(mark.offset_index.size // segment.index.entry_bytes)
@@ -249,24 +255,24 @@ def _load_from_mark(segment: Segment, marked: Marked) -> str | None:
         if position == start and last is not None:
             named = segment.base_offset + last.key
             if not place.header.base_offset <= named <= place.header.last_offset:
-                return f"its index names offset {named} for the batch at {start}"
+                return f"the index names offset {named} for the batch at {start}"
         segment.take(place.header, place.position)
         position = place.end
     if position != mark.position or segment.next_offset != offset or segment.max_timestamp != mark.max_timestamp:
-        return f"the mark at offset {offset} is not where the batches lead, {segment.next_offset}"
+        return f"the batches end at offset {segment.next_offset}, the mark is at offset {offset}"
     segment.first_timestamp = segment.read_first_timestamp()
     return None
 
 
 class _Rules(NamedTuple):
-    """What is known of the log beside its batches."""
+    """What is known about the log besides its batches."""
 
     synced_offset: int
     epochs: LeaderEpochs | None
     is_as_written: bool
 
     def sound(self, headers: list[BatchHeader]) -> tuple[list[BatchHeader], str | None]:
-        """The batches up to the first that names an epoch that did not write it; what is wrong with that one."""
+        """The batches before the first with a wrong leader epoch, and what is wrong with that one."""
         if self.epochs is None or not headers or headers[0].base_offset >= self.synced_offset:
             return headers, None
         foreign = self.epochs.first_foreign(headers)
@@ -277,9 +283,9 @@ class _Rules(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Where the sound batches end, and why there, if it is not the end of the file.
+    """Where the sound batches end, and why, unless it is the end of the file.
 
-    `blamed`: an earlier position, of the batch that is more likely to be the wrong one of two that contradict.
+    `blamed`: the position of an earlier batch that contradicts the next one and is more likely to be wrong.
     """
 
     position: int
@@ -288,18 +294,18 @@ class _End(NamedTuple):
 
 
 class _Doubtful(NamedTuple):
-    """A batch behind a gap: where it is, and what offset was expected there."""
+    """A batch after a gap: its position, and the offset expected there."""
 
     position: int
     expected: int
 
 
-_NOBODY: Final = _Doubtful(-1, 2**63)
+_NO_DOUBT: Final = _Doubtful(-1, 2**63)
 
 
 def _walk(segment: Segment, rules: _Rules, end: int) -> _End:
-    """Take the batches from where the walk begins. All are checked, those that were durable as well: they are few."""
-    found, doubtful = _End(segment.recovered_from), _NOBODY
+    """Take the batches from where the walk starts. Durable batches are checked as well: there are few of them."""
+    found, doubtful = _End(segment.recovered_from), _NO_DOUBT
     for piece in walk(segment.file, segment.recovered_from, end):
         headers, foreign = rules.sound(piece.headers)
         found, doubtful = _take_run(segment, piece.position, headers, found.position, rules, doubtful)
@@ -313,12 +319,12 @@ def _walk(segment: Segment, rules: _Rules, end: int) -> _End:
 def _take_run(
     segment: Segment, origin: int, headers: list[BatchHeader], position: int, rules: _Rules, doubtful: _Doubtful
 ) -> tuple[_End, _Doubtful]:
-    """`Segment.note` for batches in a row, up to one that cannot follow; with the last one, if it is doubtful.
+    """`Segment.take` for consecutive batches, up to one that cannot follow; and the last one, if it is doubtful.
 
-    Offsets and epochs are not under the checksum: a sector that was lost may have held the first bytes of a batch and
-    none of the others. A batch that leaves a gap before it is doubtful: if the next one cannot follow it, but could
-    stand in its place, it is the one to blame. A flush ended at `synced_offset`, so no gap reaches over that. Written
-    out, because a segment may hold millions of small batches.
+    The checksum does not cover offsets and epochs: a lost sector may have held only the first bytes of a batch. A batch
+    with a gap before it is doubtful: if the next batch cannot follow it but could take its place, the doubtful one is
+    blamed. A flush ended at `synced_offset`, so no gap spans it. Written as one loop, because a segment may hold
+    millions of small batches.
     """
     expected, tail = segment.next_offset, segment.tail_header
     epoch = -1 if tail is None else tail.leader_epoch
@@ -334,7 +340,7 @@ def _take_run(
             if base_offset >= doubtful.expected:
                 blamed = doubtful.position
             break
-        doubtful = _NOBODY
+        doubtful = _NO_DOUBT
         if base_offset > expected:
             if is_as_written and expected < synced <= last_offset:
                 reason = f"offset {base_offset} follows {expected}, where a flush had ended at {synced}"
@@ -360,7 +366,7 @@ def _take_run(
 
 
 def _keep(segment: Segment, run: Run) -> None:
-    """For the replay that follows, which then need not read again; not where batches are small, and therefore many."""
+    """Keep the headers for the replay that follows, unless the batches are small and therefore many."""
     if segment.walked is not None:
         if len(segment.walked) < _WALKED_RUNS_MAX and len(run.headers) <= _WALKED_RUN_MAX:
             segment.walked.append(run)
@@ -368,10 +374,13 @@ def _keep(segment: Segment, run: Run) -> None:
             segment.walked = None
 
 
-def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: ProducerStates) -> int | None:
-    """Fill `producers` from the newest sound snapshot at or before `end_offset`; its offset, or None.
+# ------------------------------------------------------------------------------------ producer state and leader epochs
 
-    Snapshots beyond the end are of batches that are gone: they are removed.
+
+def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: ProducerStates) -> int | None:
+    """Fill `producers` from the newest readable snapshot at or before `end_offset`; its offset, or None.
+
+    Snapshots beyond the end belong to batches that are gone: they are removed.
     """
     if _load_snapshot(files, f"{folder}/{snapshot_name(end_offset)}", producers):
         return end_offset
@@ -388,7 +397,7 @@ def load_newest_snapshot(files: Files, folder: str, end_offset: int, producers: 
 
 
 def newest_mark(files: Files, folder: str, base_offset: int, end_offset: int) -> Marked | None:
-    """The newest mark of the segment that begins at `base_offset`, up to `end_offset`; damaged ones are passed over."""
+    """The newest readable mark of the segment at `base_offset`, up to `end_offset`."""
     offsets = (offset for offset in map(snapshot_offset, files.list_folder(folder)) if offset is not None)
     for offset in sorted((o for o in offsets if base_offset < o <= end_offset), reverse=True):
         mark = mark_at(files, folder, offset)
@@ -398,7 +407,7 @@ def newest_mark(files: Files, folder: str, base_offset: int, end_offset: int) ->
 
 
 def mark_at(files: Files, folder: str, offset: int) -> RecoveryMark | None:
-    """The mark in the snapshot of that offset; None if it has none, or is damaged."""
+    """The mark in the snapshot at that offset; None if there is none or it is damaged."""
     data = _read_file(files, f"{folder}/{snapshot_name(offset)}")
     try:
         return None if data is None else decode_mark(decode_snapshot(data).mark)
@@ -407,7 +416,7 @@ def mark_at(files: Files, folder: str, offset: int) -> RecoveryMark | None:
 
 
 def remove_snapshots(files: Files, folder: str, *, keep: Collection[int] = ()) -> None:
-    """Remove the snapshots, but for those of the offsets in `keep`, and those that were never finished."""
+    """Remove unfinished snapshots, and all others except those at the offsets in `keep`."""
     for name in files.list_folder(folder):
         offset = snapshot_offset(name.removesuffix(BEGUN_SUFFIX))
         if offset is not None and (offset not in keep or name.endswith(BEGUN_SUFFIX)):
@@ -436,7 +445,7 @@ def _read_file(files: Files, path: str) -> bytes | None:
 
 
 def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs: LeaderEpochs, now_ms: int) -> None:
-    """Apply the segment's batches from `from_offset` on, and index its aborted transactions anew."""
+    """Apply the segment's batches from `from_offset` on, and rebuild its index of aborted transactions."""
     first = segment.locate(from_offset)
     aborted: list[AbortedTransaction] = []
     latest_epoch = epochs.latest_epoch
@@ -457,7 +466,7 @@ def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs
 
 
 def _runs(segment: Segment, start: int) -> Iterable[Run]:
-    """The batches from position `start` on: as recovery has just seen them, or read."""
+    """The batches from position `start` on: as recovery kept them, or read from the file."""
     walked, segment.walked = segment.walked, None
     if not walked or walked[0].position > start:
         return segment.runs(start)
@@ -471,7 +480,7 @@ def _runs(segment: Segment, start: int) -> Iterable[Run]:
 
 
 def _index_aborted(index: TransactionIndex, from_offset: int, aborted: list[AbortedTransaction]) -> None:
-    """Let the index say this from `from_offset` on. One that does already stays untouched: nobody would recover it."""
+    """Make the index hold `aborted` from `from_offset` on. An index that already does is not rewritten."""
     try:
         if [entry for entry in index.entries() if entry.last_offset >= from_offset] == aborted:
             return
@@ -487,5 +496,5 @@ def _marker(segment: Segment, place: Place) -> EndMarker | None:
     data = segment.file.read_at(place.position, place.header.size)
     found = scan(data, most=1)
     if not found.headers:
-        raise DamagedLog(segment.path, place.position, found.problem or "a control batch is cut off")
+        raise DamagedLog(segment.path, place.position, found.problem or "incomplete control batch")
     return decode_marker(data, found.headers[0])

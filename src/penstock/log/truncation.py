@@ -55,7 +55,7 @@ def truncate_to(log: PartitionLog, offset: int, now_ms: int) -> bool:
 def _cut_reported_damage(log: PartitionLog, now_ms: int) -> None:
     """Before another cut, cut reported damage. Damage that was not reported must stay: this may be the only replica."""
     damage = log.damage
-    if damage is not None and damage.is_told:
+    if damage is not None and damage.is_reported:
         cut_damage(log, now_ms)
     elif damage is not None and damage.ends_log:
         raise damage.error()
@@ -108,7 +108,7 @@ def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> None:
     log.require_online()
     if offset < 0:
         raise OffsetOutOfRange(offset, 0, log.log_end_offset)
-    if log.damage is not None and log.damage.ends_log and not log.damage.is_told:
+    if log.damage is not None and log.damage.ends_log and not log.damage.is_reported:
         raise log.damage.error()
     try:
         _remove_files_from(log, log.active.base_offset + 1)

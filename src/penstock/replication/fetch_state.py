@@ -426,7 +426,7 @@ def apply_fetch_response(course: PartitionFetchState, data: PartitionData) -> Ap
     """Do what the answer asks for; what the log raises passes through, and then nothing was appended."""
     log = course.partition.log
     damage = log.damage
-    if damage is not None and damage.is_told and data.error_code in _LEADER_KNOWS_EPOCH:
+    if damage is not None and damage.is_reported and data.error_code in _LEADER_KNOWS_EPOCH:
         logger.warning(
             "%s: cut where it is damaged, copied anew from leader %d: %s", course, course.leader, damage.error()
         )

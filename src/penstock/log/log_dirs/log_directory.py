@@ -527,7 +527,7 @@ class LogDirectory:
         """As trimming.truncate_to; no checkpoint claims more of the log than is left, at any moment."""
         log = self.get(key).log
         damage = log.damage
-        if damage is not None and damage.is_told:
+        if damage is not None and damage.is_reported:
             with self.disk():
                 self._claim_less(key, log, damage.base_offset)
                 cut_damage(log, now_ms)
