@@ -258,7 +258,7 @@ def test_what_a_reader_finds_is_known_to_the_next_start(caplog: pytest.LogCaptur
         log.read(2, 100)
     with pytest.raises(DamagedLog):
         log.read(2, 100)
-    assert caplog.text.count("It is repaired from another replica") == 1
+    assert caplog.text.count("to be repaired from another replica") == 1
     assert log.read(4, 100) is not None, "the others go on"
     put(log, 9, leader_epoch=9)
     log.close()

@@ -48,8 +48,17 @@ if TYPE_CHECKING:
 
 
 BEGUN_SUFFIX: Final = ".tmp"
+LEAST_MARKED_BYTES: Final = 1024 * 1024
+FAST_MS: Final = 2.0
+FAST_IN_A_ROW: Final = 64
+ALONE_IN_A_ROW: Final = 4
+FEW_BYTES: Final = 64 * 1024
 
-_MARK = Struct(">qqqqIIIIII")
+_MARK: Final = Struct(">qqqqIIIIII")
+_RUNNING_MAX: Final = 32
+
+
+# ------------------------------------------------------------------------------------------------------ recovery marks
 
 
 class Extent(NamedTuple):
@@ -60,6 +69,8 @@ class Extent(NamedTuple):
 
 
 class RecoveryMark(NamedTuple):
+    """How long the files of the segment at `base_offset` were when they were synced."""
+
     base_offset: int
     position: int
     max_timestamp: int
@@ -73,7 +84,7 @@ class RecoveryMark(NamedTuple):
 
 
 def decode_mark(data: bytes) -> RecoveryMark | None:
-    """None if these bytes are no mark, or that of a later version."""
+    """None if these bytes are not a mark, or one of a later version."""
     if len(data) != _MARK.size:
         return None
     base_offset, position, stamp, stamp_offset, *extents = _MARK.unpack(data)
@@ -82,7 +93,7 @@ def decode_mark(data: bytes) -> RecoveryMark | None:
 
 
 def crc_of(files: Files, path: str, size: int) -> int | None:
-    """The checksum of a file's first bytes; None if there are not as many."""
+    """The checksum of a file's first `size` bytes; None if it is shorter."""
     if size == 0:
         return 0
     try:
@@ -97,10 +108,10 @@ def crc_of(files: Files, path: str, size: int) -> int | None:
 
 
 class MarkWriter:
-    """A mark in the making: begun on the thread that owns the log, written on any, kept or dropped by the owner."""
+    """Writes a mark: created on the thread that owns the log, written on any, kept or dropped by the owner."""
 
     def __init__(self, files: Files, segment: Segment, producers: ProducerSnapshot) -> None:
-        """Of the segment as it is now; its index entries go to their files."""
+        """A mark of the segment as it is now. Writes its pending index entries."""
         self._files = files
         self._producers = producers
         self.offset = segment.next_offset
@@ -108,7 +119,7 @@ class MarkWriter:
         self.position = segment.size
         self._stamp = segment.max_timestamp, segment.max_timestamp_offset
         segment.flush_indexes()
-        # Entries that could not be written are missing in the file, but no others: the walk begins a little earlier.
+        # Only entries that could not be written are missing in the file: the walk starts a little earlier.
         self._extents = tuple(
             (each.path, (len(each) - each.pending) * each.entry_bytes) for each in (segment.index, segment.time_index)
         )
@@ -118,7 +129,7 @@ class MarkWriter:
         self.is_cancelled = False
 
     def encode(self) -> bytes | None:
-        """The whole snapshot; None if the files are not as they were."""
+        """The snapshot with the mark; None if the files are shorter than they were."""
         extents = []
         for path, size in self._extents:
             crc = crc_of(self._files, path, size)
@@ -129,7 +140,7 @@ class MarkWriter:
         return encode_snapshot(self._producers._replace(mark=mark.encode()))
 
     def write(self) -> None:
-        """Write it durably, under a name that nobody reads: while this runs the log may be cut."""
+        """Write it durably under a temporary name, because the log may be truncated meanwhile."""
         if self.is_cancelled:
             return
         begun = self.path + BEGUN_SUFFIX
@@ -153,7 +164,7 @@ class MarkWriter:
         self.is_written = True
 
     def keep(self) -> None:
-        """Let it count; its name is durable with the next sync of the folder."""
+        """Give it its name, which is durable with the next sync of the folder."""
         self._files.rename(self.path + BEGUN_SUFFIX, self.path)
 
     def drop(self) -> None:
@@ -162,26 +173,23 @@ class MarkWriter:
             self._files.remove(self.path + BEGUN_SUFFIX)
 
 
-LEAST_MARKED_BYTES: Final = 1024 * 1024
-
-
 def is_worth_marking(size: int) -> bool:
-    """Whether a segment of so many bytes should have a mark at its end."""
+    """Whether a segment of `size` bytes should have a mark at its end."""
     return size >= LEAST_MARKED_BYTES
 
 
 class _Mark(NamedTuple):
     offset: int
-    folder_changes: int  # its name is durable once so many changes of the folder are
+    folder_changes: int  # its name is durable once this many changes of the folder are
 
 
 class RecoveryMarks:
-    """What a log knows of its marks."""
+    """The marks of a log, and when it needs another."""
 
     def __init__(self) -> None:
         self._marks: list[_Mark] = []  # rising
-        self._base_offset, self._position = -1, 0  # where the last one was tried
-        self._unmarked_ms: int | None = None  # when the oldest of what is behind it was appended
+        self._base_offset, self._position = -1, 0  # of the last attempt
+        self._unmarked_ms: int | None = None  # when the oldest record after it was appended
 
     @property
     def offsets(self) -> list[int]:
@@ -194,29 +202,29 @@ class RecoveryMarks:
             self._unmarked_ms = now_ms
 
     def unmarked_bytes(self, active: Segment) -> int:
-        """So many are behind the last mark."""
+        """Bytes after the last mark."""
         return active.size - (self._position if active.base_offset == self._base_offset else 0)
 
     def worth_it(self, active: Segment) -> bool:
-        """Whether enough is behind the last mark for another one."""
+        """Whether there is enough after the last mark for another one."""
         return is_worth_marking(self.unmarked_bytes(active))
 
     def wanted(self, active: Segment, now_ms: int, most_bytes: int, most_ms: int) -> bool:
-        """Whether so much, or something so old that is not little, is behind the last mark."""
+        """Whether enough is after the last mark, and it is `most_bytes` or as old as `most_ms`."""
         if not self.worth_it(active):
             return False
         too_old = self._unmarked_ms is None or now_ms - self._unmarked_ms >= most_ms
         return too_old or self.unmarked_bytes(active) >= most_bytes
 
     def tried(self, base_offset: int, position: int, appended_ms: int) -> None:
-        """A mark is being made; if that fails it is not tried again before there is as much anew."""
+        """A mark is being written. If that fails, the next attempt waits for as much new data."""
         self._base_offset, self._position = base_offset, position
         self._unmarked_ms = appended_ms
 
     # --- which
 
     def found(self, offset: int) -> None:
-        """One that was there at the start."""
+        """A mark found at the start."""
         self._marks = sorted({*self._marks, _Mark(offset, 0)})
 
     def added(self, offset: int, folder_changes: int) -> None:
@@ -224,7 +232,7 @@ class RecoveryMarks:
         self._marks.append(_Mark(offset, folder_changes))
 
     def take_old(self, recovery_point: int, folder_changes_synced: int) -> list[int]:
-        """Those that nobody needs any more; they are forgotten here."""
+        """Forget and return all marks but the newest, and the newest below the recovery point."""
         if not self._marks:
             return []
         covered = [
@@ -242,50 +250,23 @@ class RecoveryMarks:
         return offsets
 
     def forget(self, offset: int) -> None:
-        """The snapshot at `offset` is a segment's from now on."""
+        """The snapshot at `offset` belongs to a new segment from now on."""
         self._marks = [mark for mark in self._marks if mark.offset != offset]
 
     def cut(self, active: Segment) -> None:
-        """The log ends earlier now."""
+        """The log was truncated."""
         self._marks = [mark for mark in self._marks if mark.offset <= active.next_offset]
         if self._base_offset > active.base_offset or self._position > active.size:
             self._base_offset, self._position = -1, 0
 
 
-FAST_MS: Final = 2.0
-FAST_IN_A_ROW: Final = 64
-ALONE_IN_A_ROW: Final = 4
-FEW_BYTES: Final = 64 * 1024
-
-
-class InlineSync:
-    """`later` runs something at the end of this turn, `here` does the work where it is given."""
-
-    def __init__(self, here: Workers, later: Callable[[Callable[[], None]], object]) -> None:
-        self.here = here
-        self.later = later
-        self._fast = 0
-        self._alone = 0
-
-    def may(self, unflushed_bytes: int) -> bool:
-        return self._fast >= FAST_IN_A_ROW and self._alone >= ALONE_IN_A_ROW and unflushed_bytes <= FEW_BYTES
-
-    def took(self, milliseconds: float) -> None:
-        """How long a sync took, wherever it ran."""
-        self._fast = self._fast + 1 if milliseconds < FAST_MS else 0
-
-    def served(self, waiters: int) -> None:
-        """How many a flush was for."""
-        self._alone = self._alone + 1 if waiters <= 1 else 0
-
-
-_RUNNING_MAX = 32
+# ------------------------------------------------------------------------------------------------------------- flushes
 
 
 class Flush:
-    """What to sync, and what is durable then."""
+    """Files to sync, and the offset below which everything is durable afterwards."""
 
-    __slots__ = ("end_offset", "files", "folder", "folder_changes", "generation", "marker", "sealed", "targets")
+    __slots__ = ("end_offset", "files", "folder", "folder_changes", "generation", "mark_writer", "sealed", "targets")
 
     def __init__(
         self,
@@ -296,7 +277,7 @@ class Flush:
         folder: str | None,
         sealed: frozenset[int],
         folder_changes: int,
-        marker: MarkWriter | None = None,
+        mark_writer: MarkWriter | None = None,
     ) -> None:
         self.files = files
         self.end_offset = end_offset
@@ -304,8 +285,8 @@ class Flush:
         self.targets = targets
         self.folder = folder
         self.sealed = sealed  # base offsets of the sealed segments that it covers
-        self.folder_changes = folder_changes  # how often the folder's names had changed by then
-        self.marker = marker
+        self.folder_changes = folder_changes  # how often the folder had changed when it was prepared
+        self.mark_writer = mark_writer
 
     def run(self) -> None:
         try:
@@ -318,12 +299,15 @@ class Flush:
                 raise TooManyOpenFiles(parent_folder(self.targets[0].path)) from error
             note_failed_sync(self.files, parent_folder(self.targets[0].path))
             raise
-        if self.marker is not None:
-            self.marker.write()  # last: it tells of what is durable
+        if self.mark_writer is not None:
+            self.mark_writer.write()  # last: it describes what is durable
+
+
+# -------------------------------------------------------------------------------------------------------- group commit
 
 
 class Flushable(Protocol):
-    """What group commit needs of a log."""
+    """What group commit needs from a log."""
 
     @property
     def flushed_offset(self) -> int: ...
@@ -349,36 +333,61 @@ Done = Callable[[LogError | None], None]
 
 class _Waiter(NamedTuple):
     offset: int
-    generation: int  # a truncation since then may have taken the records, and others may have their offsets
+    generation: int  # after a truncation, other records may have these offsets
     done: Done
 
 
-class GroupCommit:
-    """Calls back when a log is durable up to an offset; at most one flush a log runs at a time."""
+class InlineSync:
+    """Decides whether to sync on the event loop.
 
-    def __init__(self, workers: Workers, prompt: InlineSync | None = None) -> None:
+    `later` runs a function at the end of the loop's turn; `here` runs work immediately, on the loop.
+    """
+
+    def __init__(self, here: Workers, later: Callable[[Callable[[], None]], object]) -> None:
+        self.here = here
+        self.later = later
+        self._fast = 0
+        self._alone = 0
+
+    def may(self, unflushed_bytes: int) -> bool:
+        """Whether the next sync is likely to be fast and to serve one waiter."""
+        return self._fast >= FAST_IN_A_ROW and self._alone >= ALONE_IN_A_ROW and unflushed_bytes <= FEW_BYTES
+
+    def took(self, milliseconds: float) -> None:
+        """How long a sync took, wherever it ran."""
+        self._fast = self._fast + 1 if milliseconds < FAST_MS else 0
+
+    def served(self, waiters: int) -> None:
+        """How many waiters a flush had."""
+        self._alone = self._alone + 1 if waiters <= 1 else 0
+
+
+class GroupCommit:
+    """Calls back when a log is durable up to an offset. At most one flush per log runs at a time."""
+
+    def __init__(self, workers: Workers, inline: InlineSync | None = None) -> None:
         self._workers = workers
-        self._prompt = prompt
+        self._inline = inline
         self._waiting: dict[Flushable, deque[_Waiter]] = {}
         self._running: set[Flushable] = set()
         self._held: dict[Flushable, Callable[[], None]] = {}
-        self._queued: dict[Flushable, None] = {}  # their turn comes when fewer run
+        self._queued: dict[Flushable, None] = {}  # started when fewer flushes run
 
     def when_durable(self, log: Flushable, offset: int, done: Done, *, is_urgent: bool = True) -> None:
-        """Call `done` (None, or why it cannot be) once everything below `offset` is durable.
+        """Call `done` with None once everything below `offset` is durable, or with the error.
 
-        What is not urgent, as nobody waits for it, keeps nobody waiting either: it goes to another thread.
+        A flush that is not urgent, because no client waits for it, never runs on the event loop.
         """
         if log.flushed_offset >= offset:
             done(None)
             return
         self._waiting.setdefault(log, deque()).append(_Waiter(offset, log.generation, done))
         if log not in self._running and log not in self._held and log not in self._queued:
-            prompt = self._prompt
-            if prompt is not None and is_urgent and prompt.may(log.unflushed_bytes):
-                # Not before the turn's end: others may come to wait for the same sync.
+            inline = self._inline
+            if inline is not None and is_urgent and inline.may(log.unflushed_bytes):
+                # At the end of the turn, because more waiters may arrive for the same sync.
                 self._running.add(log)
-                prompt.later(lambda: self._start_after_turn(log, prompt.here))
+                inline.later(lambda: self._start_after_turn(log, inline.here))
             else:
                 self._start(log)
 
@@ -386,13 +395,13 @@ class GroupCommit:
         return len(self._waiting.get(log, ()))
 
     def hold(self, log: Flushable, ready: Callable[[], None]) -> None:
-        """Begin no flush of a log until `resume`; call `ready` once none is under way, perhaps at once."""
+        """Start no flush of the log until `resume`; call `ready` when none is running, possibly immediately."""
         self._held[log] = ready
         if log not in self._running:
             ready()
 
     def resume(self, log: Flushable) -> None:
-        """Flush again; whoever came to wait meanwhile is served."""
+        """Allow flushes again, and start one if there are waiters."""
         self._held.pop(log, None)
         if log in self._waiting and log not in self._running:
             self._start(log)
@@ -420,7 +429,7 @@ class GroupCommit:
             self._answer_all(log, log.fail(error))
             return
         if flush is None:
-            # Nothing is left to sync: somebody else did it, or truncation took away what was waited for.
+            # Nothing is left to sync: another flush did it, or the records were truncated.
             for waiter in self._waiting.pop(log, ()):
                 is_cut = waiter.offset > log.flushed_offset or log.was_cut(waiter.offset, waiter.generation)
                 waiter.done(RecordsTruncated(waiter.offset) if is_cut else None)
@@ -430,11 +439,11 @@ class GroupCommit:
             (workers or self._workers).run(flush.run, lambda outcome: self._finish(log, flush, outcome))
         except WorkersError as error:
             self._running.discard(log)
-            self._answer_all(log, LogError(f"the flush was not started: {error}"))
+            self._answer_all(log, LogError(f"cannot start the flush: {error}"))
 
     @property
     def _running_max(self) -> int:
-        """A flush holds about four files open once it is prepared, and the disk gains nothing from many at once."""
+        """A prepared flush holds about four files open, and the disk gains nothing from many at once."""
         return min(_RUNNING_MAX, max(2, OPEN_FILES.most // 8))
 
     def _start_queued(self) -> None:
@@ -467,10 +476,10 @@ class GroupCommit:
                 still.append(waiter)
         if still:
             self._waiting[log] = still
-        if self._prompt is not None:
-            self._prompt.served(len(waiting))
-        for done, refusal in answers:
-            done(refusal)
+        if self._inline is not None:
+            self._inline.served(len(waiting))
+        for done, error_or_none in answers:
+            done(error_or_none)
         if log in self._held:
             self._held[log]()
         elif log in self._waiting and log not in self._running:
@@ -481,20 +490,25 @@ class GroupCommit:
             waiter.done(error)
 
 
+# ------------------------------------------------------------------------------------------------------------- one log
+
+
 class Durability:
+    """What of a log is durable: prepares its flushes and notes their results."""
+
     def __init__(self, log: PartitionLog, flushed_offset: int, now_ms: int, unsynced: Sequence[Segment]) -> None:
         self._log = log
         self.flushed_offset = flushed_offset
         self.unsynced: list[Segment] = list(unsynced)
-        """Sealed, and not known to be durable."""
-        self.folder_changes = 1  # its files may be new
+        """Sealed segments that are not known to be durable."""
+        self.folder_changes = 1  # the files may be new
         self._folder_changes_synced = 0
         self._prepared_size = self._flushed_size = 0  # of the log at its last flush
-        self._prepared: list[tuple[Segment, int]] = []  # the segments of the last flush, and their sizes then
-        self._unflushed_ms: int | None = None  # when the oldest of what is not durable was appended
+        self._prepared: list[tuple[Segment, int]] = []  # segments of the last flush and their sizes
+        self._unflushed_ms: int | None = None  # when the oldest record that is not durable was appended
         self._appended_ms = now_ms
         self.marks = RecoveryMarks()
-        self._marker: MarkWriter | None = None  # that a flush is writing
+        self._mark_writer: MarkWriter | None = None  # of the running flush
 
     # --- what happens to the log
 
@@ -517,7 +531,7 @@ class Durability:
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
     def relocated(self) -> None:
-        """The log is in another folder now, and all of it is durable there; its snapshots went along."""
+        """The log was moved to another folder, with its snapshots, and is durable there."""
         self.cancel_mark()
         self.flushed_offset = self._log.log_end_offset
         self.unsynced = []
@@ -528,28 +542,28 @@ class Durability:
         self._unflushed_ms = None
 
     def cancel_mark(self) -> None:
-        """Let none come of the flush that is under way."""
-        if self._marker is not None:
-            self._marker.is_cancelled, self._marker = True, None
+        """Discard the mark of the running flush."""
+        if self._mark_writer is not None:
+            self._mark_writer.is_cancelled, self._mark_writer = True, None
 
     # --- when to flush
 
     @property
     def unflushed_bytes(self) -> int:
-        """About; deletions count as flushes."""
+        """Approximate: deletions count as flushes."""
         return max(0, self._log.size - self._flushed_size)
 
     def is_older(self, now_ms: int, most_ms: int) -> bool:
-        """Whether something that is not durable has been there for so long.
+        """Whether the oldest record that is not durable is at least `most_ms` old.
 
-        What recovery found is not known to be durable, either, and nobody knows how old it is.
+        Records found by recovery are not known to be durable, and their age is unknown: they count as old.
         """
         return self._unflushed_ms is None or now_ms - self._unflushed_ms >= most_ms
 
     # --- flush
 
     def prepare(self, mark: bool) -> Flush | None:
-        """OSError if what goes along cannot be written."""
+        """The flush of everything appended so far; None if it is durable. OSError."""
         log = self._log
         changes = self.folder_changes
         folder_is_dirty = changes != self._folder_changes_synced
@@ -563,28 +577,28 @@ class Durability:
             segment.aborted.flush()
         log.active.aborted.flush()
         targets.append(log.active.file)
-        marker = self._begin_mark(targets) if mark else None
+        mark_writer = self._begin_mark(targets) if mark else None
         log.epochs.save(log.files, f"{log.folder}/{LEADER_EPOCH_FILE}")
         self._prepared_size = log.size
         self._prepared = [(segment, segment.size) for segment in self.unsynced]
         self._prepared.append((log.active, log.active.size))
         folder = log.folder if folder_is_dirty else None
         sealed = frozenset(segment.base_offset for segment in self.unsynced)
-        return Flush(log.files, log.log_end_offset, log.generation, targets, folder, sealed, changes, marker)
+        return Flush(log.files, log.log_end_offset, log.generation, targets, folder, sealed, changes, mark_writer)
 
     def _begin_mark(self, targets: list[File]) -> MarkWriter:
         active = self._log.active
-        marker = MarkWriter(self._log.files, active, self._log.producers.snapshot())
+        mark_writer = MarkWriter(self._log.files, active, self._log.producers.snapshot())
         targets += [active.index.file, active.time_index.file]
         self.marks.tried(active.base_offset, active.size, self._appended_ms)
-        self._marker = marker
-        return marker
+        self._mark_writer = mark_writer
+        return mark_writer
 
     def complete(self, flush: Flush) -> None:
-        is_of_before = flush.generation != self._log.generation
-        if flush.marker is not None and (is_of_before or flush.marker is not self._marker):
-            flush.marker.drop()
-        if is_of_before:
+        is_outdated = flush.generation != self._log.generation
+        if flush.mark_writer is not None and (is_outdated or flush.mark_writer is not self._mark_writer):
+            flush.mark_writer.drop()
+        if is_outdated:
             return
         self.flushed_offset = max(self.flushed_offset, flush.end_offset)
         self._flushed_size = self._prepared_size
@@ -592,25 +606,25 @@ class Durability:
             segment.synced_size = size
         self._folder_changes_synced = max(self._folder_changes_synced, flush.folder_changes)
         self.unsynced = [segment for segment in self.unsynced if segment.base_offset not in flush.sealed]
-        # What was appended while the flush ran is at most as old as that.
+        # Records appended during the flush are at most this old.
         self._unflushed_ms = None if self.flushed_offset >= self._log.log_end_offset else self._appended_ms
-        if flush.marker is not None and flush.marker is self._marker:
-            self._marker = None
-            self._keep_mark(flush.marker)
+        if flush.mark_writer is not None and flush.mark_writer is self._mark_writer:
+            self._mark_writer = None
+            self._keep_mark(flush.mark_writer)
 
-    def _keep_mark(self, marker: MarkWriter) -> None:
-        """Let a mark count that was written, and remove those that it makes needless."""
+    def _keep_mark(self, mark_writer: MarkWriter) -> None:
+        """Keep a written mark, and remove those that are no longer needed."""
         log = self._log
-        if not marker.is_written or log.failure is not None:
-            marker.drop()
+        if not mark_writer.is_written or log.failure is not None:
+            mark_writer.drop()
             return
-        if marker.offset == log.active.base_offset:
-            marker.drop()  # the segment was rolled there, and its own snapshot tells the same
+        if mark_writer.offset == log.active.base_offset:
+            mark_writer.drop()  # the log was rolled there, and the segment has its own snapshot
             return
         try:
-            marker.keep()
+            mark_writer.keep()
             self.folder_changes += 1
-            self.marks.added(marker.offset, self.folder_changes)
+            self.marks.added(mark_writer.offset, self.folder_changes)
             for offset in self.marks.take_old(log.checkpointed_offset, self._folder_changes_synced):
                 self.remove_snapshot(offset)
         except OSError as error:

@@ -68,11 +68,14 @@ from penstock.runtime.files import Files
 
 logger = logging.getLogger(__name__)
 
-_INDEX_ENTRY_BYTES = 8
+
+NO_APPEND_TIME: Final = -1
+
+_INDEX_ENTRY_BYTES: Final = 8
 
 
 class Appended(NamedTuple):
-    """Where an append went; for a retry of what is there already, where the first one went."""
+    """Where an append went. For a duplicate, where the first attempt went."""
 
     base_offset: int
     last_offset: int
@@ -80,11 +83,8 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
-NO_APPEND_TIME: Final = -1
-
-
 class PartitionLog:
-    """One partition on disk. Made by `opening.open_log`, which recovers what is there."""
+    """One partition on disk. Opened by `log_loader.open_log`, which runs recovery if needed."""
 
     def __init__(
         self,
@@ -109,22 +109,22 @@ class PartitionLog:
         self.epochs = epochs
         self.producers = producers
         self.log_start_offset = log_start_offset
-        self.checkpointed_offset = 0  # the recovery point that the data folder's checkpoint holds
-        self._cuts: list[int] = []  # where each truncation cut
-        self.restored_offset: int | None = None  # of the snapshot that this start began from
-        self.found_closed_at: int | None = None  # the end of a log that was opened just as `close` leaves one
+        self.checkpointed_offset = 0  # the recovery point in the log directory's checkpoint
+        self._cuts: list[int] = []  # the end offset after each truncation
+        self.restored_offset: int | None = None  # of the producer snapshot that was loaded
+        self.found_closed_at: int | None = None  # the end of a log that was opened after a clean `close`
         self.deletions_pending = False  # renamed files may be in the folder
         self._high_watermark = log_start_offset
         self._rolled_ms = now_ms
         self.durability = Durability(self, flushed_offset, now_ms, unsynced)
         self.marks = self.durability.marks
         self._failure: LogFailed | None = None
-        self.damage: LogDamage | None = None  # the first that is known of
+        self.damage: LogDamage | None = None  # the first known
         self._open = OpenSegments(files, folder)
         self._bound: tuple[int, int, int] = (-1, -1, -1)  # base, offset, position of the last upper bound
-        self._aborted_bases: list[int] | None = None  # listed when first asked for
+        self._aborted_bases: list[int] | None = None  # listed on first use
 
-    # --- what it is
+    # --- state
 
     @property
     def log_end_offset(self) -> int:
@@ -137,14 +137,14 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed records see what is below: the first open transaction, or the high watermark.
+        """Consumers of committed records read below this: the first open transaction, or the high watermark.
 
         High watermark 20, a transaction open since 15: 15.
         """
         unstable = self.producers.first_unstable_offset
         if unstable is None:
             return self._high_watermark
-        # A transaction may have begun before what is left of the log.
+        # A transaction may have started before the log start offset.
         return max(self.log_start_offset, min(unstable, self._high_watermark))
 
     @property
@@ -161,14 +161,14 @@ class PartitionLog:
         return self._failure
 
     def fail(self, error: BaseException) -> LogFailed:
-        """Take the log offline: the disk failed, and what it holds is unknown."""
+        """Take the log offline: after a disk error the contents of the disk are unknown."""
         if self._failure is None:
             self._failure = error if isinstance(error, LogFailed) else LogFailed(self.folder, str(error))
             note_failed_sync(self.files, self.folder)
         return self._failure
 
     def disk_error(self, error: OSError) -> DiskFull | TooManyOpenFiles | LogFailed:
-        """A full disk, or too many open files, refuse one operation; any other error takes the log offline."""
+        """A full disk and too many open files fail one operation; any other error takes the log offline."""
         if is_disk_full(error):
             return DiskFull(self.folder)
         return TooManyOpenFiles(self.folder) if is_process_limit(error) else self.fail(error)
@@ -181,7 +181,7 @@ class PartitionLog:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the log ends where durable bytes are damaged, and not where it was last appended to."""
+        """Whether the log ends at damaged durable bytes, not where it was last appended to."""
         return self.damage is not None and self.damage.ends_log
 
     def _require_end(self) -> None:
@@ -190,7 +190,7 @@ class PartitionLog:
             raise self.damage.error()
 
     def note_damage(self, error: DamagedLog) -> None:
-        """Somebody found damage: say so, once, and remember it for the next start."""
+        """Log damage that a reader found, once, and note it for the next start."""
         found, known = LogDamage.of(error), self.damage
         if found is None:
             return
@@ -199,11 +199,13 @@ class PartitionLog:
                 return
             found.ends_log, found.is_reported = known.ends_log, known.is_reported
         self.damage = found
-        logger.error("%s. It is repaired from another replica, if there is one, after this broker's next start", error)
+        logger.error(
+            "log damaged, repaired from another replica after the next start: folder=%s error=%s", self.folder, error
+        )
         write_damage_note(self.files, self.folder, found)
 
     def forget_damage(self) -> None:
-        """There is none any more, or nobody who could do anything about it."""
+        """The damage is gone, or accepted."""
         self.damage = None
         remove_damage_note(self.files, self.folder)
 
@@ -220,7 +222,7 @@ class PartitionLog:
     def append(
         self, batches: Buffer | Validated, *, leader_epoch: int, now_ms: int, from_client: bool = True
     ) -> Appended:
-        """A leader's append: check, give offsets, write. What a client sent may have been validated before.
+        """A leader's append: check, assign offsets, write. `Validated` batches are not validated again.
 
         A log that ends at 100 and a batch of three records: they get 100 to 102, and the log ends at 103.
         """
@@ -250,19 +252,19 @@ class PartitionLog:
         return Appended(base_offset, headers[-1].last_offset, append_time_ms)
 
     def _own(self, batches: Buffer) -> Validated:
-        """Batches that this broker made itself."""
+        """Batches that this broker created."""
         found = scan(batches)
         if found.problem is not None or not found.headers:
-            raise CorruptBatch(found.problem or "no batch at all", found.end)
+            raise CorruptBatch(found.problem or "no batch found", found.end)
         check_sizes(self.settings, found.headers, found.end)
         if self.settings.compression_codec is not None:
             batches, found = recompressed(self.settings, batches, found)
         return Validated(writable(batches), found)
 
     def append_as_follower(self, batches: Buffer, *, now_ms: int) -> Appended | None:
-        """Append batches as another log holds them, offsets and epochs included; None if there is no whole one.
+        """Append batches with their offsets and epochs, as the leader has them; None if there is no whole batch.
 
-        A batch cut off at the end (a fetch's size limit) is left out.
+        An incomplete batch at the end (a fetch's size limit) is ignored.
         """
         self._require_end()
         found = scan(batches)
@@ -277,7 +279,7 @@ class PartitionLog:
             if header.leader_epoch < epoch:
                 raise StaleEpoch(epoch, header.leader_epoch)
             if header.is_control:
-                decode_marker(batches, header)  # a bad one is refused before it is written
+                decode_marker(batches, header)  # rejects an invalid marker before it is written
             expected, epoch = header.next_offset, header.leader_epoch
         data = batches if found.end == len(batches) else memoryview(batches)[: found.end]
         self._write(data, found.headers, found.end, now_ms)
@@ -287,20 +289,20 @@ class PartitionLog:
         for header in headers:
             marker = decode_marker(batches, header)
             if marker is None:
-                raise InvalidBatch("a control batch that does not end a transaction")
+                raise InvalidBatch("control batch does not end a transaction")
             self.producers.check_marker(header, marker)
 
     def _write(
         self, data: Buffer, headers: Sequence[BatchHeader], size: int, now_ms: int, part: Buffer | None = None
     ) -> None:
-        """Write batches; `part` is what to write of `data`, in which the headers name their positions, if not all."""
+        """Write batches. `part`: the bytes to write, if not all of `data`, to which the headers' positions refer."""
         if len(headers) > 1 and headers[-1].last_offset - headers[0].base_offset > MAX_RELATIVE_OFFSET:
             for run in _runs(headers):
                 part = memoryview(data)[run[0].position : run[-1].end]
                 self._write(data, run, len(part), now_ms, part)
             return
         if must_roll(self.settings, self.active, headers, size, self._rolled_ms, now_ms):
-            # Not at the batch's own offset: a gap between segments is how recovery knows that something is missing.
+            # Not at the batch's own offset: recovery takes a gap between segments for data loss.
             self.roll(max(self.log_end_offset, headers[-1].last_offset - MAX_RELATIVE_OFFSET), now_ms)
         try:
             self.active.append(data if part is None else part, headers)
@@ -324,16 +326,16 @@ class PartitionLog:
         try:
             self.active.aborted.append(entry_of(completed))
         except OSError as error:
-            # The marker is in the log already, and readers must not miss it: recovery will index it.
+            # The marker is in the log, and readers must not miss it: recovery indexes it.
             raise self.fail(error) from error
 
     # --- roll
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Seal the active segment and begin one at `base_offset`; if that fails the log stays as it was."""
+        """Seal the active segment and start one at `base_offset`. On an error the log stays as it was."""
         old = self.active
         if base_offset <= old.base_offset:
-            return  # it is empty, and the one that would begin there
+            return  # the active segment is empty and starts there
         new = Segment(self.files, self.folder, base_offset, index_interval_bytes=self.settings.index_interval_bytes)
         try:
             new.create_files()
@@ -352,7 +354,7 @@ class PartitionLog:
         self._rolled_ms = now_ms
 
     def write_producer_snapshot(self, offset: int, data: bytes | None = None) -> None:
-        """Keep the producers' state as of `offset`, so that a restart need not read what is before it."""
+        """Save the producer state at `offset`, so that a start need not read earlier batches."""
         if data is None:
             data = self.producers.encode_snapshot()
         atomic_write(self.files, f"{self.folder}/{snapshot_name(offset)}", data, sync=False)
@@ -360,18 +362,18 @@ class PartitionLog:
     # --- segments
 
     def segment_at(self, index: int) -> Segment:
-        """The segment number `index` of the table; the active one beyond it."""
+        """The sealed segment number `index`; the active one after the last."""
         if index >= len(self.table):
             return self.active
         return self._open.get(self.table[index], self.settings.index_interval_bytes)
 
     def forget_segment(self, base_offset: int) -> None:
-        """Drop what is kept in memory of a sealed segment whose files change or go."""
+        """Drop the cached state of a sealed segment whose files change or are removed."""
         self._open.forget(base_offset)
         self.durability.forget_segment(base_offset)
 
     def replace_segments(self, table: SegmentTable, active: Segment) -> None:
-        """Go on with other segments: whoever changed the files says so here."""
+        """Continue with other segments, after their files were changed."""
         self.table = table
         self.active = active
         self.durability.folder_changes += 1
@@ -379,9 +381,9 @@ class PartitionLog:
         self._aborted_bases = None
 
     def relocate(self, folder: str, active: Segment) -> None:
-        """Go on in another folder, which holds the same, all of it durable; `active` is the last segment there.
+        """Continue in another folder with the same contents, all durable. `active` is the last segment there.
 
-        Regions that were handed out are read from the files of before.
+        Regions that were handed out still refer to the old files.
         """
         self.active.release()
         self._open.release()
@@ -394,7 +396,7 @@ class PartitionLog:
         self.found_closed_at = None
 
     def after_truncation(self, end_offset: int) -> None:
-        """The log was cut at `end_offset`: nothing that was known of later offsets holds any more."""
+        """The log was cut at `end_offset`: drop what was known about later offsets."""
         self._cuts.append(end_offset)
         self.durability.cut(end_offset)
         self._bound = (-1, -1, -1)
@@ -404,18 +406,18 @@ class PartitionLog:
 
     @property
     def generation(self) -> int:
-        """Grows when bytes that were there are taken away."""
+        """The number of truncations."""
         return len(self._cuts)
 
     def was_cut(self, offset: int, generation: int) -> bool:
-        """Whether a truncation after `generation` took anything below `offset`.
+        """Whether a truncation after `generation` removed anything below `offset`.
 
-        Cut at 20, then appended to 30: was_cut(25, 0) is true, was_cut(20, 0) is not, nor is was_cut(25, 1).
+        Cut at 20, then appended to 30: was_cut(25, 0) is True, was_cut(20, 0) and was_cut(25, 1) are False.
         """
         return any(cut < offset for cut in self._cuts[generation:])
 
     def find_segment(self, offset: int) -> int:
-        """The number of the segment that holds `offset`, for segment_at."""
+        """The index, for `segment_at`, of the segment that contains `offset`."""
         if offset >= self.active.base_offset:
             return len(self.table)
         return max(0, self.table.find(offset))
@@ -423,10 +425,10 @@ class PartitionLog:
     # --- read
 
     def read(self, offset: int, max_bytes: int, *, upper_offset: int | None = None) -> Region | None:
-        """Batches from the one that holds `offset` on, below `upper_offset`, at most `max_bytes` but at least one.
+        """Batches from the one that contains `offset`, below `upper_offset`: at most `max_bytes`, at least one batch.
 
         None if there are none yet. Batches 0..9 and 10..19 with the high watermark at 10: read(3, ..., upper_offset=10)
-        gives the first, read(10, ..., upper_offset=10) None.
+        returns the first, read(10, ..., upper_offset=10) None.
         """
         self.require_online()
         end = self.log_end_offset
@@ -467,7 +469,7 @@ class PartitionLog:
         return position
 
     def aborted_between(self, offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of committed records needs for offsets [offset, upper_offset)."""
+        """The aborted transactions in offsets [offset, upper_offset), for consumers of committed records."""
         aborted: list[AbortedTransaction] = []
         bases = self._bases_with_aborted()
         number = self.find_segment(offset)
@@ -480,14 +482,14 @@ class PartitionLog:
         return aborted
 
     def _bases_with_aborted(self) -> list[int]:
-        """The segments that have a transaction index: most have none, and need not be opened to learn that."""
+        """The segments that have a transaction index. Most have none, and are not opened to find out."""
         if self._aborted_bases is None:
             names = segment_files(self.files.list_folder(self.folder))
             self._aborted_bases = sorted(base for base, kinds in names.items() if TRANSACTION_INDEX_SUFFIX in kinds)
         return self._aborted_bases
 
     def stamped_table(self) -> SegmentTable:
-        """The table with every timestamp known: after an unclean start they are read when first asked for."""
+        """The table with all timestamps. After an unclean start they are read on first use."""
         if not self.table.stamps_known:
             stamps = array("q", self.table.stamps)
             for index, stamp in enumerate(stamps):
@@ -499,7 +501,7 @@ class PartitionLog:
     # --- watermarks
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Consumers may read below `offset`; it never goes back here, nor beyond the end."""
+        """Let consumers read below `offset`. It never moves back, nor beyond the end."""
         offset = min(offset, self.log_end_offset)
         if offset <= self._high_watermark:
             return False
@@ -513,9 +515,9 @@ class PartitionLog:
         self.producers.on_high_watermark(self._high_watermark)
 
     def advance_start(self, offset: int) -> bool:
-        """Records below `offset` are gone for readers; whole segments of them go with the next retention run.
+        """Hide records below `offset`. Retention deletes whole segments of them later.
 
-        The caller writes the new start to its checkpoint before it says so to anybody.
+        The caller writes the new start to the checkpoint before it acknowledges the request.
         """
         if offset > self._high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self._high_watermark)
@@ -538,31 +540,31 @@ class PartitionLog:
 
     @property
     def unflushed_bytes(self) -> int:
-        """About; deletions count as flushes."""
+        """Approximate: deletions count as flushes."""
         return self.durability.unflushed_bytes
 
     @property
     def flush_count_reached(self) -> bool:
-        """Whether as many records are not durable as the topic allows."""
+        """Whether flush.messages is reached."""
         return self.unflushed >= self.settings.flush_messages
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether the topic's own flush policy asks for a flush."""
+        """Whether flush.messages or flush.ms requires a flush."""
         if self.unflushed <= 0:
             return False
         return self.flush_count_reached or self.durability.is_older(now_ms, self.settings.flush_ms)
 
     def flush_wanted(self, now_ms: int, most_bytes: int, most_ms: int) -> bool:
-        """Whether so much, or something so old, is not durable or has no mark; about, as deletions count as flushes."""
+        """Whether `most_bytes`, or records older than `most_ms`, are not durable or have no recovery mark."""
         if self.unflushed > 0 and (self.durability.is_older(now_ms, most_ms) or self.unflushed_bytes >= most_bytes):
             return True
-        # Where every append is synced for its producer nothing else would ever ask for a mark.
+        # Where every append is synced for its producer, only this asks for a mark.
         return self.marks.wanted(self.active, now_ms, most_bytes, most_ms)
 
     def prepare_flush(self, *, mark: bool = False) -> Flush | None:
-        """What must be synced so that all that was appended so far is durable; None if it is.
+        """The flush that makes everything appended so far durable; None if it is.
 
-        With `mark`, the flush leaves one for the next start after a crash, if there is enough to be worth it.
+        With `mark`, the flush also writes a recovery mark if there is enough after the last one.
         """
         self.require_online()
         try:
@@ -571,11 +573,11 @@ class PartitionLog:
             raise self.disk_error(error) from error
 
     def complete_flush(self, flush: Flush) -> None:
-        """Take note that a flush succeeded; one from before a truncation says nothing of what is here now."""
+        """Note that a flush succeeded. A flush prepared before a truncation is ignored."""
         self.durability.complete(flush)
 
     def flush(self) -> None:
-        """Make everything durable, here and now."""
+        """Make everything durable before returning."""
         flush = self.prepare_flush()
         if flush is None:
             return
@@ -585,16 +587,26 @@ class PartitionLog:
             raise self.fail(error) from error
         self.complete_flush(flush)
 
-    # --- end
+    # --- close
 
     def is_as_found(self) -> bool:
-        """Whether all that `close` would leave is there already, durable: nothing changed since the last clean stop."""
-        return is_as_found(self)
+        """Whether nothing changed since the last clean `close`, so that closing would write nothing new."""
+        if self.found_closed_at != self.log_end_offset or self.generation or self._failure is not None:
+            return False
+        # The manifest shows most of these too, but by the folder's time, which may be milliseconds coarse.
+        if self.durability.folder_changes > 1 or self.durability.unsynced or self.deletions_pending:
+            return False
+        if self.epochs.dirty or self.active.is_torn:
+            return False
+        try:
+            return SegmentTable.load(self.files, self.folder) is not None
+        except OSError:
+            return False  # closing it meets and reports the same error
 
     def close(self) -> None:
-        """Make everything durable and leave what a quick start needs: a snapshot, the indexes, the manifest.
+        """Make everything durable and write what a fast start needs: indexes, a snapshot at the end, the manifest.
 
-        A log that is cut short stays as it was found: the next start must find the same.
+        A log that ends at damage stays as it was found: the next start must find the same.
         """
         if self.is_cut_short:
             self.release()
@@ -602,25 +614,49 @@ class PartitionLog:
         try:
             self.durability.cancel_mark()
             if self._failure is None:
-                write_clean_state(self)
+                self.active.seal()
+                self.flush()
+                self._replace_marks()
+                self._save_manifest()
         except OSError as error:
             raise self.disk_error(error) from error
         finally:
             self.release()
 
+    def _replace_marks(self) -> None:
+        """Write a snapshot for the end, with a mark if the segment is large, and remove the others inside segments."""
+        end, active, data = self.log_end_offset, self.active, None
+        if is_worth_marking(active.size):
+            data = MarkWriter(self.files, active, self.producers.snapshot()).encode()
+        self.write_producer_snapshot(end, data)
+        for offset in self.marks.take_all():
+            if offset != end:
+                self.durability.remove_snapshot(offset)
+
+    def _save_manifest(self) -> None:
+        if self.damage is not None:
+            return  # the next start must look for its note
+        if self.deletions_pending and any(name.endswith(DELETED) for name in self.files.list_folder(self.folder)):
+            return  # the next start must list the folder to find them
+        active = Row(self.active.base_offset, self.active.size, self.active.max_timestamp)
+        self.stamped_table().with_row(active).save(self.files, self.folder)
+
     def release(self) -> None:
-        """Let go of the files without writing anything."""
+        """Close the files without writing anything."""
         with contextlib.suppress(OSError):
             self.active.release()
         self._open.release()
 
 
+# ------------------------------------------------------------------------------------------------------------- rolling
+
+
 def must_roll(
     settings: LogSettings, active: Segment, headers: Sequence[BatchHeader], size: int, rolled_ms: int, now_ms: int
 ) -> bool:
-    """Whether these batches, `size` bytes, belong into a new segment: by size, by room in the index, or by age.
+    """Whether these batches, `size` bytes, need a new segment: by size, index size or age.
 
-    A segment that began with timestamp 1000 and segment.ms=500 takes a batch stamped 1500, and not one stamped 1501.
+    A segment that starts with timestamp 1000 and segment.ms=500 takes a batch stamped 1500, and not one stamped 1501.
     """
     if headers[-1].last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
         return True
@@ -631,7 +667,7 @@ def must_roll(
     if (len(active.index) + 1) * _INDEX_ENTRY_BYTES > settings.segment_index_bytes:
         return True
     age_max_ms = settings.segment_ms
-    # Only what is sealed is compacted.
+    # Only sealed segments are compacted.
     if settings.max_compaction_lag_ms < age_max_ms and settings.compacts:
         age_max_ms = settings.max_compaction_lag_ms
     if settings.segment_jitter_ms:
@@ -643,16 +679,15 @@ def must_roll(
 
 
 def roll_jitter_ms(settings: LogSettings, path: str) -> int:
-    """How much earlier than others the segment at `path` is rolled: segment.jitter.ms, or segment.ms if less, at most.
+    """How much earlier than segment.ms the segment at `path` is rolled: at most segment.jitter.ms.
 
-    It follows from the name alone. Logs that began together part all the same, each segment anew, and a segment keeps
-    its share over a restart.
+    It is a hash of the path, so that logs created together roll at different times, and the same after a restart.
     """
     return min(settings.segment_jitter_ms, settings.segment_ms) * crc32(path.encode()) >> 32
 
 
 def _runs(headers: Sequence[BatchHeader]) -> Iterator[list[BatchHeader]]:
-    """Batches, in order, that one segment can hold, which knows of offsets within 2^31 of its own."""
+    """Split batches into runs that fit one segment: offsets within 2^31 of its base."""
     run = [headers[0]]
     for header in headers[1:]:
         if header.last_offset - run[0].base_offset > MAX_RELATIVE_OFFSET:
@@ -662,47 +697,7 @@ def _runs(headers: Sequence[BatchHeader]) -> Iterator[list[BatchHeader]]:
     yield run
 
 
-def is_as_found(log: PartitionLog) -> bool:
-    """Whether all that closing would leave is there already, durable: nothing changed since the last clean stop."""
-    if log.found_closed_at != log.log_end_offset or log.generation or log.failure is not None:
-        return False
-    # The manifest below tells of most of these, but by the folder's time, which may stand still for milliseconds.
-    if log.durability.folder_changes > 1 or log.durability.unsynced or log.deletions_pending:
-        return False
-    if log.epochs.dirty or log.active.is_torn:
-        return False
-    try:
-        return SegmentTable.load(log.files, log.folder) is not None
-    except OSError:
-        return False  # closing it meets the same error, and says what it means
-
-
-def write_clean_state(log: PartitionLog) -> None:
-    """Make everything durable and leave what a quick start needs. OSError, LogError."""
-    log.active.seal()
-    log.flush()
-    _replace_marks(log)
-    _save_manifest(log)
-
-
-def _replace_marks(log: PartitionLog) -> None:
-    """Leave a snapshot for the end, with a mark if there is much before it, and no other inside of a segment."""
-    end, active, data = log.log_end_offset, log.active, None
-    if is_worth_marking(active.size):
-        data = MarkWriter(log.files, active, log.producers.snapshot()).encode()
-    log.write_producer_snapshot(end, data)
-    for offset in log.marks.take_all():
-        if offset != end:
-            log.durability.remove_snapshot(offset)
-
-
-def _save_manifest(log: PartitionLog) -> None:
-    if log.damage is not None:
-        return  # the next start must look for the note of it
-    if log.deletions_pending and any(name.endswith(DELETED) for name in log.files.list_folder(log.folder)):
-        return  # the next start must list the folder to find them
-    active = Row(log.active.base_offset, log.active.size, log.active.max_timestamp)
-    log.stamped_table().with_row(active).save(log.files, log.folder)
+# ------------------------------------------------------------------------------------------------- lookup by timestamp
 
 
 class TimedOffset(NamedTuple):
@@ -712,9 +707,9 @@ class TimedOffset(NamedTuple):
 
 
 def offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
-    """The first record stamped at or after `timestamp`; None if there is none.
+    """The first record with a timestamp of at least `timestamp`; None if there is none.
 
-    Records 0..2 stamped 10, 30, 20: time 15 gives offset 1, time 31 None.
+    Records 0..2 with timestamps 10, 30, 20: time 15 gives offset 1, time 31 None.
     """
     log.require_online()
     with log.noting_damage():
@@ -730,13 +725,13 @@ def _offset_for_time(log: PartitionLog, timestamp: int) -> TimedOffset | None:
             for record in _records(segment, place):
                 if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
                     return TimedOffset(record.timestamp, record.offset, place.header.leader_epoch)
-            # Its newest record was compacted away, or lies before the log's start.
+            # Its newest record was compacted, or is before the log start offset.
             place = _next_with(segment, place, timestamp)
     return None
 
 
 def latest_timestamp(log: PartitionLog) -> TimedOffset | None:
-    """The record with the largest timestamp, the first of those that share it; None in a log without timestamps."""
+    """The first record with the largest timestamp; None in a log without timestamps."""
     log.require_online()
     with log.noting_damage():
         return _latest_timestamp(log)
@@ -747,7 +742,7 @@ def _latest_timestamp(log: PartitionLog) -> TimedOffset | None:
     stamps = [*log.stamped_table().stamps[first:], log.active.max_timestamp]
     found = _first_with(log, max(stamps))
     if found is None:
-        # That was before the log's start, in the segment where it starts: what is left of that one may be older.
+        # It was before the log start offset, in the first segment: the rest of that segment may be older.
         found = _first_with(log, max([_newest_left(log, first), *stamps[1:]]))
     return found
 
@@ -757,7 +752,7 @@ def _first_with(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 
 
 def _newest_left(log: PartitionLog, index: int) -> int:
-    """The largest timestamp in that segment from the log's start on."""
+    """The largest timestamp in the segment from the log start offset on."""
     segment = log.segment_at(index)
     first = segment.locate(log.log_start_offset)
     if first is None:
@@ -767,7 +762,7 @@ def _newest_left(log: PartitionLog, index: int) -> int:
 
 
 def _records(segment: Segment, place: Place) -> list[Record]:
-    # Control records count too, as they do in Kafka: a transaction's marker is often the newest record there is.
+    # Control records count, as in Kafka: a transaction marker is often the newest record.
     data = segment.file.read_at(place.position, place.header.size)
     try:
         return decode_batch(data)

@@ -41,6 +41,110 @@ from penstock.records.kernel import (
     write_header,
 )
 
+LOOP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one request that are validated on the event loop: at 10 ns per record of 7 bytes, 6 ms."""
+LOOP_PACKED_BYTES: Final = 64 * 1024
+"""A larger compressed batch is not decompressed on the event loop."""
+LOOP_PLAIN_BYTES: Final = 256 * 1024
+"""Decompressed size of a batch that is validated on the event loop: 1 ms of gzip."""
+LOOP_REQUEST_PLAIN_BYTES: Final = 1024 * 1024
+"""Decompressed size of all batches of one request that are validated on the event loop."""
+LOOP_RECOMPRESSED_BYTES: Final = 16 * 1024
+"""Larger requests are not recompressed on the event loop."""
+RECORD_ERRORS: Final = 1_000
+"""Invalid records named in one response; a request of a megabyte could have a million of them."""
+
+_CODEC_BITS: Final = 7
+_APPEND_TIME_BIT: Final = 8
+_UNUSUAL_BITS: Final = _APPEND_TIME_BIT | 32  # control batches
+_INT64_MAX: Final = 2**63 - 1
+_ANY_TIME: Final = -_INT64_MAX - 1, _INT64_MAX
+# A recompressed batch may decompress to this many times max.message.bytes, and at least to _LEAST_LIMIT.
+_GROWTH: Final = 16
+_LEAST_LIMIT: Final = 16 * 1024 * 1024
+
+
+class LongValidation(Exception):
+    """Validation would block the event loop: do it on another thread."""
+
+
+class Budget:
+    """What one request may use, on the event loop and in total."""
+
+    # Attributes of the class until something is used: most requests are small.
+    loop_bytes = LOOP_BYTES
+    loop_plain_bytes = LOOP_REQUEST_PLAIN_BYTES
+    decompressed_bytes = DEFAULT_DECOMPRESSED_LIMIT
+    record_errors = RECORD_ERRORS
+
+
+class Validated:
+    """Batches that a log may append, and their scan. The buffer may be changed in place."""
+
+    __slots__ = ("batches", "found")
+
+    def __init__(self, batches: Buffer, found: Scan) -> None:
+        self.batches = batches
+        self.found = found
+
+
+def validate(
+    settings: LogSettings, batches: Buffer, now_ms: int, budget: Budget | None = None, *, on_loop: bool = False
+) -> Validated:
+    """A client's batches, checked, compressed with the topic's codec, in a writable buffer.
+
+    CorruptBatch for bytes that are not whole batches, InvalidBatch and its subclasses for batches that this log does not
+    accept, TooLarge for batches that decompress to more than the budget has left, LongValidation only if `on_loop`.
+    """
+    budget = Budget() if budget is None else budget
+    size = len(batches)
+    if on_loop:
+        if size > budget.loop_bytes:
+            raise LongValidation
+        budget.loop_bytes -= size
+    found = scan(batches)
+    headers = found.headers
+    if found.problem is not None or not headers:
+        raise CorruptBatch(found.problem or "no batch found", found.end)
+    check_sizes(settings, headers, size)
+    if not isinstance(batches, memoryview) or batches.readonly:
+        batches = writable(batches)
+    is_stamped = settings.message_timestamp_append_time
+    earliest, latest = _ANY_TIME if is_stamped else _timestamps(settings, now_ms)
+    needs_keys = settings.compacts
+    recompresses = settings.compression_codec is not None and needs_recompression(settings, headers)
+    if recompresses and on_loop and size > LOOP_RECOMPRESSED_BYTES:
+        raise LongValidation
+    plain: Buffer
+    payloads: list[tuple[Buffer, int, int]] = []
+    first = 0  # the index of the batch's first record in the request
+    for header in headers:
+        attributes, count = header.attributes, header.record_count
+        if attributes & _UNUSUAL_BITS or count != header.last_offset_delta + 1 or len(headers) > 1:
+            _check_header(header, is_stamped, len(headers))
+        if attributes & _CODEC_BITS:
+            plain, start, end = _unpacked(batches, header, budget, on_loop)
+        else:
+            plain, start, end = batches, header.position + HEADER_SIZE, header.position + header.size
+        try:
+            newest, faults = validate_records(
+                plain, start, end, count, header.base_timestamp, earliest, latest, needs_keys, budget.record_errors
+            )
+        except CorruptBatch as error:
+            raise InvalidBatch(error.reason) from None
+        if faults:
+            budget.record_errors = max(0, budget.record_errors - len(faults))
+            raise _error_of(faults, first, header, earliest, latest)
+        if (newest != header.max_timestamp or attributes & _APPEND_TIME_BIT) and not is_stamped:
+            # Retention and lookups by time use the header.
+            stamp_create_time(batches, header, newest)
+        if recompresses:
+            payloads.append((plain, start, end))
+        first += count
+    if recompresses:
+        batches, found = recompressed(settings, batches, found, payloads)
+    return Validated(batches, found)
+
 
 def check_sizes(settings: LogSettings, headers: Sequence[BatchHeader], total: int) -> None:
     limit = settings.max_message_bytes
@@ -51,13 +155,77 @@ def check_sizes(settings: LogSettings, headers: Sequence[BatchHeader], total: in
         raise AppendTooLarge(total, settings.segment_bytes)
 
 
-_RECOMPRESSED_CODEC_BITS: Final = 7
-_GROWTH: Final = 16
-_LEAST_LIMIT: Final = 16 * 1024 * 1024
+def writable(batches: Buffer) -> bytearray | memoryview:
+    """The same bytes in a buffer that offsets can be written into."""
+    if isinstance(batches, memoryview) and not batches.readonly:
+        return batches
+    return batches if isinstance(batches, bytearray) else bytearray(batches)
+
+
+def _timestamps(settings: LogSettings, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest allowed timestamp."""
+    latest = now_ms + settings.message_timestamp_after_max_ms
+    return now_ms - settings.message_timestamp_before_max_ms, latest if latest < _INT64_MAX else _INT64_MAX
+
+
+def _check_header(header: BatchHeader, is_stamped: bool, batches: int) -> None:
+    if header.is_control:
+        raise InvalidBatch("clients may not write control batches")
+    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidBatch(
+            f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
+        )
+    if header.producer_id >= 0 and batches > 1:
+        raise InvalidBatch("an idempotent producer may send only one batch per partition and request")
+    if is_stamped and header.timestamp_type == LOG_APPEND_TIME:
+        raise InvalidTimestamp("only a broker may set the timestamp type LogAppendTime")
+
+
+def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: bool) -> Payload:
+    """The records of a compressed batch. Their size is deducted from the budget."""
+    limit = budget.decompressed_bytes
+    if on_loop:
+        if header.size > LOOP_PACKED_BYTES or not budget.loop_plain_bytes:
+            raise LongValidation
+        limit = min(limit, budget.loop_plain_bytes, LOOP_PLAIN_BYTES)
+    try:
+        payload = payload_of(batches, header, limit)
+    except TooLarge:
+        if limit < budget.decompressed_bytes:
+            budget.loop_plain_bytes -= limit
+            raise LongValidation from None
+        budget.decompressed_bytes = 0  # used up: the work was done
+        raise
+    except CorruptBatch as error:
+        # The checksum matches, so sending it again would not help; clients retry after CorruptBatch.
+        raise InvalidBatch(f"the batch cannot be decompressed: {error.reason}") from None
+    budget.decompressed_bytes -= payload.end
+    if on_loop:
+        budget.loop_plain_bytes -= payload.end
+    return payload
+
+
+def _error_of(
+    faults: Sequence[tuple[int, int]], first: int, header: BatchHeader, earliest: int, latest: int
+) -> InvalidBatch:
+    reasons = {
+        RECORD_WITHOUT_KEY: "a compacted topic accepts only records with a key",
+        RECORD_OUT_OF_TIME: f"the timestamp is not between {earliest} and {latest}, as the broker's clock, "
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms require",
+        RECORD_OUT_OF_PLACE: "the offset delta is not the record's index in the batch",
+    }
+    errors = tuple((first + index, reasons.get(problem, "the record does not parse")) for index, problem in faults)
+    kind = InvalidTimestamp if any(problem == RECORD_OUT_OF_TIME for _, problem in faults) else InvalidBatch
+    index, reason = errors[0]
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return kind(f"record {index} of {header.record_count} is rejected: {reason}{more}", errors)
+
+
+# ------------------------------------------------------------------------------------------------------- recompression
 
 
 def needs_recompression(settings: LogSettings, headers: Sequence[BatchHeader]) -> bool:
-    """Whether the topic wants one of the batches compressed another way."""
+    """Whether a batch has another codec than compression.type."""
     codec = settings.compression_codec
     return codec is not None and any(_differs(header, codec) for header in headers)
 
@@ -65,12 +233,10 @@ def needs_recompression(settings: LogSettings, headers: Sequence[BatchHeader]) -
 def recompressed(
     settings: LogSettings, batches: Buffer, found: Scan, payloads: Sequence[tuple[Buffer, int, int]] | None = None
 ) -> tuple[Buffer, Scan]:
-    """The batches with the topic's codec, and what a scan finds in them; both as they were if none has another.
+    """The batches with the topic's codec and their scan; both unchanged if no batch has another codec.
 
-    `payloads` are the batches' records, if somebody has decompressed them already.
-
-    CorruptBatch if a batch cannot be decompressed or holds less than its header says; TooLarge or BatchTooLarge if it
-    grows beyond what the topic takes.
+    `payloads` are the batches' records, if they are decompressed already. CorruptBatch if a batch cannot be decompressed
+    or holds less than its header says; TooLarge or BatchTooLarge if it grows beyond the topic's limits.
     """
     codec = settings.compression_codec
     if codec is None or not any(_differs(header, codec) for header in found.headers):
@@ -100,7 +266,7 @@ def _recompressed_batch(settings: LogSettings, plain: Buffer, header: BatchHeade
     batch = bytearray(HEADER_SIZE)
     batch += compress(codec, plain, settings.compression_level)
     write_header(
-        batch, header.base_offset, header.leader_epoch, header.attributes & ~_RECOMPRESSED_CODEC_BITS | codec,
+        batch, header.base_offset, header.leader_epoch, header.attributes & ~_CODEC_BITS | codec,
         header.last_offset_delta, header.base_timestamp, header.max_timestamp, header.producer_id,
         header.producer_epoch, header.base_sequence, header.record_count,
     )  # fmt: skip
@@ -114,173 +280,5 @@ def _decompressed_limit(settings: LogSettings, codec: int) -> int:
 
 
 def _original_position(headers: Sequence[BatchHeader], result: Scan) -> int:
-    """Where the batch stood that the scan of the result stopped at: who sent it knows nothing of other positions."""
+    """Where the batch at fault stood in the request, which is the only position that the client knows."""
     return headers[min(len(result.headers), len(headers) - 1)].position
-
-
-LOOP_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of one request that are looked at on the event loop: at ten nanoseconds a record of seven bytes, 6 ms."""
-LOOP_PACKED_BYTES: Final = 64 * 1024
-"""A compressed batch of more bytes is not tried on the event loop."""
-LOOP_PLAIN_BYTES: Final = 256 * 1024
-"""What a compressed batch may hold to be validated on the event loop: 1 ms of gzip."""
-LOOP_REQUEST_PLAIN_BYTES: Final = 1024 * 1024
-"""What all compressed batches of one request may hold to be validated on the event loop."""
-LOOP_RECOMPRESSED_BYTES: Final = 16 * 1024
-"""Batches of more bytes are not compressed on the event loop."""
-RECORD_ERRORS: Final = 1_000
-"""Records that one response names as being at fault; a request of a megabyte could have a million of them."""
-
-_CODEC_BITS = 7
-_APPEND_TIME_BIT = 8
-_UNUSUAL_BITS = _APPEND_TIME_BIT | 32  # control batches
-_INT64_MAX = 2**63 - 1
-_ANY_TIME = -_INT64_MAX - 1, _INT64_MAX
-
-
-class LongValidation(Exception):
-    """Validating would hold up the event loop: it is to be done on another thread."""
-
-
-class Budget:
-    """What may be spent on one request: on the event loop, and in all."""
-
-    # Of the class until something is spent: most requests are small.
-    loop_bytes = LOOP_BYTES
-    loop_plain_bytes = LOOP_REQUEST_PLAIN_BYTES
-    decompressed_bytes = DEFAULT_DECOMPRESSED_LIMIT
-    record_errors = RECORD_ERRORS
-
-
-class Validated:
-    """Batches that a log may take, and what a scan finds in them. The buffer may be changed in place."""
-
-    __slots__ = ("batches", "found")
-
-    def __init__(self, batches: Buffer, found: Scan) -> None:
-        self.batches = batches
-        self.found = found
-
-
-def validate(
-    settings: LogSettings, batches: Buffer, now_ms: int, budget: Budget | None = None, *, on_loop: bool = False
-) -> Validated:
-    """A client's batches as the log takes them: checked, compressed as the topic wants it, in a writable buffer.
-
-    CorruptBatch for bytes that are not whole batches, InvalidBatch and its kinds for what this log does not take,
-    TooLarge for what decompresses to more than is left of the budget, LongValidation if `on_loop`.
-    """
-    budget = Budget() if budget is None else budget
-    size = len(batches)
-    if on_loop:
-        if size > budget.loop_bytes:
-            raise LongValidation
-        budget.loop_bytes -= size
-    found = scan(batches)
-    headers = found.headers
-    if found.problem is not None or not headers:
-        raise CorruptBatch(found.problem or "no batch at all", found.end)
-    check_sizes(settings, headers, size)
-    if not isinstance(batches, memoryview) or batches.readonly:
-        batches = writable(batches)
-    is_stamped = settings.message_timestamp_append_time
-    earliest, latest = _ANY_TIME if is_stamped else _timestamps(settings, now_ms)
-    needs_keys = settings.compacts
-    recompresses = settings.compression_codec is not None and needs_recompression(settings, headers)
-    if recompresses and on_loop and size > LOOP_RECOMPRESSED_BYTES:
-        raise LongValidation
-    plain: Buffer
-    payloads: list[tuple[Buffer, int, int]] = []
-    first = 0  # the number of the batch's first record among all
-    for header in headers:
-        attributes, count = header.attributes, header.record_count
-        if attributes & _UNUSUAL_BITS or count != header.last_offset_delta + 1 or len(headers) > 1:
-            _check_header(header, is_stamped, len(headers))
-        if attributes & _CODEC_BITS:
-            plain, start, end = _unpacked(batches, header, budget, on_loop)
-        else:
-            plain, start, end = batches, header.position + HEADER_SIZE, header.position + header.size
-        try:
-            newest, faults = validate_records(
-                plain, start, end, count, header.base_timestamp, earliest, latest, needs_keys, budget.record_errors
-            )
-        except CorruptBatch as error:
-            raise InvalidBatch(error.reason) from None
-        if faults:
-            budget.record_errors = max(0, budget.record_errors - len(faults))
-            raise _error_of(faults, first, header, earliest, latest)
-        if (newest != header.max_timestamp or attributes & _APPEND_TIME_BIT) and not is_stamped:
-            # Retention and lookups by time go by the header.
-            stamp_create_time(batches, header, newest)
-        if recompresses:
-            payloads.append((plain, start, end))
-        first += count
-    if recompresses:
-        batches, found = recompressed(settings, batches, found, payloads)
-    return Validated(batches, found)
-
-
-def writable(batches: Buffer) -> bytearray | memoryview:
-    """The same bytes where offsets can be written into them."""
-    if isinstance(batches, memoryview) and not batches.readonly:
-        return batches
-    return batches if isinstance(batches, bytearray) else bytearray(batches)
-
-
-def _timestamps(settings: LogSettings, now_ms: int) -> tuple[int, int]:
-    """The earliest and the latest timestamp that a record may have."""
-    latest = now_ms + settings.message_timestamp_after_max_ms
-    return now_ms - settings.message_timestamp_before_max_ms, latest if latest < _INT64_MAX else _INT64_MAX
-
-
-def _check_header(header: BatchHeader, is_stamped: bool, batches: int) -> None:
-    if header.is_control:
-        raise InvalidBatch("a client may not write control batches")
-    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
-        raise InvalidBatch(
-            f"a batch of {header.record_count} records may not span {header.last_offset_delta + 1} offsets"
-        )
-    if header.producer_id >= 0 and batches > 1:
-        raise InvalidBatch("an idempotent producer sends one batch a partition and request")
-    if is_stamped and header.timestamp_type == LOG_APPEND_TIME:
-        raise InvalidTimestamp("only a broker may set the timestamp type LogAppendTime")
-
-
-def _unpacked(batches: Buffer, header: BatchHeader, budget: Budget, on_loop: bool) -> Payload:
-    """The records of a compressed batch; what they take is taken from the budget."""
-    limit = budget.decompressed_bytes
-    if on_loop:
-        if header.size > LOOP_PACKED_BYTES or not budget.loop_plain_bytes:
-            raise LongValidation
-        limit = min(limit, budget.loop_plain_bytes, LOOP_PLAIN_BYTES)
-    try:
-        payload = payload_of(batches, header, limit)
-    except TooLarge:
-        if limit < budget.decompressed_bytes:
-            budget.loop_plain_bytes -= limit
-            raise LongValidation from None
-        budget.decompressed_bytes = 0  # it is used up: the work was done all the same
-        raise
-    except CorruptBatch as error:
-        # The checksum was right: to send it again would not help, and CorruptBatch says that it would.
-        raise InvalidBatch(f"the batch cannot be decompressed: {error.reason}") from None
-    budget.decompressed_bytes -= payload.end
-    if on_loop:
-        budget.loop_plain_bytes -= payload.end
-    return payload
-
-
-def _error_of(
-    faults: Sequence[tuple[int, int]], first: int, header: BatchHeader, earliest: int, latest: int
-) -> InvalidBatch:
-    reasons = {
-        RECORD_WITHOUT_KEY: "a compacted topic takes only records with a key",
-        RECORD_OUT_OF_TIME: f"the timestamp is not within {earliest} to {latest}, which is what the broker's clock, "
-        "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
-        RECORD_OUT_OF_PLACE: "the offset delta is not the record's number in the batch",
-    }
-    errors = tuple((first + index, reasons.get(problem, "the record does not parse")) for index, problem in faults)
-    kind = InvalidTimestamp if any(problem == RECORD_OUT_OF_TIME for _, problem in faults) else InvalidBatch
-    index, reason = errors[0]
-    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return kind(f"record {index} of {header.record_count} is rejected: {reason}{more}", errors)
