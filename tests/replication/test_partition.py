@@ -283,7 +283,7 @@ def test_what_follows_a_first_batch_that_was_refused_does_not_go_before_it() -> 
     with pytest.raises(NotEnoughReplicas):
         write(1)
     leader.take(cluster(1, 5, isr=(1, 2), version=2))
-    with pytest.raises(OutOfOrderSequence, match="sequence 2 where 0 is due"):
+    with pytest.raises(OutOfOrderSequence, match="sequence 2, expected 0"):
         write(2)
     assert [write(6, producer=9), write(3, producer=8), write(4, epoch=1, producer=10)] == [1, 2, 3]
     assert [write(0), write(1), write(2)] == [4, 5, 6]

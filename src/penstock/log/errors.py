@@ -10,25 +10,29 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+_PARTITION_ERRNOS: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
+)
+
 
 class LogError(Exception):
-    """Base of everything that the log layer raises of its own."""
+    """Base of the log's errors."""
 
 
 class OffsetOutOfRange(LogError):
-    """An offset that the log no longer or not yet holds."""
+    """The log does not, or no longer, contain an offset."""
 
     def __init__(self, offset: int, start: int, end: int) -> None:
-        super().__init__(f"offset {offset} is outside of the log, which holds {start} to {end}")
+        super().__init__(f"offset {offset} is out of range: the log holds offsets {start} to {end}")
         self.offset = offset
         self.start = start
         self.end = end
 
 
 class InvalidBatch(LogError):
-    """A batch that is whole and undamaged, but not one that this log takes.
+    """A whole, undamaged batch that this log does not accept.
 
-    `record_errors` are the records at fault, if it is not the batch as such: their numbers and what is wrong.
+    `record_errors` are the indexes of the records at fault and what is wrong with them; empty if it is the batch.
     """
 
     def __init__(self, message: str, record_errors: Sequence[tuple[int, str]] = ()) -> None:
@@ -37,7 +41,7 @@ class InvalidBatch(LogError):
 
 
 class BatchTooLarge(InvalidBatch):
-    """A batch beyond `max.message.bytes`."""
+    """A batch larger than `max.message.bytes`."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"batch of {size} bytes exceeds max.message.bytes={limit}; send smaller batches or raise it")
@@ -46,46 +50,46 @@ class BatchTooLarge(InvalidBatch):
 
 
 class AppendTooLarge(InvalidBatch):
-    """One append that no segment could hold."""
+    """An append that does not fit a segment."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"{size} bytes in one append exceed segment.bytes={limit}")
+        super().__init__(f"append of {size} bytes exceeds segment.bytes={limit}")
         self.size = size
         self.limit = limit
 
 
 class InvalidTimestamp(InvalidBatch):
-    """A batch with a timestamp that is too far from the broker's clock, or of a type that no client may set."""
+    """A timestamp too far from the broker's clock, or of a type that clients may not set."""
 
 
 class NonMonotonicOffsets(LogError):
-    """Batches that carry offsets (a follower's) do not continue the log."""
+    """A follower's batches do not continue its log."""
 
     def __init__(self, expected: int, found: int) -> None:
-        super().__init__(f"the log continues at offset {expected}, the batches at {found}")
+        super().__init__(f"the log ends at offset {expected}, the batches start at {found}")
         self.expected = expected
         self.found = found
 
 
 class StaleEpoch(LogError):
-    """A batch of a leader whose successor has written here already."""
+    """A batch of an older leader than the last one in the log."""
 
     def __init__(self, latest: int, found: int) -> None:
-        super().__init__(f"the log has batches of leader epoch {latest}, so none of epoch {found} may follow")
+        super().__init__(f"leader epoch {found} is older than epoch {latest} at the end of the log")
         self.latest = latest
         self.found = found
 
 
 class RecordsTruncated(LogError):
-    """Records that somebody waited for were taken out of the log again."""
+    """Records were truncated while a client waited for them to be durable."""
 
     def __init__(self, offset: int) -> None:
-        super().__init__(f"what was below offset {offset} was truncated before it was durable")
+        super().__init__(f"records below offset {offset} were truncated before they were durable")
         self.offset = offset
 
 
 class DamagedLog(LogError):
-    """Bytes on disk that are not what was written."""
+    """Bytes on disk that differ from what was written."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} is damaged at byte {position}: {reason}")
@@ -95,15 +99,15 @@ class DamagedLog(LogError):
 
 
 class DiskFull(LogError):
-    """No room for an append; the log is as it was before, and takes appends again once there is room."""
+    """No space for an append. The log is unchanged and accepts appends again when there is space."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"no space left on the disk of {path}; free some, or lower retention")
+        super().__init__(f"no space left on the disk of {path}; free some or lower retention")
         self.path = path
 
 
 class TooManyOpenFiles(LogError):
-    """The process may not open another file; nothing is wrong with the disk."""
+    """The process reached its limit of open files. The disk is fine."""
 
     def __init__(self, path: str, partitions: int | None = None) -> None:
         needed = "" if partitions is None else f" for its {partitions} partitions"
@@ -112,7 +116,7 @@ class TooManyOpenFiles(LogError):
 
 
 class LogFailed(LogError):
-    """The disk failed a write or a sync: what it holds is unknown, so the log serves nothing until it is reopened."""
+    """A write or sync failed. The contents of the disk are unknown, so the log is offline until it is reopened."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is offline: {reason}")
@@ -121,20 +125,15 @@ class LogFailed(LogError):
 
 
 class FolderInUse(LogError):
-    """Another process, or another log of this one, holds the folder."""
+    """Another process, or another log of this one, has locked the directory."""
 
     def __init__(self, path: str, holder: str) -> None:
-        super().__init__(f"data folder {path} is in use ({holder}); stop that process or choose another folder")
+        super().__init__(f"log directory {path} is in use ({holder}); stop that process or choose another directory")
         self.path = path
         self.holder = holder
 
 
-def is_disk_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_process_limit(error: OSError) -> bool:
-    return error.errno in (errno.EMFILE, errno.ENFILE)
+# ----------------------------------------------------------------------------------------------------------- producers
 
 
 class ProducerStateError(LogError):
@@ -142,10 +141,10 @@ class ProducerStateError(LogError):
 
 
 class OutOfOrderSequence(ProducerStateError):
-    """A gap, a reordering, or a repetition of something older than the last five batches."""
+    """A gap, a reordering, or a repetition of a batch older than the last five."""
 
     def __init__(self, producer_id: int, epoch: int, sequence: int, expected: int) -> None:
-        super().__init__(f"producer {producer_id} epoch {epoch}: sequence {sequence} where {expected} is due")
+        super().__init__(f"producer {producer_id} epoch {epoch}: sequence {sequence}, expected {expected}")
         self.producer_id = producer_id
         self.epoch = epoch
         self.sequence = sequence
@@ -156,33 +155,33 @@ class MissingSequence(ProducerStateError):
     """A client's batch with a producer id but without a sequence."""
 
     def __init__(self, producer_id: int, sequence: int) -> None:
-        super().__init__(f"producer {producer_id}: sequence {sequence}")
+        super().__init__(f"producer {producer_id}: invalid sequence {sequence}")
         self.producer_id = producer_id
         self.sequence = sequence
 
 
 class InvalidProducerEpoch(ProducerStateError):
-    """An epoch below the current one (a fenced producer), or none at all."""
+    """An epoch below the current one (a fenced producer), or none."""
 
     def __init__(self, producer_id: int, epoch: int, current: int) -> None:
-        super().__init__(f"producer {producer_id}: epoch {epoch}, the current one is {current}")
+        super().__init__(f"producer {producer_id}: epoch {epoch}, current epoch {current}")
         self.producer_id = producer_id
         self.epoch = epoch
         self.current = current
 
 
 class CoordinatorFenced(ProducerStateError):
-    """A marker from a transaction coordinator that has a successor."""
+    """A marker of an older transaction coordinator."""
 
     def __init__(self, producer_id: int, coordinator_epoch: int, current: int) -> None:
-        super().__init__(f"producer {producer_id}: marker of coordinator {coordinator_epoch} < {current}")
+        super().__init__(f"producer {producer_id}: coordinator epoch {coordinator_epoch}, current epoch {current}")
         self.producer_id = producer_id
         self.coordinator_epoch = coordinator_epoch
         self.current = current
 
 
 class NotInTransaction(ProducerStateError):
-    """A batch outside of a transaction from a producer that has one open here."""
+    """A batch outside a transaction from a producer with an open one."""
 
     def __init__(self, producer_id: int, transaction_first_offset: int) -> None:
         super().__init__(f"producer {producer_id} has a transaction open since offset {transaction_first_offset}")
@@ -191,20 +190,23 @@ class NotInTransaction(ProducerStateError):
 
 
 class TooManyProducers(ProducerStateError):
-    """The limit is reached and every producer has a transaction open, so none may be forgotten."""
+    """The limit is reached and every producer has an open transaction, so none can be forgotten."""
 
     def __init__(self, producer_id: int, limit: int) -> None:
-        super().__init__(f"producer {producer_id}: {limit} producers have a transaction open")
+        super().__init__(f"producer {producer_id}: {limit} producers have an open transaction")
         self.producer_id = producer_id
         self.limit = limit
 
 
+# ---------------------------------------------------------------------------------------------------------- compaction
+
+
 class CompactionError(LogError):
-    """Base of what stops a compaction without any harm to the log."""
+    """A compaction stopped; the log is not harmed."""
 
 
 class CompactionCancelled(CompactionError):
-    """The caller asked it to stop."""
+    """The compaction was cancelled."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"the compaction of {folder} was cancelled")
@@ -212,16 +214,16 @@ class CompactionCancelled(CompactionError):
 
 
 class CompactionOvertaken(CompactionError):
-    """The log was cut or trimmed meanwhile: what was cleaned is not what it holds now. Begin anew."""
+    """The log was truncated or segments were deleted meanwhile. The compaction starts over."""
 
     def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(f"the compaction of {folder} was overtaken: {reason}")
+        super().__init__(f"the compaction of {folder} starts over: {reason}")
         self.folder = folder
         self.reason = reason
 
 
 class CompactionFailed(CompactionError):
-    """The disk failed while a segment was read or its copy written, or a batch is too large to be opened up."""
+    """Reading a segment or writing its copy failed, or a batch is too large to decompress."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} cannot be compacted: {reason}")
@@ -229,70 +231,71 @@ class CompactionFailed(CompactionError):
         self.reason = reason
 
 
+# ----------------------------------------------------------------------------------------------------- log directories
+
+
 class DirectoryOffline(LogFailed):
-    """A data folder that cannot be used: its disk failed, or it could not be opened. Its partitions are offline."""
+    """A log directory that failed or could not be opened. Its partitions are offline."""
 
 
 class NoDirectoryOnline(LogError):
-    """None of the data folders can be used."""
+    """No log directory is online."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         listed = "; ".join(f"{path}: {reason}" for path, reason in reasons.items())
-        super().__init__(f"no data folder of log.dirs can be used ({listed})")
+        super().__init__(f"no directory of log.dirs can be used ({listed})")
         self.reasons = dict(reasons)
 
 
 class PartitionExists(LogError):
-    """A partition that is to be made, and is there."""
+    """A partition to be created exists."""
 
     def __init__(self, topic: str, partition: int, folder: str) -> None:
-        super().__init__(f"partition {topic}-{partition} cannot be made: {folder} exists")
+        super().__init__(f"cannot create partition {topic}-{partition}: {folder} exists")
         self.topic = topic
         self.partition = partition
         self.folder = folder
 
 
 class UnknownDirectory(LogError):
-    """A path that is not one of the data folders."""
+    """A path that is not in log.dirs."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path[:300]} is not one of the data folders of this broker")
+        super().__init__(f"{path[:300]} is not a log directory of this broker")
         self.path = path
 
 
 class UnknownPartition(LogError):
-    """A partition that no data folder holds."""
+    """A partition that no log directory holds."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        super().__init__(f"no data folder holds partition {topic}-{partition}")
+        super().__init__(f"no log directory holds partition {topic}-{partition}")
         self.topic = topic
         self.partition = partition
 
 
 class PartitionInTwoFolders(LogError):
-    """Two folders claim to be the same partition, and only the operator knows which is."""
+    """A partition is in two log directories; the operator must decide which is right."""
 
     def __init__(self, topic: str, partition: int, first: str, second: str) -> None:
-        super().__init__(
-            f"partition {topic}-{partition} is both in {first} and in {second}; move one of the two folders away"
-        )
+        super().__init__(f"partition {topic}-{partition} is both in {first} and in {second}; move one of them away")
         self.topic = topic
         self.partition = partition
         self.folders = (first, second)
 
 
 class PartitionMayBeOffline(LogError):
-    """A partition that is not new is to be made while a folder that may hold it is offline."""
+    """A partition that is not new cannot be created while an offline log directory may hold it."""
 
     def __init__(self, topic: str, partition: int, offline: list[str]) -> None:
-        super().__init__(f"partition {topic}-{partition} may be in a folder that is offline: {', '.join(offline)}")
+        super().__init__(f"partition {topic}-{partition} may be in an offline log directory: {', '.join(offline)}")
         self.topic = topic
         self.partition = partition
         self.offline = offline
 
 
 class InconsistentTopicId(LogError):
-    """A partition's folder belongs to an earlier or a later topic of the same name."""
+    """A partition's folder belongs to another topic of the same name."""
 
     def __init__(self, folder: str, found: bytes, wanted: bytes) -> None:
         super().__init__(f"{folder} belongs to topic id {found.hex()}, not {wanted.hex()}")
@@ -301,11 +304,17 @@ class InconsistentTopicId(LogError):
         self.wanted = wanted
 
 
-_PARTITIONS_OWN: Final = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
-)
+# --------------------------------------------------------------------------------------------------------------- errno
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_process_limit(error: OSError) -> bool:
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def is_partition_error(error: OSError) -> bool:
-    """Whether the files of one partition are not as they should be, and the disk itself did what it was asked."""
-    return error.errno in _PARTITIONS_OWN
+    """Whether the error is about the files of one partition, not about the disk."""
+    return error.errno in _PARTITION_ERRNOS

@@ -199,9 +199,7 @@ class PartitionLog:
                 return
             found.ends_log, found.is_reported = known.ends_log, known.is_reported
         self.damage = found
-        logger.error(
-            "log damaged, repaired from another replica after the next start: folder=%s error=%s", self.folder, error
-        )
+        logger.error("log damaged, to be repaired from another replica after the next start: error=%s", error)
         write_damage_note(self.files, self.folder, found)
 
     def forget_damage(self) -> None:

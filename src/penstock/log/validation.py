@@ -93,8 +93,8 @@ def validate(
 ) -> Validated:
     """A client's batches, checked, compressed with the topic's codec, in a writable buffer.
 
-    CorruptBatch for bytes that are not whole batches, InvalidBatch and its subclasses for batches that this log does not
-    accept, TooLarge for batches that decompress to more than the budget has left, LongValidation only if `on_loop`.
+    CorruptBatch for bytes that are not whole batches, InvalidBatch for batches that this log does not accept, TooLarge
+    for batches that decompress to more than the budget has left, LongValidation only if `on_loop`.
     """
     budget = Budget() if budget is None else budget
     size = len(batches)
@@ -235,8 +235,8 @@ def recompressed(
 ) -> tuple[Buffer, Scan]:
     """The batches with the topic's codec and their scan; both unchanged if no batch has another codec.
 
-    `payloads` are the batches' records, if they are decompressed already. CorruptBatch if a batch cannot be decompressed
-    or holds less than its header says; TooLarge or BatchTooLarge if it grows beyond the topic's limits.
+    `payloads` are the batches' records, if already decompressed. CorruptBatch if a batch cannot be decompressed or
+    holds less than its header says; TooLarge or BatchTooLarge if it grows beyond the topic's limits.
     """
     codec = settings.compression_codec
     if codec is None or not any(_differs(header, codec) for header in found.headers):

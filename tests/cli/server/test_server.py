@@ -119,7 +119,7 @@ def test_a_folder_in_use_names_who_has_it_and_does_it_no_harm(tmp_path: Path) ->
         address = first.address()
         with server(tmp_path / "data") as second:
             assert second.end() == 1
-        assert f"Data folder {tmp_path / 'data'} is in use (locked by process" in second.text
+        assert f"Log directory {tmp_path / 'data'} is in use (locked by process" in second.text
         assert "--data-dir" in second.said[-1]
         produce(address, "t", b"still here")
         assert first.stop() == 0
