@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from penstock.client.addresses import Address, Addresses, ZooKeeperAddress, parse_address, parse_bootstrap
-from penstock.client.backoff import Backoff
 from penstock.client.cluster_metadata import ClusterView, Node, TopicView
 from penstock.client.connection import Connection
 from penstock.client.connection_pool import (
@@ -51,6 +50,7 @@ from penstock.client.errors import (
     error_for,
 )
 from penstock.client.metadata_updater import MetadataUpdater, ask_metadata
+from penstock.runtime.backoff import Backoff
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.randomness import Random, SystemRandom
 from penstock.wire.protocol import ApiKey, ErrorCode

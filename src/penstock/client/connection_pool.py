@@ -26,7 +26,6 @@ from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.client.addresses import Address
-from penstock.client.backoff import Backoff
 from penstock.client.connection import Connection, IgnoredRequest
 from penstock.client.errors import (
     Attempt,
@@ -38,6 +37,7 @@ from penstock.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from penstock.runtime.backoff import Backoff
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import detect_protocol
 from penstock.runtime.randomness import Random

@@ -22,7 +22,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from penstock.client.backoff import backoff_ms
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import ClusterView
 from penstock.client.connection import Connection
@@ -34,6 +33,7 @@ from penstock.client.producer.settings import ProducerSettings
 from penstock.records.batch import decode_batch
 from penstock.records.compression import Codec
 from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
+from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
 from penstock.wire.protocol import ApiKey, ErrorCode, error_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.backoff import Backoff, backoff_ms
+from penstock.runtime.backoff import Backoff, backoff_ms
 from penstock.runtime.randomness import SeededRandom
 
 
