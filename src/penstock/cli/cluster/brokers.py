@@ -21,7 +21,7 @@ _EXIT_PARTLY = 1
 
 
 class ListedByDefault(click.Group):
-    """`penstock brokers` alone is `penstock brokers list`."""
+    """A group whose default command is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
@@ -31,17 +31,17 @@ class ListedByDefault(click.Group):
 
 @click.group(cls=ListedByDefault)
 def brokers() -> None:
-    """Show the brokers of the cluster: list (the default), describe, disks, versions."""
+    """Show the brokers of the cluster. `list` is the default."""
 
 
-@brokers.command("list", short_help="Show who is in the cluster.")
+@brokers.command("list", short_help="List the brokers of the cluster.")
 @watch_option
 @format_option
 @cluster_command
 def list_(cluster: Cluster, output_format: str) -> None:
-    """Show the brokers, which of them is the controller, and what each leads, stores and lacks.
+    """Show the brokers: address, rack, controller, leaders, replicas, replicas out of sync, data size.
 
-    A broker that is away is shown as long as partitions have replicas on it.
+    An offline broker is listed while partitions have replicas on it.
     """
     from penstock.cli.cluster import brokers_report as report
 
@@ -54,17 +54,19 @@ def list_(cluster: Cluster, output_format: str) -> None:
     report.show_list(output, cluster_id, pictures)
 
 
-@brokers.command(short_help="Show all that is known of brokers.")
+@brokers.command(short_help="Show brokers in detail.")
 @click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @watch_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> None:
-    """Show brokers: address, rack, what they lead and hold, what is not in sync, folders, settings; of all or of these.
+    """Show brokers in detail: address, rack, leaders, replicas, replicas out of sync, data folders, settings.
+
+    Without ID, all brokers.
 
     \b
-    Exit code: 1  a broker is away, or could not be asked
-               4  there is no such broker
+    Exit code: 1  a broker is offline or did not answer
+               4  the broker does not exist
     """
     from penstock.cli.cluster import brokers_report as report
 
@@ -73,7 +75,7 @@ def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> N
         unknown = sorted(set(wanted) - {each.id for each in pictures})
         if unknown:
             there = ", ".join(str(each.id) for each in pictures)
-            raise Rejected(f"There is no broker {unknown[0]}, and no partition names it.", f"The brokers are {there}.")
+            raise Rejected(f"Broker {unknown[0]} does not exist.", f"The brokers are {there}.")
         chosen = [each for each in pictures if not wanted or each.id in wanted]
         settings = report.settings_of(admin, chosen)
     output = Output()
@@ -90,17 +92,17 @@ def describe(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> N
         click.get_current_context().exit(_EXIT_PARTLY)
 
 
-@brokers.command(short_help="Show data folders, their sizes and what is free.")
+@brokers.command(short_help="Show data folders, sizes and free space.")
 @click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @click.option("--topics", "by_topic", is_flag=True, help="Show the size of each topic in each folder.")
 @watch_option
 @format_option
 @cluster_command
 def disks(cluster: Cluster, wanted: tuple[int, ...], by_topic: bool, output_format: str) -> None:
-    """Show the data folders of brokers: how much lies in them, and how much is free.
+    """Show the data folders of brokers, their sizes, and the free space.
 
     \b
-    Exit code: 1  a folder is offline, or a broker could not be asked
+    Exit code: 1  a folder is offline, or a broker did not answer
     """
     from penstock.client.errors import PenstockError
 
@@ -164,12 +166,12 @@ def _folder(broker: int, folder: LogDirectory) -> dict[str, object]:
     }
 
 
-@brokers.command(short_help="Show which requests brokers serve, and in which versions.")
+@brokers.command(short_help="Show the APIs and versions that brokers support.")
 @click.argument("wanted", nargs=-1, type=int, metavar="[BROKER]...", shell_complete=broker_ids)
 @format_option
 @cluster_command
 def versions(cluster: Cluster, wanted: tuple[int, ...], output_format: str) -> None:
-    """Show which requests each broker serves, in which versions, and which version this command would use."""
+    """Show the APIs of each broker, their versions, and the version that this command would use."""
     import asyncio
 
     from penstock.wire.protocol import APIS

@@ -21,7 +21,7 @@ _SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """`node` is None for a broker that is away; `folders` is what it says of its disks, or why it does not."""
+    """A broker. `node` is None if it is offline; `folders` are its disks, or the error of the request."""
 
     id: int
     node: Node | None
@@ -71,7 +71,7 @@ def collect(admin: Admin) -> tuple[str | None, list[BrokerState]]:
 
 
 def settings_of(admin: Admin, pictures: Iterable[BrokerState]) -> dict[int, dict[str, ConfigEntry]]:
-    """The settings that do not have their default value, of those brokers that say."""
+    """The settings that differ from their default, of brokers that answer."""
     wanted = [ConfigResource.broker(picture.id) for picture in pictures if picture.node is not None]
     return {
         int(resource.name): {name: entry for name, entry in sorted(found.items()) if entry.source != "default"}
@@ -84,7 +84,7 @@ def settings_of(admin: Admin, pictures: Iterable[BrokerState]) -> dict[int, dict
 
 
 def show_list(output: Output, cluster_id: str | None, pictures: Sequence[BrokerState]) -> None:
-    output.line(f"Cluster {cluster_id or '(without an id)'}")
+    output.line(f"Cluster {cluster_id or '(no id)'}")
     rows = [
         (
             each.id,
@@ -119,7 +119,7 @@ def show_described(output: Output, each: BrokerState, settings: Mapping[str, Con
         more = f" and {len(each.out_of_sync) - _SHOWN_MAX} more" if len(each.out_of_sync) > _SHOWN_MAX else ""
         output.line(f"  not in sync: {some}{more}")
     if isinstance(each.folders, PenstockError):
-        output.line(f"  its disks are not known: {each.folders.message}")
+        output.line(f"  disks unknown: {each.folders.message}")
     elif each.folders is not None:
         for folder in each.folders:
             free = f", {human_bytes(folder.usable_bytes)} free" if folder.usable_bytes >= 0 else ""
@@ -131,7 +131,7 @@ def show_described(output: Output, each: BrokerState, settings: Mapping[str, Con
 
 
 def document(each: BrokerState) -> dict[str, object]:
-    """What `list` tells of a broker."""
+    """A broker in the output of `list`."""
     return {
         "id": each.id,
         "host": each.node.host if each.node else None,
@@ -148,7 +148,7 @@ def document(each: BrokerState) -> dict[str, object]:
 
 
 def full_document(each: BrokerState, settings: Mapping[str, ConfigEntry] | None) -> dict[str, object]:
-    """What `describe` tells of it."""
+    """A broker in the output of `describe`."""
     folders = None if isinstance(each.folders, PenstockError) else each.folders
     return {
         **document(each),

@@ -18,19 +18,19 @@ _EXIT_PROBLEMS: Final = 1
 
 @click.command(short_help="Diagnose connection and cluster problems.")
 @click.option("--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-              help="Where brokers of Penstock answer /health; 0: do not ask.")  # fmt: skip
-@click.option("--probe", is_flag=True, help="Also make a topic, write and read a record, and delete it again.")
+              help="HTTP port of Penstock brokers, for /health; 0 skips this check.")  # fmt: skip
+@click.option("--probe", is_flag=True, help="Also create a topic, write and read a record, and delete the topic.")
 @format_option
 @cluster_command
 def doctor(cluster: Cluster, http_port: int, probe: bool, output_format: str) -> None:
-    """Look at the way to the cluster, the cluster, its disks and clocks, and what this machine has installed.
+    """Check the connection, the brokers, partitions, disks and clocks of a cluster, and this machine.
 
-    Finds: nothing listening, wrong advertised addresses, brokers of other versions, clocks that differ, disks that are
-    full, partitions without a leader, more replicas in sync asked for than exist, missing Java or Spark.
+    Finds closed ports, wrong advertised addresses, old brokers, clocks that differ, full disks, partitions without a
+    leader, min.insync.replicas above the number of replicas, missing Java or Spark.
 
     \b
-    Exit code: 0  nothing is wrong
-               1  something is; each finding says what to do
+    Exit code: 0  no problems
+               1  problems found; each one says what to do
     """
     from penstock.cli.cluster.doctor_checks import PROBLEM, Finding, examine_cluster, examine_machine
 
@@ -49,7 +49,7 @@ def doctor(cluster: Cluster, http_port: int, probe: bool, output_format: str) ->
                 output.paragraph(
                     printable(finding.advice), "          ", first="        " + output.style("> ", dim=True)
                 )
-        summary = f"{counted(problems, 'problem')}: see above for what to do." if problems else "Nothing is wrong."
+        summary = f"{counted(problems, 'problem')} found." if problems else "No problems found."
         output.line(output.style(summary, "red" if problems else "green", bold=True))
     output.flush()
     click.get_current_context().exit(_EXIT_PROBLEMS if problems else 0)

@@ -39,7 +39,7 @@ PROBLEM: Final = "problem"
 
 
 class Finding(NamedTuple):
-    """`level` is ok, note or problem; `check` is for programs, and stays the same."""
+    """A finding. `level` is ok, note or problem; `check` is a stable name for programs."""
 
     level: str
     check: str
@@ -65,8 +65,8 @@ def _kernel() -> Finding:
     if kernel.KERNEL == "compiled":
         return Finding(OK, "kernel", "this machine", "the compiled kernel for records is used")
     return Finding(
-        NOTE, "kernel", "this machine", "records are encoded and decoded in plain Python, which is slow",
-        "Install a C compiler, or `pip install ziglang`, and install Penstock again.",
+        NOTE, "kernel", "this machine", "the compiled kernel is missing, so records are encoded and decoded slowly",
+        "Install a C compiler or `pip install ziglang`, then reinstall Penstock.",
     )  # fmt: skip
 
 
@@ -81,16 +81,16 @@ def java_version(text: str) -> int | None:
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     path = shutil.which("java", path=os.path.join(home, "bin") if home else None) or shutil.which("java")
-    advice = f"Only Spark and ZooKeeper need it. Install a JDK {_JAVA_NEEDED} or later, and set JAVA_HOME to it."
+    advice = f"Only Spark and ZooKeeper need it. Install a JDK {_JAVA_NEEDED} or later and set JAVA_HOME."
     if path is None:
         return Finding(NOTE, "java", "Java", "not installed", advice)
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(NOTE, "java", "Java", f"{path} does not run: {error}", advice)
+        return Finding(NOTE, "java", "Java", f"cannot run {path}: {error}", advice)
     version = java_version(done.stderr + done.stdout)
     if version is None:
-        return Finding(NOTE, "java", "Java", f"{path} does not say which version it is", advice)
+        return Finding(NOTE, "java", "Java", f"{path} does not report its version", advice)
     if version < _JAVA_NEEDED:
         return Finding(NOTE, "java", "Java", f"{path} is version {version}, which is too old for Spark 4", advice)
     return Finding(OK, "java", "Java", f"version {version}, {path}")
@@ -103,16 +103,16 @@ def _spark() -> list[Finding]:
         return [
             Finding(
                 NOTE, "spark", "Spark", "PySpark is not installed",
-                "Only the pipelines need it: pip install 'penstock[spark]'",
+                "Only Spark commands need it: pip install '.[spark]' in a clone of the repository",
             )
         ]  # fmt: skip
     return [Finding(OK, "spark", "Spark", f"PySpark {version}"), _spark_python(dict(os.environ))]
 
 
 def _spark_python(environment: dict[str, str]) -> Finding:
-    """Whether a plain SparkSession finds the data source: Spark looks for it in the Python that it starts.
+    """Whether a plain SparkSession finds the data source, which Spark looks for in the Python that it starts.
 
-    The environment is as it was before anything of penstock.spark was imported, which changes it.
+    The environment is that of before the import of penstock.spark, which changes it.
     """
     from penstock.spark.environment import is_ours, started_python
 
@@ -121,7 +121,7 @@ def _spark_python(environment: dict[str, str]) -> Finding:
     subject = "Python of Spark"
     if found is not None and (is_ours(command, environment) or _has_source(found, environment)):
         return Finding(OK, "spark-python", subject, f'{found} finds format("penstock")')
-    text = "which does not have penstock" if found is not None else "which is not there"
+    text = "which does not have penstock" if found is not None else "which does not exist"
     return Finding(
         NOTE, "spark-python", subject,
         f'a plain SparkSession starts {found or command}, {text}: format("penstock") is not found',
@@ -147,8 +147,8 @@ def _limits() -> list[Finding]:
         return []
     return [
         Finding(
-            NOTE, "open-files", "this machine", f"a process may have {hard} files open at most",
-            "A broker needs two or three for each partition: raise the limit (LimitNOFILE, ulimit -Hn).",
+            NOTE, "open-files", "this machine", f"a process can open at most {hard} files",
+            "A broker with many partitions needs more. Raise the limit (LimitNOFILE, ulimit -Hn).",
         )
     ]  # fmt: skip
 
@@ -170,7 +170,7 @@ _NEEDS: Final = {
     "idempotent producers": (ApiKey.INIT_PRODUCER_ID,),
     "topics create and delete": (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS),
     "configs": (ApiKey.DESCRIBE_CONFIGS,),
-    "sizes of disks": (ApiKey.DESCRIBE_LOG_DIRS,),
+    "disk sizes": (ApiKey.DESCRIBE_LOG_DIRS,),
 }
 
 
@@ -227,16 +227,16 @@ async def _broker(admin: AsyncAdmin, node: Node, servers: str, http_port: int) -
         return [
             Finding(
                 PROBLEM, "advertised", name,
-                f"advertises {node.host}:{node.port}, which cannot be used from here: {error.message}",
+                f"advertises {node.host}:{node.port}, which is not reachable from here: {error.message}",
                 "Set advertised.listeners of the broker to an address that its clients can reach.",
             )
         ]  # fmt: skip
-    findings = [Finding(OK, "advertised", name, f"answers at {node.host}:{node.port}, the address that it advertises")]
+    findings = [Finding(OK, "advertised", name, f"answers at its advertised address {node.host}:{node.port}")]
     if _is_loopback(node.host) and not all(_is_loopback(part.rpartition(":")[0]) for part in servers.split(",")):
         findings.append(
             Finding(
                 PROBLEM, "advertised", name,
-                f"advertises {node.host}, which on any other machine is that machine itself",
+                f"advertises {node.host}, which only works on the same machine",
                 "Set advertised.listeners of the broker to an address that its clients can reach.",
             )
         )  # fmt: skip
@@ -262,23 +262,25 @@ def _versions(name: str, connection: Connection) -> Finding:
         for key in keys:
             api, theirs = APIS[key], served.get(key)
             if theirs is None:
-                lacking.setdefault(part, []).append(f"{api.name}: not served")
+                lacking.setdefault(part, []).append(f"{api.name}: not supported")
             elif theirs[0] > api.versions.highest or theirs[1] < api.versions.lowest:
                 ours = f"{api.versions.lowest}-{api.versions.highest}"
                 lacking.setdefault(part, []).append(f"{api.name}: {theirs[0]}-{theirs[1]} there, {ours} here")
     if not lacking:
-        return Finding(OK, "versions", name, f"shares versions of {counted(len(served), 'kind')} of requests with us")
+        return Finding(
+            OK, "versions", name, f"supports {counted(len(served), 'API')} in versions that this client knows"
+        )
     text = "; ".join(f"{part} ({', '.join(reasons)})" for part, reasons in lacking.items())
-    era = f"it is of the time of Kafka {connection.era}, and " if connection.era else ""
+    era = f"it is as old as Kafka {connection.era}; " if connection.era else ""
     basic = any(part in lacking for part in ("produce", "consume"))
     return Finding(
-        PROBLEM if basic else NOTE, "versions", name, f"{era}these do not work with it: {text}",
-        "Use a broker of Kafka 2.3 or later, or one of Penstock.",
+        PROBLEM if basic else NOTE, "versions", name, f"{era}not supported: {text}",
+        "Use Kafka 2.3 or later, or a Penstock broker.",
     )  # fmt: skip
 
 
 def _clock_by_http(name: str, host: str, port: int) -> list[Finding]:
-    """The Date of /health. Only brokers of Penstock have it, so no answer says nothing."""
+    """The Date of /health. Only Penstock brokers have it, so no answer proves nothing."""
     address = f"[{host}]" if ":" in host else host
     sent = time.time()
     try:
@@ -303,8 +305,8 @@ def _skew(name: str, ahead_s: float, error_s: float) -> Finding:
     which = "ahead of" if ahead_s > 0 else "behind"
     return Finding(
         PROBLEM, "clock", name, f"its clock is {duration_text(abs(ahead_s))} {which} this machine's",
-        "Let both follow the same time (chrony, systemd-timesyncd): lag in seconds, retention and reading by time "
-        "go wrong otherwise.",
+        "Synchronise both clocks (chrony, systemd-timesyncd). Otherwise lag in seconds, retention and reading by "
+        "time are wrong.",
     )  # fmt: skip
 
 
@@ -321,8 +323,8 @@ async def _topics(admin: AsyncAdmin) -> list[Finding]:
         findings.append(
             Finding(
                 PROBLEM, "leaders", "partitions",
-                f"{_some(leaderless)} without a leader: nothing can be written or read",
-                "Bring the brokers that hold them back: `penstock topics describe --troubled` names them.",
+                f"{_some(leaderless)} without a leader, so they cannot be written or read",
+                "Start their brokers; `penstock topics describe --troubled` shows which.",
             )
         )  # fmt: skip
     behind = [f"{name}-{part.index}" for name, part in parts if part.leader is not None and is_troubled(part)]
@@ -330,7 +332,7 @@ async def _topics(admin: AsyncAdmin) -> list[Finding]:
         findings.append(
             Finding(
                 PROBLEM, "replicas", "partitions", f"{_some(behind)} with replicas out of sync",
-                "See whether brokers are down or slow: `penstock topics describe --troubled` names them.",
+                "Check for brokers that are offline or slow; `penstock topics describe --troubled` shows which.",
             )
         )  # fmt: skip
     if not findings:
@@ -340,7 +342,7 @@ async def _topics(admin: AsyncAdmin) -> list[Finding]:
 
 
 async def _min_insync(admin: AsyncAdmin, topics: list[TopicDescription]) -> list[Finding]:
-    """Topics that ask for more replicas in sync than they have: no write with acks=all will ever succeed."""
+    """Topics whose min.insync.replicas exceeds their replicas, so that no write with acks=all can succeed."""
     looked_at = {ConfigResource.topic(topic.name): topic for topic in topics[:_MOST_TOPICS] if topic.partitions}
     try:
         settings = await admin.describe_configs(looked_at)
@@ -360,9 +362,8 @@ async def _min_insync(admin: AsyncAdmin, topics: list[TopicDescription]) -> list
     return [
         Finding(
             PROBLEM, "min-insync", _some(list(wrong)),
-            f"min.insync.replicas is {needed} and there {'is' if fewest == 1 else 'are'} {counted(fewest, 'replica')}: "
-            "no write with acks=all can succeed",
-            f"Ask for fewer: penstock configs alter --topic {name} --set min.insync.replicas={fewest}. "
+            f"min.insync.replicas is {needed} with {counted(fewest, 'replica')}, so no write with acks=all can succeed",
+            f"Lower it: penstock configs alter --topic {name} --set min.insync.replicas={fewest}. "
             f"Or add replicas: penstock reassign plan {name} -r {needed}",
         )
     ]  # fmt: skip
@@ -374,7 +375,7 @@ def _some(names: list[str]) -> str:
 
 
 async def _future_records(admin: AsyncAdmin, partitions: list[tuple[str, int]]) -> list[Finding]:
-    """Records that are younger than now: the clock of who wrote them was wrong, or ours is."""
+    """Records with a timestamp in the future: the clock of the producer or of this machine is wrong."""
     try:
         found = await admin.list_offsets(dict.fromkeys(partitions[:_MOST_PARTITIONS], "max_timestamp"))
     except PenstockError:
@@ -391,8 +392,8 @@ async def _future_records(admin: AsyncAdmin, partitions: list[tuple[str, int]]) 
     return [
         Finding(
             PROBLEM, "clock", _some(list(future)),
-            f"the youngest record is {most} in the future of this machine's clock",
-            "Compare the clocks of the producers and of this machine: such records are kept too long.",
+            f"the newest record is {most} ahead of this machine's clock",
+            "Compare the clocks of the producers and of this machine. Such records are kept too long.",
         )
     ]  # fmt: skip
 
@@ -405,7 +406,7 @@ async def _disks(admin: AsyncAdmin, nodes: tuple[Node, ...]) -> list[Finding]:
     findings: list[Finding] = []
     for broker, folders in answers.items():
         if isinstance(folders, PenstockError):
-            findings.append(Finding(NOTE, "disk", f"broker {broker}", f"does not tell of its disks: {folders.message}"))
+            findings.append(Finding(NOTE, "disk", f"broker {broker}", f"does not report its disks: {folders.message}"))
             continue
         local = any(node.id == broker and _is_loopback(node.host) for node in nodes)
         findings += [_disk(f"broker {broker}", folder, local) for folder in folders]
@@ -416,19 +417,19 @@ def _disk(name: str, folder: LogDirectory, local: bool) -> Finding:
     if folder.error is not None:
         return Finding(
             PROBLEM, "disk", name, f"{folder.path} is offline: {folder.error}",
-            "Look at the broker's log and at the disk; the broker takes the folder back when it is started again.",
+            "Check the broker's log and the disk. The folder is used again after a restart of the broker.",
         )  # fmt: skip
     total, free = folder.total_bytes, folder.usable_bytes
     if total < 0 and local:
         total, free = _local_disk(folder.path)
     if total < 0:
-        return Finding(NOTE, "disk", name, f"{folder.path}: the broker is too old to say how much is free")
+        return Finding(NOTE, "disk", name, f"{folder.path}: the broker is too old to report free space")
     text = f"{folder.path}: {human_bytes(free)} of {human_bytes(total)} free"
     if free < _FREE_BYTES or (total and free / total < _FREE_SHARE):
         return Finding(
             PROBLEM, "disk", name, text,
-            "Free some space or let topics keep less (retention.ms, retention.bytes): a full disk takes its folder "
-            "offline. `penstock brokers disks --topics` shows what is large.",
+            "Free some space or lower retention.ms or retention.bytes. A full disk rejects writes. "
+            "`penstock brokers disks --topics` shows what is large.",
         )  # fmt: skip
     return Finding(OK, "disk", name, text)
 
@@ -447,7 +448,7 @@ def _local_disk(path: str) -> tuple[int, int]:
 
 
 async def _probe(admin: AsyncAdmin, cluster: Cluster) -> list[Finding]:
-    """Through a topic of its own, whose records have the broker's time."""
+    """Write and read a record in a temporary topic, whose records have the broker's time."""
     from penstock.client.consumer import AsyncConsumer
     from penstock.client.producer import AsyncProducer
 
@@ -466,7 +467,7 @@ async def _probe(admin: AsyncAdmin, cluster: Cluster) -> list[Finding]:
             records = await consumer.poll(timeout_ms=cluster.request_timeout_ms)
         findings = [Finding(OK, "probe", topic, f"a record was written in {took * 1000:.1f} ms, and read")]
         if not records:
-            findings = [Finding(PROBLEM, "probe", topic, "a record was acknowledged, but cannot be read")]
+            findings = [Finding(PROBLEM, "probe", topic, "a record was acknowledged but cannot be read")]
         if stored.timestamp >= 0:
             findings.append(_skew("the broker", stored.timestamp / 1000 - (sent + took / 2), took / 2))
         return findings

@@ -28,16 +28,16 @@ _METADATA_TIMEOUT_S: Final = 5.0
 _METADATA_POLL_S: Final = 0.1
 
 _EXIT_CODES = """\b
-    Exit code: 0  done, or there was nothing to do
-               4  a partition could not be given a leader; the message says why"""
+    Exit code: 0  done, or nothing to do
+               4  an election failed; the message says why"""
 
 
 @click.group(epilog=_EXIT_CODES)
 def elect() -> None:
-    """Elect leaders of partitions: preferred ones, or unclean ones where no replica in sync is left."""
+    """Elect partition leaders: the preferred ones, or unclean ones if no in-sync replica is left."""
 
 
-@elect.command(short_help="Give leadership back to the first replicas.")
+@elect.command(short_help="Move leadership back to the preferred leaders.")
 @topic_arguments(required=False, partitions=True)
 @dry_run_option
 @format_option
@@ -45,9 +45,10 @@ def elect() -> None:
 def preferred(
     cluster: Cluster, names: tuple[NameAndPartitions, ...], dry_run: bool, execute: bool, output_format: str
 ) -> None:
-    """Give leadership back to the preferred leaders, the first replicas of partitions: of these, or of all.
+    """Move leadership back to the preferred leaders, which are the first replicas of partitions.
 
-    After a broker was away others lead what it has led; this evens it out again. Nothing is copied and nothing lost.
+    Without TOPIC, of all partitions. After a broker was offline, others lead its partitions; this restores the balance.
+    Nothing is copied and nothing is lost.
     """
     if dry_run:
         _show_candidates(cluster, names, output_format, lambda part: _leader(part) != part.replicas[0])
@@ -57,7 +58,7 @@ def preferred(
 
 @elect.command(short_help="Elect any live replica; acknowledged records may be lost.")
 @topic_arguments(required=False, partitions=True)
-@click.option("--all", "everything", is_flag=True, help="All partitions without a leader.")
+@click.option("--all", "everything", is_flag=True, help="Elect for all partitions without a leader.")
 @confirmation_options
 @format_option
 @cluster_command
@@ -69,17 +70,17 @@ def unclean(
     execute: bool,
     output_format: str,
 ) -> None:
-    """Elect a live replica even if it lacks acknowledged records: those are lost then.
+    """Elect a live replica even if it lacks acknowledged records. Those records are lost.
 
-    Only for partitions without a leader, when those that have all records will not come back:
-    `penstock topics describe --unavailable` shows them, and who is missing.
+    Use this only for partitions without a leader whose complete replicas will not come back.
+    `penstock topics describe --unavailable` shows them.
     """
     if bool(names) == everything:
-        raise CommandError("Which partitions are meant?", "Name them, as TOPIC or TOPIC:0,2, or give --all.")
+        raise CommandError("No partitions were given.", "Give TOPIC or TOPIC:0,2, or --all.")
     if dry_run:
         _show_candidates(cluster, names, output_format, lambda part: part.leader is None)
         return
-    confirm("Acknowledged records may be lost for ever. Elect?", yes=execute)
+    confirm("Acknowledged records may be lost permanently. Elect?", yes=execute)
     _elect(cluster, "unclean", names, output_format)
 
 
@@ -89,7 +90,7 @@ def _show_candidates(
     output_format: str,
     is_meant: Callable[[PartitionDescription], bool],
 ) -> None:
-    """What an election would be about."""
+    """The partitions that an election would change."""
     from penstock.cli.topics.partitions import all_partitions, named_partitions
 
     with cluster.admin() as admin:
@@ -133,7 +134,7 @@ def _elect(
 def _leaders_after(
     admin: Admin, elected: list[TopicPartition], before: Mapping[TopicPartition, PartitionDescription]
 ) -> dict[TopicPartition, int | None]:
-    """Who leads now: the broker that is asked may hear of it a moment after the controller has decided it."""
+    """The present leaders. The broker that is asked may learn of the decision a moment later."""
     from penstock.client.admin import TopicDescription
     from penstock.client.cluster_metadata import TopicPartition
 
@@ -177,9 +178,9 @@ def _show(
         output.json(document, indent=2)
     elif rows:
         shown = [(topic, index, "none" if old is None else old, new) for topic, index, old, new in rows]
-        show_table(output, ("TOPIC", "PARTITION", "LED BEFORE", "LEADER"), shown)
+        show_table(output, ("TOPIC", "PARTITION", "BEFORE", "LEADER"), shown)
     elif not failed:
-        output.line("Nothing to elect: every partition has the leader it should have.")
+        output.line("Nothing to elect: every partition has its leader.")
     output.flush()
 
 
@@ -190,11 +191,9 @@ def _election_failed(failed: Mapping[TopicPartition, PenstockError]) -> Rejected
     some = "; ".join(error.message for error in list(failed.values())[:_SHOWN_MAX])
     more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
     if ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE in codes:
-        advice = (
-            "Start the brokers that are away and wait until they are in sync: `penstock topics describe --troubled`."
-        )
+        advice = "Start the offline brokers and wait until they are in sync: `penstock topics describe --troubled`."
     elif ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE in codes:
-        advice = "None of its replicas is alive: start one of their brokers; `penstock topics describe` shows which."
+        advice = "No replica is alive. Start one of their brokers; `penstock topics describe` shows which."
     else:
         advice = "`penstock topics describe` shows the partitions and their replicas."
-    return Rejected(f"{counted(len(failed), 'partition')} without the leader: {some}{more}.", advice)
+    return Rejected(f"Election failed for {counted(len(failed), 'partition')}: {some}{more}.", advice)

@@ -40,13 +40,13 @@ Wanted = Mapping[TopicPartition, tuple[int, ...]]
 _VERSION: Final = 1
 _ANY_FOLDER: Final = "any"
 _EXAMPLE: Final = (
-    'Give the form of kafka-reassign-partitions, as {"version":1,"partitions":[{"topic":"views","partition":0,'
+    'Use the format of kafka-reassign-partitions: {"version":1,"partitions":[{"topic":"views","partition":0,'
     '"replicas":[1,2]}]}; `penstock reassign plan -o FILE` writes one.'
 )
 
 
 class Move(NamedTuple):
-    """What becomes of a partition. `size_bytes` is what a copy of it takes, None if no broker says."""
+    """The change of a partition. `size_bytes` is the size of a copy, None if no broker reports it."""
 
     key: TopicPartition
     before: tuple[int, ...]
@@ -55,7 +55,7 @@ class Move(NamedTuple):
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """Who gets one."""
+        """Brokers that get a copy."""
         return tuple(broker for broker in self.after if broker not in self.before)
 
 
@@ -75,7 +75,7 @@ class _Plan(msgspec.Struct):
 
 
 def read_plan(file: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """The plan of a file, or of standard input by the name "-". CommandError."""
+    """The plan in a file, or on standard input for "-". Raises CommandError."""
     name = "standard input" if file == "-" else file
     try:
         if file == "-":
@@ -88,24 +88,24 @@ def read_plan(file: str) -> dict[TopicPartition, tuple[int, ...]]:
     try:
         return parse_plan(data)
     except ValueError as error:
-        raise CommandError(f"{name} is not a plan: {error}.", _EXAMPLE) from None
+        raise CommandError(f"{name} is not a valid plan: {error}.", _EXAMPLE) from None
 
 
 def parse_plan(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """ValueError says what is wrong with it."""
+    """Parse a plan. Raises ValueError."""
     try:
         document = msgspec.json.decode(data, type=_Plan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if document.version != _VERSION:
-        raise ValueError(f"its version is {document.version}, and {_VERSION} is known")
+        raise ValueError(f"version {document.version} is not supported, only {_VERSION}")
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for entry in document.partitions:
         key = TopicPartition(entry.topic, entry.partition)
         if key in found:
             raise ValueError(f"{key} is listed twice")
         if not entry.replicas or len(set(entry.replicas)) < len(entry.replicas):
-            raise ValueError(f"the replicas of {key} are {entry.replicas}: at least one, and none of them twice")
+            raise ValueError(f"the replicas of {key} are {entry.replicas}; at least one is needed, and none twice")
         if any(folder != _ANY_FOLDER for folder in entry.log_dirs or ()):
             raise ValueError(f"log_dirs of {key} names a folder; brokers choose it themselves, as by {_ANY_FOLDER!r}")
         found[key] = tuple(entry.replicas)
@@ -118,7 +118,7 @@ def write_plan(file: str, wanted: Wanted) -> None:
         with open(file, "wb") as stream:
             stream.write(plan_text(wanted))
     except OSError as error:
-        raise CommandError(f"{file}: {error.strerror or error}.", "Name a file that can be written.") from None
+        raise CommandError(f"{file}: {error.strerror or error}.", "Choose a file that can be written.") from None
 
 
 def plan_text(wanted: Wanted) -> bytes:
@@ -136,7 +136,7 @@ def moves_of(
     described: Mapping[TopicPartition, PartitionDescription],
     sizes: Mapping[TopicPartition, int],
 ) -> list[Move]:
-    """The partitions of a plan that are not as it wants them."""
+    """The partitions that differ from a plan."""
     return [
         Move(key, described[key].replicas, replicas, sizes.get(key))
         for key, replicas in wanted.items()
@@ -145,7 +145,7 @@ def moves_of(
 
 
 def check_plan(wanted: Wanted, described: Mapping[TopicPartition, PartitionDescription], nodes: Iterable[Node]) -> None:
-    """Refused if it names what is not there."""
+    """Rejected if the plan names a partition or broker that does not exist."""
     topics = {key.topic for key in described}
     alive = {node.id for node in nodes}
     for key, replicas in wanted.items():
@@ -153,14 +153,14 @@ def check_plan(wanted: Wanted, described: Mapping[TopicPartition, PartitionDescr
             raise no_such_topic(key.topic, topics)
         if key not in described:
             raise Rejected(
-                f"Topic {key.topic} has no partition {key.partition}.", "Make a new plan: penstock reassign plan"
+                f"Topic {key.topic} has no partition {key.partition}.", "Compute a new plan: penstock reassign plan"
             )
         missing = sorted(set(replicas) - alive - set(described[key].replicas))
         if missing:
             brokers = ", ".join(map(str, missing))
             raise Rejected(
-                f"The plan puts {key} on broker {brokers}, which is not there.",
-                "`penstock brokers` shows those there are.",
+                f"The plan puts {key} on broker {brokers}, which does not exist.",
+                "`penstock brokers` shows the brokers.",
             )
 
 
@@ -174,7 +174,7 @@ def show_moves(output: Output, moves: Sequence[Move]) -> None:
     total = human_bytes(copied_bytes(moves))
     facts = [f"{counted(copies, 'replica')} copied ({total})"]
     if reordered:
-        facts.append(f"{counted(reordered, 'partition')} with another preferred leader only")
+        facts.append(f"{counted(reordered, 'partition')} with only a new preferred leader")
     output.line(f"{counted(len(moves), 'partition')} to change: {', '.join(facts)}")
     rows = [
         (
@@ -197,7 +197,7 @@ def copied_bytes(moves: Iterable[Move]) -> int:
 def show_balance(
     output: Output, before: Mapping[TopicPartition, Sequence[int]], wanted: Wanted, nodes: Iterable[Node]
 ) -> None:
-    """How many replicas each broker has, and how many it leads by preference, before and after."""
+    """Replicas and preferred leaderships of each broker, before and after."""
     after = {key: wanted.get(key, replicas) for key, replicas in before.items()}
     held = [_held(state) for state in (before, after)]
     first = [Counter(replicas[0] for replicas in state.values() if replicas) for state in (before, after)]
@@ -240,7 +240,7 @@ Sizes = Mapping[tuple[int, TopicPartition], int]
 
 
 class Progress(NamedTuple):
-    """A move that is under way. `behind` are those that are not in sync yet; `done` is from 0 to 1, or not known."""
+    """A move in progress. `behind` are the replicas not in sync yet; `done` is from 0 to 1, or None."""
 
     key: TopicPartition
     move: PartitionReassignment
@@ -249,7 +249,7 @@ class Progress(NamedTuple):
 
 
 def replica_sizes(admin: Admin) -> dict[tuple[int, TopicPartition], int]:
-    """Of every replica, by broker; brokers that cannot be asked are left out."""
+    """The size of every replica, by broker; brokers that do not answer are left out."""
     return {
         (broker, key): size
         for broker, folders in admin.describe_log_dirs(timeout_ms=DETAILS_TIMEOUT_MS).items()
@@ -260,7 +260,7 @@ def replica_sizes(admin: Admin) -> dict[tuple[int, TopicPartition], int]:
 
 
 def largest_sizes(sizes: Sizes) -> dict[TopicPartition, int]:
-    """Of each partition, its largest replica: what a copy of it takes."""
+    """The size of each partition's largest replica, which is the size of a copy."""
     largest: dict[TopicPartition, int] = {}
     for (_, key), size in sizes.items():
         largest[key] = max(size, largest.get(key, 0))
@@ -328,7 +328,7 @@ def progress_document(each: Progress) -> dict[str, object]:
 def wait_until_done(
     admin: Admin, keys: Collection[TopicPartition] | None, timeout_ms: int | None, tell: Callable[[str], None]
 ) -> int:
-    """How many of these moves, or of all, are under way after the time; 0 as soon as none is."""
+    """Wait for these moves, or for all. Returns how many are still in progress after the time-out."""
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     told = -1
     while True:
@@ -370,12 +370,12 @@ def throttle_changes(moves: Sequence[Move], bytes_per_s: int) -> Changes:
 
 
 def removal_of(changes: Changes) -> Changes:
-    """What takes such changes back."""
+    """The changes that undo these."""
     return {resource: dict.fromkeys(values) for resource, values in changes.items()}
 
 
 def find_throttles(admin: Admin, brokers: Iterable[int], topics: Iterable[str]) -> dict[ConfigResource, dict[str, str]]:
-    """Those in force, by whom they are set on."""
+    """The throttles in force, by the broker or topic that they are set on."""
     wanted = [*map(ConfigResource.broker, brokers), *map(ConfigResource.topic, topics)]
     found: dict[ConfigResource, dict[str, str]] = {}
     for resource, settings in admin.describe_configs(wanted).items():
@@ -392,7 +392,7 @@ def find_throttles(admin: Admin, brokers: Iterable[int], topics: Iterable[str]) 
 
 
 def apply_throttles(admin: Admin, changes: Changes) -> None:
-    """Raises what the first broker that refuses says, with all that was set before it taken back."""
+    """Set the throttles. If one is rejected, removes those set before it and raises."""
     done: dict[ConfigResource, Mapping[str, str | None]] = {}
     for resource, values in changes.items():
         error = admin.alter_configs({resource: values})[resource]
@@ -403,7 +403,7 @@ def apply_throttles(admin: Admin, changes: Changes) -> None:
 
 
 def remove_throttles(admin: Admin, resources: Iterable[ConfigResource]) -> list[PenstockError]:
-    """Remove rates and lists; those that could not be removed are answered."""
+    """Remove rates and lists. Returns those that could not be removed."""
     changes: dict[ConfigResource, dict[str, str | None]] = {
         resource: dict.fromkeys(RATES if resource.kind == "broker" else LISTS) for resource in resources
     }

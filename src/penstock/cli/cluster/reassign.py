@@ -29,258 +29,46 @@ EXIT_INCOMPLETE: Final = 1
 _SHOWN_MAX: Final = 10
 
 
-def wait_options(command: click.decorators.FC) -> click.decorators.FC:
-    """--wait and --timeout."""
-    for option in (
-        click.option("--timeout", "timeout_ms", type=Duration(), help="How long --wait waits.  [default: to the end]"),
-        click.option("--wait", is_flag=True, help="Stay until it is done."),
-    ):
-        command = option(command)
-    return command
-
-
-# --- status
-
-
-@click.command(short_help="Show how far moves are.")
-@click.argument("file", required=False, metavar="[FILE]", type=click.Path(allow_dash=True))
-@click.option("--remove-throttle", is_flag=True, help="Remove what slows moves down, once there is none.")
-@wait_options
-@watch_option
-@format_option
-@cluster_command
-def status(
-    cluster: Cluster,
-    file: str | None,
-    remove_throttle: bool,
-    wait: bool,
-    timeout_ms: int | None,
-    output_format: str,
-) -> None:
-    """Show the moves that are under way; with the FILE of a plan, also whether it is complete.
-
-    \b
-    Exit code: 0  all is well
-               1  a partition of the plan is not as it wants it, and not on the way; or --wait timed out
-    """
-    from penstock.cli.cluster import partition_moves as progress
-    from penstock.cli.cluster.partition_moves import read_plan
-
-    wanted = {} if file is None else read_plan(file)
-    with cluster.admin() as admin:
-        if wait:
-            progress.wait_until_done(
-                admin, wanted if file is not None else None, timeout_ms, lambda text: click.echo(text, err=True)
-            )
-        moving = admin.list_partition_reassignments()
-        found = progress.progress_of(admin, moving)
-        different = _different(admin, wanted, moving.keys())
-        throttled = _throttled(admin, remove=remove_throttle and not moving)
-    output = Output()
-    if output_format == JSON:
-        document: dict[str, object] = {
-            "moving": [progress.progress_document(each) for each in found],
-            "throttled": {str(resource): values for resource, values in throttled.items()},
-        }
-        if file is not None:
-            document["different"] = [
-                {"topic": key.topic, "partition": key.partition, "replicas": list(replicas)}
-                for key, replicas in different.items()
-            ]
-        output.json(document, indent=2)
-    else:
-        if found:
-            progress.show_progress(output, found)
-        else:
-            output.line("Nothing is being moved.")
-        if wanted:
-            _print_plan_state(output, wanted, different, moving)
-        _print_throttles(output, throttled, bool(moving), remove_throttle)
-    output.flush()
-    if different or (wait and (moving.keys() & wanted.keys() if file is not None else moving)):
-        click.get_current_context().exit(EXIT_INCOMPLETE)
-
-
-def _different(
-    admin: Admin, wanted: Mapping[TopicPartition, tuple[int, ...]], moving: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int, ...]]:
-    """Partitions of a plan that are elsewhere and stay there, with where they are."""
-    from penstock.cli.topics.partitions import all_partitions
-
-    if not wanted:
-        return {}
-    described = all_partitions(admin)
-    there = {key: described[key].replicas if key in described else () for key in wanted}
-    still = set(moving)
-    return {key: replicas for key, replicas in there.items() if replicas != wanted[key] and key not in still}
-
-
-def _print_plan_state(
-    output: Output,
-    wanted: Mapping[TopicPartition, tuple[int, ...]],
-    different: Mapping[TopicPartition, tuple[int, ...]],
-    moving: Container[TopicPartition],
-) -> None:
-    if not different and not any(key in moving for key in wanted):
-        output.line(f"Reassignment complete: {counted(len(wanted), 'partition')}.")
-    for key, replicas in different.items():
-        output.line(f"{key} is on {joined(replicas)}, not on {joined(wanted[key])}, and is not being moved.")
-
-
-def _throttled(admin: Admin, *, remove: bool) -> dict[ConfigResource, dict[str, str]]:
-    """The throttles in force; those that were removed are not among them any more."""
-    from penstock.cli.cluster import partition_moves as throttles
-
-    found = throttles.find_throttles(
-        admin, [node.id for node in admin.describe_cluster().nodes], admin.list_topics(include_internal=True)
-    )
-    if not remove or not found:
-        return found
-    errors = throttles.remove_throttles(admin, found)
-    if errors:
-        raise errors[0]
-    click.echo(f"Removed the throttle of {', '.join(map(str, found))}.", err=True)
-    return {}
-
-
-def _print_throttles(
-    output: Output, throttled: Mapping[ConfigResource, Mapping[str, str]], is_moving: bool, remove: bool
-) -> None:
-    if not throttled:
-        return
-    rates = sorted(
-        {value for resource, own in throttled.items() if resource.kind == "broker" for value in own.values()}
-    )
-    what = f"at {' or '.join(rates)} bytes a second" if rates else "for some replicas"
-    advice = "" if is_moving or remove else ", and slows replicas down that fall behind: --remove-throttle removes it"
-    output.line(f"A throttle is set, {what}, on {', '.join(map(str, throttled))}{advice}.")
-
-
-# --- cancel
-
-
-@click.command(short_help="Take moves back that are under way.")
-@topic_arguments(required=False, partitions=True)
-@click.option("--plan", "file", metavar="FILE", help="Those of this plan.")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@click.option("--remove-throttle", is_flag=True, help="Remove what slows moves down, if none is left.")
-@dry_run_option
-@format_option
-@cluster_command
-def cancel(
-    cluster: Cluster,
-    names: tuple[NameAndPartitions, ...],
-    file: str | None,
-    everything: bool,
-    remove_throttle: bool,
-    dry_run: bool,
-    execute: bool,
-    output_format: str,
-) -> None:
-    """Take moves back: the partitions have their earlier replicas again, and what was copied is removed.
-
-    Moves that are done are not taken back; for that, `start` a plan of --rollback.
-    """
-    from penstock.cli.cluster.partition_moves import read_plan
-    from penstock.cli.topics.partitions import named_partitions
-
-    if bool(names) + (file is not None) + everything != 1:
-        raise CommandError(
-            "Which moves are meant?", "Name topics, as TOPIC or TOPIC:0,2, or give --plan FILE or --all."
-        )
-    planned = read_plan(file) if file is not None else {}
-    with cluster.admin() as admin:
-        moving = admin.list_partition_reassignments()
-        chosen: Iterable[TopicPartition] = moving if everything else planned or named_partitions(admin, names)
-        keys = [key for key in chosen if key in moving]
-        if dry_run:
-            _show_cancelled(Output(), output_format, keys, moving, {}, dry_run=True)
-            return
-        outcomes = admin.alter_partition_reassignments(dict.fromkeys(keys))
-        failed = {key: error for key, error in outcomes.items() if error is not None}
-        left = admin.list_partition_reassignments() if keys else moving
-        throttled = _throttled(admin, remove=remove_throttle and not left)
-    output = Output()
-    _show_cancelled(output, output_format, keys, moving, failed, dry_run=False)
-    if output_format != JSON:
-        _print_throttles(output, throttled, bool(left), remove_throttle)
-    output.flush()
-    if failed:
-        raise reassignment_rejected(failed)
-
-
-def _show_cancelled(
-    output: Output,
-    output_format: str,
-    keys: Iterable[TopicPartition],
-    moving: Mapping[TopicPartition, PartitionReassignment],
-    failed: Mapping[TopicPartition, PenstockError],
-    *,
-    dry_run: bool,
-) -> None:
-    cancelled = [key for key in keys if key not in failed]
-    if output_format == JSON:
-        rows = [{"topic": key.topic, "partition": key.partition} for key in cancelled]
-        output.json({"dryRun": dry_run, "cancelled": rows, "failed": failures(failed)}, indent=2)
-        return
-    for key in cancelled:
-        output.line(f"{key} {'would stay' if dry_run else 'stays'} on {joined(moving[key].original)}.")
-    if not cancelled and not failed:
-        output.line("Nothing to take back: none of these is being moved.")
-    elif dry_run:
-        output.line("Dry run: nothing was changed.")
-
-
-# --- shared
-
-
-def joined(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def failures(failed: Mapping[TopicPartition, PenstockError]) -> list[dict[str, object]]:
-    return [
-        {"topic": key.topic, "partition": key.partition, "error": error_document(error)}
-        for key, error in failed.items()
-    ]
-
-
-def reassignment_rejected(failed: Mapping[TopicPartition, PenstockError]) -> Rejected:
-    some = "; ".join(error.message for error in list(failed.values())[:_SHOWN_MAX])
-    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
-    return Rejected(
-        f"{counted(len(failed), 'partition')} could not be changed: {some}{more}.",
-        "`penstock reassign status` shows what is being moved, `penstock brokers` who is there.",
-    )
-
-
 @click.group()
 def reassign() -> None:
-    """Move partitions between brokers: plan, start, status, cancel.
+    """Move partitions between brokers.
 
     \b
-    penstock reassign plan -o plan.json                     even out, with as few copies as that takes
+    penstock reassign plan -o plan.json                     balance brokers with as few copies as possible
     penstock reassign plan --without 3 -o plan.json         empty broker 3
     penstock reassign start plan.json --throttle 50MB --wait
     """
 
 
-reassign.add_command(status)
-reassign.add_command(cancel)
+def wait_options(command: click.decorators.FC) -> click.decorators.FC:
+    """--wait and --timeout."""
+    for option in (
+        click.option("--timeout", "timeout_ms", type=Duration(), help="Time-out of --wait.  [default: none]"),
+        click.option("--wait", is_flag=True, help="Wait until the reassignment is complete."),
+    ):
+        command = option(command)
+    return command
+
 
 # --- plan
 
 
-@reassign.command(short_help="Work out which partitions should move.")
+@reassign.command(short_help="Compute which partitions to move.")
 @topic_arguments(required=False, partitions=True)
 @click.option(
     "--brokers", type=BrokerIds(), shell_complete=broker_ids,
-    help="The brokers to place replicas on.  [default: all]",
+    help="Brokers to place replicas on.  [default: all]",
 )  # fmt: skip
-@click.option("--without", type=BrokerIds(), shell_complete=broker_ids, help="Brokers to be emptied.")
-@click.option("-r", "--replication-factor", type=FACTOR, metavar="N", help="Other numbers of replicas.")
-@click.option("-o", "--output", "file", metavar="FILE", help="Write the plan here, as Kafka's tool reads it.")
-@click.option("--rollback", metavar="FILE", help="Write a plan here that leads back.")
+@click.option("--without", type=BrokerIds(), shell_complete=broker_ids, help="Brokers to empty.")
+@click.option("-r", "--replication-factor", type=FACTOR, metavar="N", help="New replication factor.")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    help="Write the plan to a file, in the format of kafka-reassign-partitions.",
+)
+@click.option("--rollback", metavar="FILE", help="Write a plan that restores the present replicas.")
 @format_option
 @cluster_command
 def plan(
@@ -293,9 +81,9 @@ def plan(
     rollback: str | None,
     output_format: str,
 ) -> None:
-    """Work out how replicas and leaders are spread evenly over brokers and racks, with as few copies as possible.
+    """Compute a plan that balances replicas and leaders over brokers and racks with as few copies as possible.
 
-    Of these topics, or of all. Nothing is changed; `penstock reassign start FILE` carries it out.
+    Without TOPIC, for all topics. Nothing is changed; `penstock reassign start FILE` executes the plan.
     """
     from penstock.cli.cluster import partition_moves as plans
     from penstock.cli.cluster.partition_moves import largest_sizes, replica_sizes
@@ -318,21 +106,21 @@ def plan(
     if output_format == JSON:
         output.json(_plan_document(moves), indent=2)
     elif not moves:
-        output.line(f"Nothing to move: {counted(len(settled), 'partition')} spread evenly already.")
+        output.line(f"Nothing to move: {counted(len(settled), 'partition')} already balanced.")
     else:
         plans.show_moves(output, moves)
         plans.show_balance(output, settled, wanted, nodes)
-        output.line(f"Carry it out: penstock reassign start {file or 'FILE, with -o FILE here'}")
+        output.line(f"To execute it: penstock reassign start {file or 'FILE (written by -o FILE)'}")
     output.flush()
     if len(settled) < len(described):
         left_out = counted(len(described) - len(settled), "partition")
-        click.echo(f"{left_out} left out: being moved at the moment.", err=True)
+        click.echo(f"{left_out} left out: being moved.", err=True)
 
 
 def _planned(
     settled: Mapping[TopicPartition, tuple[int, ...]], usable: Mapping[int, str | None], replication_factor: int | None
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """The partitions that shall have other replicas. CommandError."""
+    """The partitions that get other replicas. CommandError if no plan is possible."""
     from penstock.client.cluster_metadata import TopicPartition
     from penstock.cluster.placement import plan_rebalance
 
@@ -344,7 +132,7 @@ def _planned(
         found = plan_rebalance(placed, usable, replication_factor).assignments
     except ValueError as error:
         raise CommandError(
-            f"No such plan is possible: {error}.", "Ask for fewer replicas, or start more brokers."
+            f"No plan is possible: {error}.", "Lower --replication-factor or start more brokers."
         ) from None
     after = {TopicPartition(*key): replicas for key, replicas in {**placed, **found}.items()}
     return {key: replicas for key, replicas in after.items() if replicas != settled[key]}
@@ -353,7 +141,7 @@ def _planned(
 def _without_surplus_replicas(
     replicas: tuple[int, ...], usable: Container[int], replication_factor: int | None
 ) -> tuple[int, ...]:
-    """What goes anyway goes from brokers that are to be emptied, before anything is copied off them."""
+    """Removes surplus replicas from brokers to be emptied first, so that they need not be copied."""
     needless = 0 if replication_factor is None else max(0, len(replicas) - replication_factor)
     leaving = [broker for broker in reversed(replicas) if broker not in usable][:needless]
     return tuple(broker for broker in replicas if broker not in leaving)
@@ -365,14 +153,14 @@ def _usable(
     without: tuple[int, ...],
     settled: Mapping[TopicPartition, tuple[int, ...]],
 ) -> dict[int, str | None]:
-    """The brokers that may have replicas. Refused if one is not there, or it is not said what to do about one."""
+    """The brokers that may have replicas. Rejected if one is offline and not excluded."""
     missing = sorted(set(brokers or ()) - racks.keys())
     if missing:
-        raise Rejected(f"Broker {joined(missing)} is not there.", "`penstock brokers` shows those there are.")
+        raise Rejected(f"Broker {joined(missing)} does not exist.", "`penstock brokers` shows the brokers.")
     chosen = [broker for broker in (racks if brokers is None else brokers) if broker not in without]
     if not chosen:
         raise CommandError(
-            "No broker is left for the replicas.", "Give others with --brokers, or fewer with --without."
+            "No broker is left for the replicas.", "Add brokers to --brokers, or name fewer with --without."
         )
     if brokers is None:
         holding = {broker for replicas in settled.values() for broker in replicas}
@@ -380,8 +168,8 @@ def _usable(
         if away:
             ids = joined(away)
             raise Rejected(
-                f"Broker {ids} has replicas of these partitions, and is away.",
-                f"Start it; or, if it will not come back, have the plan empty it: --without {ids.replace(' ', '')}",
+                f"Broker {ids} has replicas of these partitions and is offline.",
+                f"Start it, or if it will not come back, empty it: --without {ids.replace(' ', '')}",
             )
     return {broker: racks[broker] for broker in chosen}
 
@@ -400,13 +188,13 @@ def _plan_document(moves: list[Move]) -> dict[str, object]:
 # --- start
 
 
-@reassign.command(short_help="Carry a plan out.")
+@reassign.command(short_help="Start a plan.")
 @click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
 @click.option(
     "--throttle", type=ByteCount(), metavar="BYTES",
-    help="Bytes a second that each broker sends, and takes, for this: 50MB. Removed by --wait, or by `status`.",
+    help="Limit in bytes/s of what each broker sends and receives: 50MB. Removed by --wait or `status`.",
 )  # fmt: skip
-@click.option("--rollback", metavar="FILE", help="Write a plan here that leads back.")
+@click.option("--rollback", metavar="FILE", help="Write a plan that restores the present replicas.")
 @confirmation_options
 @wait_options
 @format_option
@@ -422,16 +210,15 @@ def start(
     timeout_ms: int | None,
     output_format: str,
 ) -> None:
-    """Move partitions as a plan says: one of `penstock reassign plan`, or of kafka-reassign-partitions; - is standard
-    input.
+    """Start a plan of `penstock reassign plan` or kafka-reassign-partitions; - reads standard input.
 
-    The cluster carries it out by itself; `penstock reassign status` shows how far it is. A partition that is being
-    moved already turns to its new aim.
+    The cluster executes it in the background; `penstock reassign status` shows the progress. A partition that is
+    already being moved changes its target.
 
     \b
-    Exit code: 0  begun; with --wait, done
-               1  --wait timed out, or you said no
-               4  rejected, or a partition was; the others are moved
+    Exit code: 0  started; with --wait, complete
+               1  --wait timed out, or you answered no
+               4  the plan or a partition was rejected; the others are moved
     """
     from penstock.cli.cluster import partition_moves as plans
     from penstock.cli.cluster import partition_moves as throttles
@@ -475,7 +262,7 @@ def _show_dry_run(output: Output, output_format: str, moves: list[Move]) -> None
 
 
 def _to_move(admin: Admin, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> list[Move]:
-    """The partitions of a plan that are neither where it wants them nor on their way there. Refused."""
+    """The partitions that differ from the plan and are not on their way. Rejected if one does not exist."""
     from penstock.cli.cluster import partition_moves as plans
     from penstock.cli.cluster.partition_moves import largest_sizes, replica_sizes
     from penstock.cli.topics.partitions import all_partitions
@@ -495,14 +282,14 @@ def _show_changes(output: Output, moves: list[Move], planned: int) -> None:
     if moves:
         show_moves(output, moves)
     else:
-        output.line(f"Nothing to do: {counted(planned, 'partition')} as the plan wants.")
+        output.line(f"Nothing to do: {counted(planned, 'partition')} as planned.")
     output.flush()
 
 
 def _begin(
     admin: Admin, moves: list[Move], changes: Mapping[ConfigResource, object]
 ) -> dict[TopicPartition, PenstockError]:
-    """Those that were refused, and why; a throttle for nothing does not stay."""
+    """Start the moves. Returns the rejected ones; removes the throttle if all were rejected."""
     from penstock.cli.cluster.partition_moves import remove_throttles
     from penstock.client.errors import PenstockError
 
@@ -525,16 +312,231 @@ def _wait(
     left = wait_until_done(admin, keys, timeout_ms, lambda text: click.echo(text, err=True))
     if not left:
         for error in remove_throttles(admin, changes):
-            click.echo(f"Error: the throttle stays: {error.message}.", err=True)
+            click.echo(f"Error: cannot remove the throttle: {error.message}.", err=True)
     return left
 
 
 def _begun_line(begun: list[Move], wait: bool, left: int, throttle: int | None) -> str:
     if left:
-        tail = " and, at the end, removes the throttle with --remove-throttle" if throttle is not None else ""
+        tail = ", and --remove-throttle removes the throttle at the end" if throttle is not None else ""
         state = "still being moved" if wait else "being moved"
-        return f"{counted(left, 'partition')} {state}: `penstock reassign status` shows how far{tail}."
+        return f"{counted(left, 'partition')} {state}. `penstock reassign status` shows the progress{tail}."
     elect = ""
     if any(not move.copies or move.after[0] != move.before[0] for move in begun):
-        elect = " `penstock elect preferred` gives leadership to those that are first now."
-    return f"Done: {counted(len(begun), 'partition')} as the plan wants.{elect}"
+        elect = " `penstock elect preferred` elects the new first replicas."
+    return f"Reassignment complete: {counted(len(begun), 'partition')}.{elect}"
+
+
+# --- status
+
+
+@reassign.command(short_help="Show the progress of reassignments.")
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(allow_dash=True))
+@click.option("--remove-throttle", is_flag=True, help="Remove the throttle once nothing is being moved.")
+@wait_options
+@watch_option
+@format_option
+@cluster_command
+def status(
+    cluster: Cluster,
+    file: str | None,
+    remove_throttle: bool,
+    wait: bool,
+    timeout_ms: int | None,
+    output_format: str,
+) -> None:
+    """Show reassignments in progress and, with the FILE of a plan, whether it is complete.
+
+    \b
+    Exit code: 0  complete or in progress
+               1  a partition differs from the plan and is not being moved, or --wait timed out
+    """
+    from penstock.cli.cluster import partition_moves as progress
+    from penstock.cli.cluster.partition_moves import read_plan
+
+    wanted = {} if file is None else read_plan(file)
+    with cluster.admin() as admin:
+        if wait:
+            progress.wait_until_done(
+                admin, wanted if file is not None else None, timeout_ms, lambda text: click.echo(text, err=True)
+            )
+        moving = admin.list_partition_reassignments()
+        found = progress.progress_of(admin, moving)
+        different = _different(admin, wanted, moving.keys())
+        throttled = _throttled(admin, remove=remove_throttle and not moving)
+    output = Output()
+    if output_format == JSON:
+        document: dict[str, object] = {
+            "moving": [progress.progress_document(each) for each in found],
+            "throttled": {str(resource): values for resource, values in throttled.items()},
+        }
+        if file is not None:
+            document["different"] = [
+                {"topic": key.topic, "partition": key.partition, "replicas": list(replicas)}
+                for key, replicas in different.items()
+            ]
+        output.json(document, indent=2)
+    else:
+        if found:
+            progress.show_progress(output, found)
+        else:
+            output.line("No reassignment is in progress.")
+        if wanted:
+            _print_plan_state(output, wanted, different, moving)
+        _print_throttles(output, throttled, bool(moving), remove_throttle)
+    output.flush()
+    if different or (wait and (moving.keys() & wanted.keys() if file is not None else moving)):
+        click.get_current_context().exit(EXIT_INCOMPLETE)
+
+
+def _different(
+    admin: Admin, wanted: Mapping[TopicPartition, tuple[int, ...]], moving: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Partitions that differ from the plan and are not being moved, with their replicas."""
+    from penstock.cli.topics.partitions import all_partitions
+
+    if not wanted:
+        return {}
+    described = all_partitions(admin)
+    there = {key: described[key].replicas if key in described else () for key in wanted}
+    still = set(moving)
+    return {key: replicas for key, replicas in there.items() if replicas != wanted[key] and key not in still}
+
+
+def _print_plan_state(
+    output: Output,
+    wanted: Mapping[TopicPartition, tuple[int, ...]],
+    different: Mapping[TopicPartition, tuple[int, ...]],
+    moving: Container[TopicPartition],
+) -> None:
+    if not different and not any(key in moving for key in wanted):
+        output.line(f"Reassignment complete: {counted(len(wanted), 'partition')}.")
+    for key, replicas in different.items():
+        output.line(f"{key} has replicas {joined(replicas)} instead of {joined(wanted[key])}, and is not being moved.")
+
+
+def _throttled(admin: Admin, *, remove: bool) -> dict[ConfigResource, dict[str, str]]:
+    """The throttles that remain."""
+    from penstock.cli.cluster import partition_moves as throttles
+
+    found = throttles.find_throttles(
+        admin, [node.id for node in admin.describe_cluster().nodes], admin.list_topics(include_internal=True)
+    )
+    if not remove or not found:
+        return found
+    errors = throttles.remove_throttles(admin, found)
+    if errors:
+        raise errors[0]
+    click.echo(f"Removed the throttle of {', '.join(map(str, found))}.", err=True)
+    return {}
+
+
+def _print_throttles(
+    output: Output, throttled: Mapping[ConfigResource, Mapping[str, str]], is_moving: bool, remove: bool
+) -> None:
+    if not throttled:
+        return
+    rates = sorted(
+        {value for resource, own in throttled.items() if resource.kind == "broker" for value in own.values()}
+    )
+    what = f"of {' or '.join(rates)} bytes/s" if rates else "for some replicas"
+    advice = (
+        "" if is_moving or remove else "; it slows down replicas that fall behind. Use --remove-throttle to remove it"
+    )
+    output.line(f"A throttle {what} is set on {', '.join(map(str, throttled))}{advice}.")
+
+
+# --- cancel
+
+
+@reassign.command(short_help="Cancel reassignments in progress.")
+@topic_arguments(required=False, partitions=True)
+@click.option("--plan", "file", metavar="FILE", help="Cancel the reassignments of this plan.")
+@click.option("--all", "everything", is_flag=True, help="Cancel all reassignments.")
+@click.option("--remove-throttle", is_flag=True, help="Remove the throttle if nothing else is being moved.")
+@dry_run_option
+@format_option
+@cluster_command
+def cancel(
+    cluster: Cluster,
+    names: tuple[NameAndPartitions, ...],
+    file: str | None,
+    everything: bool,
+    remove_throttle: bool,
+    dry_run: bool,
+    execute: bool,
+    output_format: str,
+) -> None:
+    """Cancel reassignments in progress: partitions keep their original replicas, and copies are removed.
+
+    Completed reassignments are not reverted. To revert one, `start` the plan written by --rollback.
+    """
+    from penstock.cli.cluster.partition_moves import read_plan
+    from penstock.cli.topics.partitions import named_partitions
+
+    if bool(names) + (file is not None) + everything != 1:
+        raise CommandError("No partitions were given.", "Give TOPIC or TOPIC:0,2, or --plan FILE, or --all.")
+    planned = read_plan(file) if file is not None else {}
+    with cluster.admin() as admin:
+        moving = admin.list_partition_reassignments()
+        chosen: Iterable[TopicPartition] = moving if everything else planned or named_partitions(admin, names)
+        keys = [key for key in chosen if key in moving]
+        if dry_run:
+            _show_cancelled(Output(), output_format, keys, moving, {}, dry_run=True)
+            return
+        outcomes = admin.alter_partition_reassignments(dict.fromkeys(keys))
+        failed = {key: error for key, error in outcomes.items() if error is not None}
+        left = admin.list_partition_reassignments() if keys else moving
+        throttled = _throttled(admin, remove=remove_throttle and not left)
+    output = Output()
+    _show_cancelled(output, output_format, keys, moving, failed, dry_run=False)
+    if output_format != JSON:
+        _print_throttles(output, throttled, bool(left), remove_throttle)
+    output.flush()
+    if failed:
+        raise reassignment_rejected(failed)
+
+
+def _show_cancelled(
+    output: Output,
+    output_format: str,
+    keys: Iterable[TopicPartition],
+    moving: Mapping[TopicPartition, PartitionReassignment],
+    failed: Mapping[TopicPartition, PenstockError],
+    *,
+    dry_run: bool,
+) -> None:
+    cancelled = [key for key in keys if key not in failed]
+    if output_format == JSON:
+        rows = [{"topic": key.topic, "partition": key.partition} for key in cancelled]
+        output.json({"dryRun": dry_run, "cancelled": rows, "failed": failures(failed)}, indent=2)
+        return
+    for key in cancelled:
+        output.line(f"{key} {'would keep' if dry_run else 'keeps'} its replicas {joined(moving[key].original)}.")
+    if not cancelled and not failed:
+        output.line("Nothing to cancel: none of these partitions is being moved.")
+    elif dry_run:
+        output.line("Dry run: nothing was changed.")
+
+
+# --- shared
+
+
+def joined(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def failures(failed: Mapping[TopicPartition, PenstockError]) -> list[dict[str, object]]:
+    return [
+        {"topic": key.topic, "partition": key.partition, "error": error_document(error)}
+        for key, error in failed.items()
+    ]
+
+
+def reassignment_rejected(failed: Mapping[TopicPartition, PenstockError]) -> Rejected:
+    some = "; ".join(error.message for error in list(failed.values())[:_SHOWN_MAX])
+    more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
+    return Rejected(
+        f"Cannot reassign {counted(len(failed), 'partition')}: {some}{more}.",
+        "`penstock reassign status` shows what is being moved, `penstock brokers` the live brokers.",
+    )

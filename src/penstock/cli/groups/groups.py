@@ -32,7 +32,13 @@ def groups() -> None:
 
 
 @groups.command("list", short_help="List groups and their states.")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those: Stable, Empty ...")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Show only groups in this state: Stable, Empty. Can be repeated.",
+)
 @watch_option
 @format_option
 @cluster_command
@@ -59,10 +65,10 @@ def list_(cluster: Cluster, states: tuple[str, ...], output_format: str) -> None
     rows = [(group.group_id, group.state, group.type or group.protocol_type, group.coordinator.id) for group in found]
     show_table(output, ("GROUP", "STATE", "TYPE", "COORDINATOR"), rows)
     if not rows:
-        output.nothing(f"No group is in state {' or '.join(states)}." if states else "There are no groups.")
+        output.nothing(f"No group is in state {' or '.join(states)}." if states else "No groups.")
 
 
-@groups.command(short_help="Show members, what they read, and how far they are behind.")
+@groups.command(short_help="Show members, their partitions, and lag.")
 @group_arguments(required=False)
 @watch_option
 @format_option
@@ -73,8 +79,8 @@ def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> No
     Without GROUP, all groups.
 
     \b
-    Exit code: 1  one of several groups could not be described; it is reported
-               4  there is no such group
+    Exit code: 1  one of several groups could not be described
+               4  the group does not exist
     """
     from penstock.client.errors import PenstockError
 
@@ -93,7 +99,7 @@ def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> No
                 output.line()
             _show(output, group)
         if not found and not names:
-            output.nothing("There are no groups.")
+            output.nothing("No groups.")
     output.flush()
     if failed and not found:
         raise next(iter(failed.values()))
@@ -103,7 +109,7 @@ def describe(cluster: Cluster, names: tuple[str, ...], output_format: str) -> No
 
 
 def group_errors(admin: Admin, errors: Mapping[str, PenstockError]) -> dict[str, CommandError]:
-    """The errors of groups by name; one that does not exist with the one that was perhaps meant."""
+    """The errors of groups by name; for a missing group, with the nearest existing one."""
     from penstock.client.errors import UnknownGroup
 
     is_unknown = any(isinstance(error, UnknownGroup) for error in errors.values())
@@ -179,20 +185,20 @@ def _document(group: GroupDescription) -> dict[str, object]:
     }
 
 
-@groups.command(short_help="Move a group to other offsets.")
+@groups.command(short_help="Move the committed offsets of a group.")
 @group_arguments(required=True, only_one=True)
 @click.option(
     "-t", "--topic", "topics", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
-    help="Which partitions to move.",
+    help="Partitions to move. Can be repeated.",
 )  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed something.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="Past the last record.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
-@click.option("--to-time", "--to-datetime", type=Timestamp(), help="To the first record at or after this time.")
-@click.option("--by-duration", type=Duration(), help="To the first record of this long ago: 1h30m, PT90M.")
-@click.option("--shift-by", type=int, metavar="N", help="By N records forward, or back if negative.")
-@click.option("--to-current", is_flag=True, help="To what is committed already: commits it again.")
+@click.option("--all-topics", is_flag=True, help="Move all partitions with a committed offset.")
+@click.option("--to-earliest", is_flag=True, help="Move to the first record.")
+@click.option("--to-latest", is_flag=True, help="Move past the last record.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Move to this offset.")
+@click.option("--to-time", "--to-datetime", type=Timestamp(), help="Move to the first record at or after this time.")
+@click.option("--by-duration", type=Duration(), help="Move to the first record of this long ago: 1h30m, PT90M.")
+@click.option("--shift-by", type=int, metavar="N", help="Move forward by N offsets, or back if negative.")
+@click.option("--to-current", is_flag=True, help="Commit the present offsets again.")
 @click.option("--create", is_flag=True, help="Create the group if it does not exist.")
 @confirmation_options
 @format_option
@@ -208,15 +214,15 @@ def seek(
     output_format: str,
     **targets: Any,
 ) -> None:
-    """Move a group: where it will go on reading. It must have no members.
+    """Move the committed offsets of a group. The group must have no members.
 
-    Shows the plan, and asks at a terminal; without one it moves the group only if --execute is given. An offset that a
-    partition does not have becomes the nearest that it has.
+    Shows the plan and asks for confirmation at a terminal. Without a terminal, the group is moved only with --execute.
+    An offset outside a partition becomes the nearest one inside.
 
     \b
-    Exit code: 0  planned, or done
-               1  some partitions could not be moved; they are reported. Or you said no
-               4  rejected: the group has members, or there is no such group or topic
+    Exit code: 0  planned or done
+               1  some partitions could not be moved, or you answered no
+               4  rejected: the group has members, or the group or topic does not exist
     """
     from penstock.cli.groups.seek import NEW, Target, check_idle, execute_plan, make_plan, show_outcome, show_plan
 
@@ -225,11 +231,11 @@ def seek(
     group = names[0]
 
     if bool(topics) == all_topics:
-        raise CommandError("Which partitions are meant?", "Give --topic TOPIC[:P,...], or --all-topics.")
+        raise CommandError("No partitions were given.", "Use --topic TOPIC[:P,...], or --all-topics.")
     chosen = {name: value for name, value in targets.items() if value is not None and value is not False}
     if len(chosen) != 1:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
-        raise CommandError("Where should the group go?", f"Give one of {options}.")
+        raise CommandError("No target was given.", f"Use one of {options}.")
     ((kind, value),) = chosen.items()
     if kind in ("to_time", "by_duration"):
         cluster.check_times()
@@ -239,7 +245,7 @@ def seek(
         if plan.state == NEW and not create and not dry_run and sys.stdin.isatty():
             there = [each.group_id for each in admin.list_groups()]
             missing = no_such_group(group, there)
-            raise Rejected(missing.problem, f"{missing.hint} --create creates it.", code=missing.code)
+            raise Rejected(missing.problem, f"{missing.hint} Use --create to create it.", code=missing.code)
         if output_format != JSON:
             show_plan(output, plan)
         if execute:
@@ -248,7 +254,7 @@ def seek(
         done = not (plan.members and not execute) and confirmed_plan(question, dry_run=dry_run, execute=execute)
         failures = execute_plan(admin, plan) if done else {}
     if done and plan.state == NEW:
-        click.echo(f"Group {printable(group)!r} did not exist; it was created.", err=True)
+        click.echo(f"Created group {printable(group)}.", err=True)
     show_outcome(output, output_format, plan, failures, executed=done)
     if output_format != JSON:
         show_failures(failures.values(), output_format)
@@ -256,11 +262,11 @@ def seek(
         click.get_current_context().exit(_EXIT_PARTLY)
 
 
-@groups.command(short_help="Delete groups without members, or their offsets of a topic.")
+@groups.command(short_help="Delete groups, or their committed offsets for a topic.")
 @group_arguments(required=True)
 @click.option(
     "-t", "--topic", "topics", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
-    help="Delete only what is committed for these.",
+    help="Delete only the committed offsets of this topic. Can be repeated.",
 )  # fmt: skip
 @confirmation_options
 @format_option
@@ -273,12 +279,11 @@ def delete(
     execute: bool,
     output_format: str,
 ) -> None:
-    """Delete groups without members, with all that they have committed; or, with --topic, only that of topics.
+    """Delete groups without members and their committed offsets; with --topic, only the offsets of topics.
 
-    At a terminal it asks first.
+    Asks for confirmation at a terminal.
     """
-
-    what = "what is committed by" if topics else "the groups"
+    what = "committed offsets of" if topics else "the groups"
     with cluster.admin() as admin:
         if not dry_run:
             confirm(f"Delete {what} {', '.join(names)}?", yes=execute)
@@ -319,7 +324,7 @@ def _deleted(
 
 
 def _would_delete(admin: Admin, names: Iterable[str]) -> dict[str, PenstockError | None]:
-    """What a broker would say: a group must exist and have no members."""
+    """The errors that deletion would have: a group must exist and have no members."""
     from penstock.client.errors import PenstockError, error_for
     from penstock.wire.protocol import ErrorCode
 

@@ -24,7 +24,7 @@ NEW = "new"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The option that says where to (`to_earliest`, `shift_by`...), and its number."""
+    """The option that gives the target (`to_earliest`, `shift_by`), and its number."""
 
     kind: str
     number: int = 0
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition: what is committed, where it shall go, and why not where it was asked to."""
+    """A partition: its committed offset, its new one, and why that differs from the request."""
 
     partition: TopicPartition
     committed: int | None
@@ -49,17 +49,19 @@ class Plan:
 
 
 def make_plan(admin: Admin, group: str, topics: Sequence[NameAndPartitions], target: Target) -> Plan:
-    """What would happen; raises UnknownTopic, and Refused if there is nothing to move."""
+    """The plan. Raises UnknownTopic, and Rejected if there is nothing to move."""
     try:
         described = admin.describe_group(group, with_lag=False)
         state, members = described.state, len(described.members)
     except UnknownGroup:
-        # To commit for a group that has never been is how one is prepared.
+        # Committing offsets creates a group.
         state, members = NEW, 0
     committed = {key: stored.offset for key, stored in admin.group_offsets(group).items()} if state != NEW else {}
     partitions = selected_partitions(admin, topics) if topics else sorted(committed)
     if not partitions:
-        raise Rejected(f"Group {group!r} has committed nothing.", "Name topics with --topic, instead of --all-topics.")
+        raise Rejected(
+            f"Group {group!r} has no committed offsets.", "Name topics with --topic instead of --all-topics."
+        )
     begins = offsets_at(admin, partitions, "earliest")
     ends = offsets_at(admin, partitions, "latest")
     at = offsets_at(admin, partitions, _time_ms(target)) if target.kind in _BY_TIME else {}
@@ -68,7 +70,7 @@ def make_plan(admin: Admin, group: str, topics: Sequence[NameAndPartitions], tar
         wanted, note = _wanted(target, committed.get(partition), begins[partition], ends[partition], at.get(partition))
         offset = min(max(wanted, begins[partition]), ends[partition])
         if offset != wanted:
-            note = f"{wanted} does not exist: the nearest is {offset}"
+            note = f"{wanted} is out of range; nearest is {offset}"
         moves.append(Move(partition, committed.get(partition), offset, note))
     return Plan(group, state, members, tuple(moves))
 
@@ -81,7 +83,7 @@ def _time_ms(target: Target) -> int:
 
 
 def _wanted(target: Target, committed: int | None, begin: int, end: int, at: int | None) -> tuple[int, str]:
-    """The offset that the target means in a partition, and a note."""
+    """The offset of the target in a partition, and a note."""
     if target.kind == "to_earliest":
         return begin, ""
     if target.kind == "to_latest":
@@ -89,24 +91,24 @@ def _wanted(target: Target, committed: int | None, begin: int, end: int, at: int
     if target.kind == "to_offset":
         return target.number, ""
     if target.kind in _BY_TIME:
-        return (at, "") if at is not None and at >= 0 else (end, "no record is that young: the end")
+        return (at, "") if at is not None and at >= 0 else (end, "no record is that recent; moved to the end")
     if committed is None:
-        return begin, "nothing is committed: the beginning"
+        return begin, "no committed offset; moved to the beginning"
     return committed + (target.number if target.kind == "shift_by" else 0), ""
 
 
 def check_idle(plan: Plan) -> None:
-    """Raise Refused if the group has members."""
+    """Raise Rejected if the group has members."""
     if plan.members:
         raise Rejected(
             f"Group {plan.group!r} is {plan.state.lower()} and has {counted(plan.members, 'member')}.",
-            "Stop its consumers first: they would commit their own offsets over these.",
+            "Stop its consumers first: they would overwrite the new offsets.",
             code="NON_EMPTY_GROUP",
         )
 
 
 def execute_plan(admin: Admin, plan: Plan) -> dict[TopicPartition, PenstockError]:
-    """Commit it; those that failed."""
+    """Commit the plan. Returns the failures."""
     check_idle(plan)
     answers = admin.set_group_offsets(plan.group, {move.partition: move.offset for move in plan.moves})
     return {partition: error for partition, error in answers.items() if error is not None}
@@ -141,9 +143,9 @@ def show_outcome(
     elif executed:
         output.line(f"Moved {printable(plan.group)} in {counted(len(plan.moves) - len(failures), 'partition')}.")
     else:
-        output.line(output.style("Dry run: nothing was changed. Add --execute to do it.", "yellow"))
+        output.line(output.style("Dry run: nothing was changed. Add --execute to move the group.", "yellow"))
         if plan.members:
-            output.line(f"The group has {counted(plan.members, 'member')}: stop them first.")
+            output.line(f"The group has {counted(plan.members, 'member')}; stop them first.")
         if plan.state == NEW:
-            output.line(f"There is no group {printable(plan.group)!r}; --execute would create it.")
+            output.line(f"Group {printable(plan.group)!r} does not exist; --execute would create it.")
     output.flush()
