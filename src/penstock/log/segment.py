@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,6 +29,21 @@ from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_INDEX_SUFFI
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.records import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, scan
 from penstock.runtime.files import OPEN_FILES, File, Files
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+MANIFEST_NAME: Final = ".segments"
+
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+UNKNOWN_TIMESTAMP: Final = -(2**62)
+
+_FLUSH_INDEX_ENTRIES: Final = 64
+_MAX_OPEN_SEGMENTS: Final = 8
+_MANIFEST_MAGIC: Final = b"PSM1"
+_MANIFEST_HEAD: Final = Struct("<4sqI")  # magic, the folder's modification time in ns, number of rows
+_MANIFEST_CRC: Final = Struct("<I")
 
 
 class VerifiedRanges:
@@ -44,7 +59,7 @@ class VerifiedRanges:
         return start >= end or self.end_of(start) >= end
 
     def end_of(self, start: int) -> int:
-        """Up to where all from `start` on is covered; `start` itself if it is not.
+        """The end of the range that contains `start`; `start` itself if none does.
 
         With [10, 20) and [30, 40): end_of(12) is 20, end_of(25) is 25.
         """
@@ -52,14 +67,14 @@ class VerifiedRanges:
         return max(start, self._ends[at]) if at >= 0 else start
 
     def add(self, start: int, end: int) -> None:
-        """Cover [start, end), joining what it touches.
+        """Cover [start, end), joined with the ranges that it touches.
 
         [10, 20), [30, 40) and add(20, 35): [10, 40).
         """
         if start >= end:
             return
         starts, ends = self._starts, self._ends
-        if ends and starts[-1] <= start <= ends[-1]:  # an append, or a reader that goes on
+        if ends and starts[-1] <= start <= ends[-1]:  # an append, or a sequential reader
             ends[-1] = max(ends[-1], end)
             return
         first = bisect_right(ends, start - 1)
@@ -77,22 +92,13 @@ class VerifiedRanges:
             self._ends[-1] = min(self._ends[-1], end)
 
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-
-MAX_RELATIVE_OFFSET = 2**31 - 1
-_FLUSH_INDEX_ENTRIES = 64
-
-
 def segment_name(base_offset: int) -> str:
     """ "00000000000000000042" for 42."""
     return f"{base_offset:020d}"
 
 
 class Region(NamedTuple):
-    """Bytes of a file, ready for sendfile; whoever holds it keeps the file readable."""
+    """Bytes of a file, ready for sendfile. Holding it keeps the file readable."""
 
     file: File
     position: int
@@ -103,7 +109,7 @@ class Region(NamedTuple):
 
 
 class Segment:
-    """A segment that is open for reading, and, while it is the last of its log, for appending."""
+    """A segment, open for reading and, while it is the last of its log, for appending."""
 
     def __init__(
         self,
@@ -130,23 +136,23 @@ class Segment:
         self.interval = index_interval_bytes
         self.since_index = 0
         self._file: File | None = None
-        self.synced_size = 0  # bytes known to be durable, of those that this process wrote
+        self.synced_size = 0  # bytes known to be durable
         self._torn = False
-        self._broken: tuple[int, str] | None = None  # where a walk found damage that hides where the segment ends
+        self._broken: tuple[int, str] | None = None  # damage after which the end of the segment is unknown
         self.verified = VerifiedRanges()
         self.tail_position = 0
         self.tail_header: BatchHeader | None = None
-        self.walked: list[Run] | None = None  # all headers, from a recovery to whoever replays them
-        self.recovered_from = 0  # the position at which the last recovery began to walk
+        self.walked: list[Run] | None = None  # headers that recovery keeps for the replay
+        self.recovered_from = 0  # the position where the last recovery started to walk
         self.trusted_offset = base_offset  # the offset at that position
 
-    # --- life
+    # --- files
 
     @classmethod
     def create(
         cls, files: Files, folder: str, base_offset: int, index_interval_bytes: int, suffix: str = ""
     ) -> Segment:
-        """A new, empty segment; leftovers of its name are emptied."""
+        """A new, empty segment. Existing files of its name are emptied."""
         segment = cls(files, folder, base_offset, index_interval_bytes=index_interval_bytes, suffix=suffix)
         segment.create_files()
         return segment
@@ -161,13 +167,13 @@ class Segment:
 
     @property
     def file(self) -> File:
-        file = self._file  # another thread may let go of it
+        file = self._file  # another thread may drop it
         if file is None:
             file = self._file = OPEN_FILES.open(self, self.files, self.path)
         return file
 
     def let_go(self) -> None:
-        """Keep the log's file open no longer than somebody uses it: others need the descriptor."""
+        """Close the log's file once it is no longer in use: the descriptor is needed elsewhere."""
         self._file = None
 
     @property
@@ -189,7 +195,7 @@ class Segment:
         return self._torn
 
     def seal(self) -> None:
-        """No more appends: the indexes go to their files and out of memory."""
+        """End the appends: the indexes are written and dropped from memory."""
         if self._torn:
             self.file.truncate(self.size)
             self._torn = False
@@ -199,12 +205,12 @@ class Segment:
         self.index.seal()
 
     def close(self) -> None:
-        """Write the indexes out and let go of the files; regions handed out stay readable while held."""
+        """Write the indexes and close the files. Regions that were handed out stay readable."""
         self.seal()
         self.release()
 
     def release(self) -> None:
-        """Let go of the files, leaving them as they are."""
+        """Close the files without writing."""
         self.index.close()
         self.time_index.close()
         self.aborted.close()
@@ -213,7 +219,7 @@ class Segment:
             OPEN_FILES.forget(self)
 
     def remove(self) -> None:
-        """Delete the files; the log first: an index without a log is swept up at the next start."""
+        """Delete the files, the log first: the next start removes an index without a log."""
         self.release()
         for path in self.paths:
             with contextlib.suppress(FileNotFoundError):
@@ -222,7 +228,7 @@ class Segment:
     # --- append
 
     def append(self, data: Buffer, headers: Sequence[BatchHeader]) -> None:
-        """Write batches whose offsets are in place. On OSError the segment is as it was."""
+        """Write batches that have their offsets. On an error the segment is as it was."""
         position = self.size
         size = len(data)
         try:
@@ -247,7 +253,7 @@ class Segment:
             self.flush_indexes()
 
     def _reopened(self) -> File:
-        """The file, for writing. That there are too many open files says nothing of the disk."""
+        """The file, for writing. Too many open files is not an error of the disk."""
         try:
             return self.file
         except OSError as error:
@@ -262,7 +268,7 @@ class Segment:
             self._torn = False
 
     def note(self, header: BatchHeader, position: int) -> None:
-        """Bring offsets, timestamps and indexes up to date with a batch that stands at `position`."""
+        """Update offsets, timestamps and indexes for a batch at `position`."""
         if self.since_index > self.interval:
             self.index.append(header.last_offset - self.base_offset, position)
             if self.max_timestamp > NO_TIMESTAMP:
@@ -271,7 +277,7 @@ class Segment:
         self.take(header, position)
 
     def take(self, header: BatchHeader, position: int) -> None:
-        """As note, for a batch that is in the indexes already."""
+        """Like `note`, for a batch that the indexes cover already."""
         self.since_index += header.size
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -285,13 +291,13 @@ class Segment:
     def flush_indexes(self) -> None:
         # The log is the truth: an index that cannot be written now is written later, or rebuilt.
         with contextlib.suppress(OSError):
-            self.time_index.flush()  # first: what the offset index knows, the time index must know too
+            self.time_index.flush()  # first: it must cover whatever the offset index covers
             self.index.flush()
 
-    # --- find
+    # --- lookup
 
     def locate(self, offset: int) -> Place | None:
-        """The first batch that holds `offset` or a later one; None if the segment ends before."""
+        """The first batch that contains `offset` or a later one; None if the segment ends before."""
         if offset >= self.next_offset or self.size == 0:
             if self._broken is not None:
                 raise DamagedLog(self.path, *self._broken)
@@ -308,7 +314,7 @@ class Segment:
         return found
 
     def _find(self, offset: int) -> Place | str | None:
-        """As locate, from the index's nearest entry; a string if the index contradicts the log."""
+        """Like `locate`, from the nearest index entry; a string if the index contradicts the log."""
         try:
             entry = self.index.floor(offset - self.base_offset)
         except OSError as error:
@@ -330,7 +336,7 @@ class Segment:
         return None if entry is None else f"names position {position} of a log of {self.size} bytes"
 
     def places(self, start: int = 0) -> Iterator[Place]:
-        """Every batch from position `start` on, headers only. DamagedLog where the walk breaks."""
+        """Every batch from position `start`, headers only. DamagedLog at the first bad batch."""
         position = start
         for place in walk_headers(self.file, start, self.size):
             if isinstance(place, str):
@@ -339,7 +345,7 @@ class Segment:
             yield place
 
     def runs(self, start: int = 0) -> Iterator[Run]:
-        """As places, many headers at a time."""
+        """Like `places`, many headers at a time."""
         position = start
         for run in walk_runs(self.file, start, self.size):
             if isinstance(run, str):
@@ -348,17 +354,17 @@ class Segment:
             yield run
 
     def pieces(self, start: int = 0, end: int | None = None, *, verify: bool = True) -> Iterator[Piece]:
-        """The batches' bytes, in runs. DamagedLog where the walk breaks."""
+        """The batches' bytes, in pieces. DamagedLog at the first bad batch."""
         for piece in walk(self.file, start, self.size if end is None else end, verify=verify):
             if piece.problem is not None:
                 raise DamagedLog(self.path, piece.end, piece.problem)
             yield piece
 
     def find_time(self, timestamp: int) -> Place | None:
-        """The first batch with a record stamped at or after `timestamp`."""
+        """The first batch with a record of at least `timestamp`."""
         if timestamp > self.max_timestamp:
             return None
-        # Before an entry's offset nothing is stamped later than the entry says.
+        # No record before an entry's offset has a later timestamp than the entry.
         entry = None
         with contextlib.suppress(OSError):
             entry = self.time_index.floor(timestamp - 1)
@@ -373,10 +379,10 @@ class Segment:
     def read(
         self, offset: int, max_bytes: int, until_position: int | None = None, epochs: LeaderEpochs | None = None
     ) -> Region | None:
-        """The region from the batch that holds `offset`, of at most `max_bytes` but at least one whole batch.
+        """The region from the batch that contains `offset`: at most `max_bytes`, at least one whole batch.
 
-        `until_position` bounds it (the high watermark's place). None if nothing is there to serve. With `epochs`, those
-        that wrote the log, batches must be of them.
+        It ends before `until_position` (the high watermark). None if there is nothing to serve. With `epochs`, batches
+        must have the leader epochs of that list.
         """
         place = self.locate(offset)
         limit = self.size if until_position is None else min(until_position, self.size)
@@ -398,7 +404,7 @@ class Segment:
             if entry is not None and entry.value > end and self._is_batch_start(entry):
                 return entry.value
         for place in walk_headers(self.file, end, self.size):
-            # Damage further on is no reason to withhold what is before it.
+            # Damage further on does not affect the batches before it.
             if isinstance(place, str) or place.end > wanted:
                 break
             end = place.end
@@ -410,7 +416,7 @@ class Segment:
         return bool(found.headers) and found.headers[0].base_offset <= named <= found.headers[0].last_offset
 
     def _verify(self, start: int, end: int, epochs: LeaderEpochs | None) -> int:
-        """Check what was not checked before in [start, end); where the sound part ends, beyond `start`."""
+        """Verify what was not yet verified in [start, end). Returns where the sound part ends, after `start`."""
         position = self.verified.end_of(start)
         while position < end:
             for piece in walk(self.file, position, self.size):
@@ -426,10 +432,10 @@ class Segment:
         return end
 
     def _sound_part(self, piece: Piece, epochs: LeaderEpochs | None) -> tuple[int, str | None]:
-        """Where a checked piece stops being sound, and why.
+        """Where a piece with valid checksums stops being sound, and why.
 
-        No checksum covers a batch's offset and epoch; their order gives them away. Of two batches out of order either
-        may be the damaged one, so the sound part ends before both.
+        The checksum does not cover offset and epoch, but they must ascend. Of two batches out of order either may be
+        the damaged one, so the sound part ends before both.
         """
         expected, epoch, before = self.base_offset, -1, 0
         foreign = len(piece.headers) if epochs is None else epochs.first_foreign(piece.headers)
@@ -443,15 +449,15 @@ class Segment:
             expected, epoch, before = header.next_offset, header.leader_epoch, header.position
         return piece.end, piece.problem
 
-    # --- open and repair
+    # --- load, rebuild, truncate
 
     def load(self, *, size: int | None = None) -> str | None:
-        """Take over an existing file that was closed properly; why its indexes need rebuilding, or None.
+        """Load a file that was closed cleanly; why its indexes need rebuilding, or None.
 
-        Costs the walk from the last index entry to the end, however large the segment is.
+        It walks from the last index entry to the end, however large the segment is.
         """
         self.size = self.file.size() if size is None else size
-        self.synced_size = self.size  # or nobody here knows better
+        self.synced_size = self.size  # assumed
         trouble = self._load_indexes()
         if trouble is not None:
             self.reset()
@@ -483,14 +489,14 @@ class Segment:
         return None if stamp is None else self._time_trouble(stamp)
 
     def _time_trouble(self, last: Entry) -> str | None:
-        """Why the time index's last entry cannot be believed, or None."""
+        """Why the time index's last entry is wrong, or None."""
         offset = self.base_offset + last.value
         if offset >= self.next_offset:
             return f"names offset {offset} of a segment that ends at {self.next_offset}"
         try:
             place = self._find(offset)
         except DamagedLog:
-            return None  # no reason to distrust the index
+            return None  # the log is damaged, not the index
         if isinstance(place, str):
             return place
         if place is None or place.header.max_timestamp != last.key:
@@ -503,7 +509,7 @@ class Segment:
         return None
 
     def rebuild_indexes(self) -> None:
-        """Write both indexes anew from the log, up to the first damage."""
+        """Rebuild both indexes from the log, up to the first damage."""
         end, tail_position, tail = self.next_offset, self.tail_position, self.tail_header
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
         self.reset()
@@ -517,7 +523,7 @@ class Segment:
             self.note(place.header, place.position)
             position = place.end
         if self._broken is not None and end > self.next_offset:
-            # Where the segment ends was known before: damage in its middle does not change that.
+            # The end of the segment was known: damage before it does not change that.
             self._broken = None
             self.next_offset, self.tail_position, self.tail_header = end, tail_position, tail
             self.max_timestamp, self.max_timestamp_offset = newest, newest_offset
@@ -541,7 +547,7 @@ class Segment:
         self.rewind_time_index()
 
     def rewind_time_index(self) -> None:
-        """After a cut: recompute what the tail of the log says of offsets and times."""
+        """After a truncation, recompute offsets and timestamps from the end of the log."""
         self.reset()
         last = self.index.last
         self.time_index.truncate(0 if last is None else last.key + 1)
@@ -554,18 +560,12 @@ class Segment:
             self.first_timestamp = self.read_first_timestamp()
 
 
-MANIFEST_NAME = ".segments"
-UNKNOWN_TIMESTAMP = -(2**62)
-
-_MAGIC = b"PSM1"
-_HEAD = Struct("<4sqI")
-_CRC = Struct("<I")
-
-
 class Row(NamedTuple):
+    """A sealed segment."""
+
     base_offset: int
     size: int
-    max_timestamp: int  # UNKNOWN_TIMESTAMP until somebody asks
+    max_timestamp: int  # UNKNOWN_TIMESTAMP until it is needed
 
 
 class SegmentTable:
@@ -577,7 +577,7 @@ class SegmentTable:
         self.bases = bases
         self.sizes = sizes
         self.stamps = stamps
-        # Worked out when first asked for: opening asks for none of them.
+        # Computed on first use: opening a log needs none of them.
         self._total_size: int | None = None
         self._stamps_known: bool | None = None
         self._running: array[int] | None = None
@@ -612,14 +612,14 @@ class SegmentTable:
         return self._stamps_known
 
     def find(self, offset: int) -> int:
-        """The last segment that begins at or before `offset`; -1 if all begin later."""
+        """The last segment that starts at or before `offset`; -1 if all start later."""
         return bisect_right(self.bases, offset) - 1
 
     def first_stamped_from(self, timestamp: int) -> int:
         """The first segment with a record at or after `timestamp`; the number of segments if there is none.
 
-        Timestamps need not rise from segment to segment, but their running maximum does, and the first segment whose
-        own maximum reaches a time is the first whose running maximum does.
+        Timestamps need not rise from segment to segment, but their running maximum does, and both reach a time in the
+        same segment first.
         """
         if self._running is None:
             self._running = array("q", accumulate(self.stamps, max))
@@ -651,17 +651,17 @@ class SegmentTable:
         path = f"{folder}/{MANIFEST_NAME}"
         file = files.open(path, create=True)
         try:
-            # The folder's time is taken after the manifest was made in it, and written into it in place.
-            head = _HEAD.pack(_MAGIC, files.modified_ns(folder), len(self))
+            # Creating the manifest changes the folder's modification time, so it is read after that.
+            head = _MANIFEST_HEAD.pack(_MANIFEST_MAGIC, files.modified_ns(folder), len(self))
             body = head + b"".join(_little(column).tobytes() for column in (self.bases, self.sizes, self.stamps))
             file.truncate(0)
-            file.write_at(0, body + _CRC.pack(crc32c(body)))
+            file.write_at(0, body + _MANIFEST_CRC.pack(crc32c(body)))
         finally:
             file.close()
 
     @classmethod
     def load(cls, files: Files, folder: str) -> SegmentTable | None:
-        """The table of the manifest; None if there is none to believe."""
+        """The table from the manifest; None if there is none, or the folder has changed since."""
         path = f"{folder}/{MANIFEST_NAME}"
         try:
             file = files.open(path, writable=False)
@@ -671,18 +671,21 @@ class SegmentTable:
             data = file.read_at(0, file.size())
         finally:
             file.close()
-        if len(data) < _HEAD.size + _CRC.size or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]:
+        if (
+            len(data) < _MANIFEST_HEAD.size + _MANIFEST_CRC.size
+            or crc32c(data[: -_MANIFEST_CRC.size]) != _MANIFEST_CRC.unpack(data[-_MANIFEST_CRC.size :])[0]
+        ):
             return None
-        magic, modified_ns, count = _HEAD.unpack_from(data)
-        if magic != _MAGIC or modified_ns != files.modified_ns(folder):
+        magic, modified_ns, count = _MANIFEST_HEAD.unpack_from(data)
+        if magic != _MANIFEST_MAGIC or modified_ns != files.modified_ns(folder):
             return None
         width = count * 8
-        if len(data) != _HEAD.size + 3 * width + _CRC.size:
+        if len(data) != _MANIFEST_HEAD.size + 3 * width + _MANIFEST_CRC.size:
             return None
         columns = []
         for index in range(3):
             column = array("q")
-            column.frombytes(data[_HEAD.size + index * width : _HEAD.size + (index + 1) * width])
+            column.frombytes(data[_MANIFEST_HEAD.size + index * width : _MANIFEST_HEAD.size + (index + 1) * width])
             columns.append(_little(column))
         return cls(*columns)
 
@@ -695,10 +698,9 @@ def _little(column: array[int]) -> array[int]:
     return swapped
 
 
-_MOST = 8
-
-
 class OpenSegments:
+    """The most recently read sealed segments of a log."""
+
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
         self._folder = folder
@@ -708,24 +710,24 @@ class OpenSegments:
         return len(self._open)
 
     def get(self, row: Row, index_interval_bytes: int) -> Segment:
-        """The segment of that row, its indexes repaired if need be."""
+        """The segment of that row, with its indexes rebuilt if they are wrong."""
         segment = self._open.get(row.base_offset)
         if segment is not None:
             self._open.move_to_end(row.base_offset)
             return segment
         segment = Segment(self._files, self._folder, row.base_offset, index_interval_bytes=index_interval_bytes)
         trouble = segment.load(size=row.size)
-        # A time index that lost its end says nothing wrong, and would still let records be deleted too early.
+        # A time index without its end contains no error, but records would be deleted too early.
         if trouble is not None or row.max_timestamp not in (UNKNOWN_TIMESTAMP, segment.max_timestamp):
             segment.rebuild_indexes()
-            with contextlib.suppress(OSError):  # a full disk is no reason not to read
+            with contextlib.suppress(OSError):  # reading works on a full disk
                 segment.seal()
         self.add(segment)
         return segment
 
     def add(self, segment: Segment) -> None:
         self._open[segment.base_offset] = segment
-        while len(self._open) > _MOST:
+        while len(self._open) > _MAX_OPEN_SEGMENTS:
             self._open.popitem(last=False)[1].release()
 
     def forget(self, base_offset: int) -> None:
