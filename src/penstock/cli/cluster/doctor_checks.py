@@ -336,7 +336,9 @@ async def _topics(admin: AsyncAdmin) -> list[Finding]:
             )
         )  # fmt: skip
     if not findings:
-        findings.append(Finding(OK, "leaders", "partitions", f"all {len(parts):,} have leaders and replicas in sync"))
+        findings.append(
+            Finding(OK, "leaders", "partitions", f"all {len(parts):,} have a leader and all replicas in sync")
+        )
     findings += await _min_insync(admin, topics)
     return findings + await _future_records(admin, [(name, part.index) for name, part in parts if part.leader])
 

@@ -107,7 +107,7 @@ def parse_plan(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
         if not entry.replicas or len(set(entry.replicas)) < len(entry.replicas):
             raise ValueError(f"the replicas of {key} are {entry.replicas}; at least one is needed, and none twice")
         if any(folder != _ANY_FOLDER for folder in entry.log_dirs or ()):
-            raise ValueError(f"log_dirs of {key} names a folder; brokers choose it themselves, as by {_ANY_FOLDER!r}")
+            raise ValueError(f"log_dirs of {key} names a folder; only {_ANY_FOLDER!r} is supported")
         found[key] = tuple(entry.replicas)
     return found
 

@@ -43,18 +43,18 @@ class CodecError(ValueError):
 
 
 def _plain_name(name: str) -> str:
-    """`kafka.serializer.StringEncoder` and `org.apache.kafka...StringDeserializer` are text."""
+    """The codec of a class name: `org.apache.kafka...StringDeserializer` is text."""
     if name in CODEC_NAMES or name.startswith("avro:"):
         return name
     last = name.rpartition(".")[2].lower()
     for ending in ("deserializer", "serializer", "encoder", "decoder"):
         if last.endswith(ending) and last.removesuffix(ending) in _JAVA:
             return _JAVA[last.removesuffix(ending)]
-    raise CommandError(f"There is no codec {name!r}.", f"There are {', '.join(CODEC_NAMES)}.")
+    raise CommandError(f"Unknown codec {name!r}.", f"Use one of {', '.join(CODEC_NAMES)}.")
 
 
 def encoder(name: str) -> Encode | None:
-    """From what is typed to the bytes of a record; None: they are the same."""
+    """The function from text to the bytes of a record; None if they are the same."""
     plain = _plain_name(name)
     if plain == "text":
         return None
@@ -102,7 +102,7 @@ def _checked(name: str, encode: Encode) -> Encode:
 
 
 def decoder(name: str) -> Decode | None:
-    """From the bytes of a record to a value to show; None: bytes as they are."""
+    """The function from the bytes of a record to a value to show; None for bytes as they are."""
     plain = _plain_name(name)
     if plain == "text":
         return None
@@ -142,7 +142,7 @@ def decoder(name: str) -> Decode | None:
 
 
 def _in_json(value: Any) -> Any:
-    """A value of Avro as JSON can show it: bytes are text of the characters 0 to 255, as in Avro's own JSON."""
+    """An Avro value for JSON: bytes are text of the characters 0 to 255, as in Avro's own JSON."""
     if isinstance(value, dict):
         return {name: _in_json(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def _avro(name: str) -> Any:
 
     path = name.partition(":")[2]
     if not path:
-        raise CommandError("avro needs a schema.", "Write avro:SCHEMA.avsc.")
+        raise CommandError("The codec avro needs a schema.", "Use avro:SCHEMA.avsc.")
     return Avro(path)
 
 
@@ -186,7 +186,7 @@ _KNOWN = frozenset(
 
 
 def as_json(name: str, value: object) -> dict[str, Any]:
-    """A key or value under its name, which says if it is base 64."""
+    """A key or value under its name, which tells whether it is base 64."""
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
         try:
@@ -210,20 +210,20 @@ def _header(value: bytes | None) -> Any:
 
 
 class MalformedRecord(ValueError):
-    """A line that is no record."""
+    """A line that is not a record."""
 
 
 def record_of(line: bytes) -> dict[str, Any]:
-    """key, value (bytes or None), headers, and partition and timestamp where the line has them; raises BadRecord."""
+    """The record of a line of JSON. Raises MalformedRecord."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise MalformedRecord(f"it is not JSON: {error}") from None
+        raise MalformedRecord(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise MalformedRecord("it is not a JSON object")
+        raise MalformedRecord("not a JSON object")
     unknown = [name for name in found if name not in _KNOWN]
     if unknown:
-        raise MalformedRecord(f"a record has no {unknown[0]!r}; there is {', '.join(sorted(_KNOWN))}")
+        raise MalformedRecord(f"a record has no {unknown[0]!r}; the fields are {', '.join(sorted(_KNOWN))}")
     return {
         "key": _bytes(found, "key"),
         "value": _bytes(found, "value"),
@@ -237,7 +237,7 @@ def _non_negative(found: dict[str, Any], name: str) -> int | None:
     number = found.get(name)
     if number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0):
         return number
-    raise MalformedRecord(f"{name} is {number!r}, no number from 0 on")
+    raise MalformedRecord(f"{name} is {number!r}, not a number of 0 or more")
 
 
 def _bytes(found: dict[str, Any], name: str) -> bytes | None:
@@ -264,7 +264,7 @@ def _headers(given: object) -> tuple[Header, ...]:
     headers: list[Header] = []
     for pair in pairs if isinstance(pairs, list) else [None]:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise MalformedRecord('headers are an object, or a list of ["name", "value"]')
+            raise MalformedRecord('headers must be an object or a list of ["name", "value"]')
         name, value = pair
         if isinstance(value, dict) and set(value) == {"base64"}:
             headers.append((name, _decoded(value["base64"], f"header {name}")))

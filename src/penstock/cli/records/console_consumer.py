@@ -50,7 +50,7 @@ _CREATE, _APPEND = 0, 1
 
 
 def as_bytes(value: object, null: bytes = b"null") -> bytes:
-    """A key or value as it is shown in a line of text."""
+    """A key or value in a line of text."""
     if value is None:
         return null
     if isinstance(value, bytes):
@@ -61,7 +61,7 @@ def as_bytes(value: object, null: bytes = b"null") -> bytes:
 
 
 def formatter_for(name: str, properties: Mapping[str, str]) -> Formatter:
-    """By the word of --format: text, json, value, or a template."""
+    """The formatter of --format: text, json, value, or a template."""
     if "%" in name:
         return template(name)
     given = dict(properties)
@@ -73,18 +73,20 @@ def formatter_for(name: str, properties: Mapping[str, str]) -> Formatter:
         return lambda record: as_bytes(record.value, b"") + b"\n"
     if name == "text":
         return default_lines(given)
-    raise CommandError(f"There is no format {name!r}.", "There are text, json, value, and templates like '%o %k %s'.")
+    raise CommandError(f"Unknown format {name!r}.", "Use text, json, value, or a template like '%o %k %s'.")
 
 
 def named_formatter(name: str, properties: Mapping[str, str]) -> Formatter:
-    """By --formatter: a class of Kafka's tools, or MODULE:NAME of the user's own."""
+    """The formatter of --formatter: a class of Kafka's tools, or the user's MODULE:NAME."""
     last = name.rpartition("$")[2].rpartition(".")[2]
     if last in ("DefaultMessageFormatter", "NewlineMessageFormatter"):
         return default_lines(dict(properties))
     if last == "NoOpMessageFormatter":
         return lambda _: b""
     if last == "ChecksumMessageFormatter":
-        raise CommandError(f"{name} shows checksums of single records.", "Records have none since Kafka 0.11.")
+        raise CommandError(
+            f"{name} prints checksums of single records.", "Records have no checksum of their own since Kafka 0.11."
+        )
     own = load_named(name, "--formatter")
     made = own(dict(properties)) if isinstance(own, type) else own
 
@@ -98,11 +100,13 @@ def named_formatter(name: str, properties: Mapping[str, str]) -> Formatter:
 def _check(given: Mapping[str, str]) -> None:
     unknown = sorted(given.keys() - _PROPERTIES.keys())
     if unknown:
-        raise CommandError(f"The formatter has no property {unknown[0]!r}.", f"There are {', '.join(_PROPERTIES)}.")
+        raise CommandError(
+            f"Unknown property of the formatter: {unknown[0]!r}.", f"The properties are {', '.join(_PROPERTIES)}."
+        )
 
 
 def default_lines(given: Mapping[str, str]) -> Formatter:
-    """As Kafka's DefaultMessageFormatter has it, in its order."""
+    """Kafka's DefaultMessageFormatter."""
     _check(given)
     rules = _PROPERTIES | {name: unescaped(value) for name, value in given.items()}
     null, end = rules["null.literal"].encode(), rules["line.separator"].encode()
@@ -169,7 +173,7 @@ def _length(value: object) -> int:
 
 
 def template(text: str) -> Formatter:
-    """A template of kcat's; %d is the time for people."""
+    """A kcat template; %d is the timestamp as a date."""
     raw = text.encode()
     parts: list[bytes | Formatter] = []
     last = 0
@@ -184,8 +188,8 @@ def template(text: str) -> Formatter:
         elif field is not None or lonely is not None:
             shown = (field or b"").decode("utf-8", "replace")
             raise CommandError(
-                f"The template has %{shown}, which means nothing.",
-                f"There are {', '.join(f'%{name.decode()}' for name in _FIELDS)} and %%.",
+                f"Unknown field %{shown} in the template.",
+                f"The fields are {', '.join(f'%{name.decode()}' for name in _FIELDS)} and %%.",
             )
         elif number is not None:
             parts.append(bytes.fromhex(number.decode()))
@@ -196,7 +200,7 @@ def template(text: str) -> Formatter:
 
 
 class CodecDecoder:
-    """A codec as the consumer takes it; raises NotCodable."""
+    """A codec as a deserializer. Raises CodecError."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -215,7 +219,7 @@ _BATCH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """What to read."""
+    """The topics and partitions to read."""
 
     topics: tuple[NameAndPartitions, ...]
     include: str | None
@@ -228,7 +232,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where to begin."""
+    """Where to start reading."""
 
     place: StartOffset | None
     time_ms: int | None
@@ -236,12 +240,12 @@ class StartPoint:
 
     @property
     def reset(self) -> str:
-        """The policy for partitions of which nothing else is known."""
+        """The policy for partitions without a committed offset."""
         return "earliest" if self.place is not None and self.place.kind == "earliest" else "latest"
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM: end as by Ctrl-C, so that a group is told of it."""
+    """Handle SIGTERM like Ctrl-C, so that the consumer leaves its group."""
 
 
 @contextmanager
@@ -260,7 +264,7 @@ def _terminable() -> Iterator[None]:
 
 
 class _Finished(Exception):
-    """All that was asked for is shown."""
+    """Everything requested is shown."""
 
 
 class ConsoleConsumer:
@@ -285,7 +289,7 @@ class ConsoleConsumer:
         self._failed = 0
 
     def run(self, cluster: Cluster) -> int:
-        """Show everything; the exit code."""
+        """Show the records. Returns the exit code."""
         options = self._client_options(cluster)
         if self._start.time_ms is not None or self._options["until_time"] is not None:
             cluster.check_times()
@@ -358,7 +362,7 @@ class ConsoleConsumer:
                     raise no_such_topic(name, admin.list_topics(include_internal=True))
         if self._group is not None and wanted.names_partitions:
             raise CommandError(
-                "Partitions are given, and a group.", "A group shares the partitions among its members: leave one out."
+                "--partition and --group exclude each other.", "A group assigns partitions itself. Use one of them."
             )
         if self._group is not None:
             consumer.subscribe([item.topic for item in wanted.topics])
@@ -366,11 +370,11 @@ class ConsoleConsumer:
         consumer.assign(dict.fromkeys(_chosen(wanted.topics, there)))
 
     def _begin(self, consumer: Consumer[Any, Any]) -> None:
-        """Go to where it begins, and find out where it ends."""
+        """Seek to the start, and look up the stop offsets."""
         start, options = self._start, self._options
         if self._group is not None and start.place is not None and not start.from_beginning:
             raise CommandError(
-                "An offset is given, and a group.",
+                "--offset and --group exclude each other.",
                 "Move the group with `penstock groups seek`, or read without --group.",
             )
         self._seek(consumer)
@@ -381,7 +385,7 @@ class ConsoleConsumer:
             self._find_stops(consumer, sorted(consumer.assignment()))
 
     def _until_assigned(self, consumer: Consumer[Any, Any]) -> None:
-        """In a group it takes a moment until partitions are ours; who gets none waits for the others to leave."""
+        """Wait for an assignment. A member without partitions waits for others to leave."""
         while not consumer.assignment():
             self._early += self._polled(consumer, 1)
             _check_stdout_open()
@@ -441,7 +445,7 @@ class ConsoleConsumer:
         return self._polled(consumer, _BATCH if self._most is None else min(_BATCH, self._most - self._shown))
 
     def _before_stops(self, consumer: Consumer[Any, Any], records: Iterable[Record]) -> list[Record]:
-        """Without what lies behind the ends, which goes back: a group must not commit what was not shown."""
+        """The records before the stop offsets. The rest is given back: a group commits only what was shown."""
         kept: list[Record] = []
         beyond: set[TopicPartition] = set()
         for record in records:
@@ -481,8 +485,8 @@ class ConsoleConsumer:
                 if not self._options["skip_message_on_error"]:
                     self._stream.flush()
                     raise CommandError(
-                        f"{record.topic}-{record.partition}, offset {record.offset} cannot be shown: {error}.",
-                        "--skip-message-on-error skips such records with a warning.",
+                        f"{record.topic}-{record.partition}, offset {record.offset} cannot be decoded: {error}.",
+                        "Use --skip-message-on-error to skip such records with a warning.",
                     ) from None
                 self._warn_skipped(record.topic, record.partition, record.offset, error)
                 continue
@@ -501,7 +505,7 @@ class ConsoleConsumer:
             raise _Finished
 
     def _commit_shown(self, consumer: Consumer[Any, Any]) -> None:
-        """It ends in the middle of something: the consumer cannot know how far its records came, we can."""
+        """Commit exactly what was shown; the consumer does not know how far that is."""
         if self._commits and self._done:
             consumer.commit(self._done)
         consumer.close(autocommit=False)
@@ -531,8 +535,8 @@ class UndecodableRecord(CommandError):
 
     def __init__(self, error: DeserializationError, cause: str) -> None:
         super().__init__(
-            f"{error.topic}-{error.partition}, offset {error.offset} cannot be shown: {cause}.",
-            "--skip-message-on-error skips such records with a warning; --value-decoder text shows the bytes.",
+            f"{error.topic}-{error.partition}, offset {error.offset} cannot be decoded: {cause}.",
+            "Use --skip-message-on-error to skip such records, or --value-decoder text to show the bytes.",
         )
 
 
@@ -545,14 +549,14 @@ def _chosen(topics: Iterable[NameAndPartitions], there: dict[str, frozenset[int]
 
 
 def _buffered(stream: BinaryIO) -> BinaryIO:
-    """With PYTHONUNBUFFERED there is no buffer, and a system call a record would be what takes the time."""
+    """A buffered stream even with PYTHONUNBUFFERED: a system call per record would be slow."""
     if not isinstance(stream, io.RawIOBase):
         return stream
     return open(stream.fileno(), "wb", closefd=False)
 
 
 def _check_stdout_open() -> None:
-    """Who reads our output may be gone without our having anything to write: `| head` would hang until the next."""
+    """Notice a closed pipe while there is nothing to write: `| head` would hang until the next record."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)

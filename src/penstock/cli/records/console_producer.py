@@ -40,7 +40,7 @@ _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\0": "\0", "\\\\": "\\"}
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How a line becomes a record."""
+    """How to parse a line into a record."""
 
     key_separator: bytes | None = None
     headers_delimiter: bytes | None = None
@@ -55,15 +55,17 @@ class LineRules:
 
     @property
     def is_plain(self) -> bool:
-        """Whether lines are values as they are."""
+        """Whether a line is the value."""
         return self == LineRules()
 
 
 def rules_from(properties: Mapping[str, str], **options: Any) -> LineRules:
-    """Properties as Kafka's tool has them, and what the options say."""
+    """The rules of properties, by the names of Kafka's tool, and of options."""
     unknown = sorted(properties.keys() - _PROPERTIES.keys())
     if unknown:
-        raise CommandError(f"The reader has no property {unknown[0]!r}.", f"There are {', '.join(_PROPERTIES)}.")
+        raise CommandError(
+            f"Unknown property of the reader: {unknown[0]!r}.", f"The properties are {', '.join(_PROPERTIES)}."
+        )
     given = _PROPERTIES | {name: unescaped(value) for name, value in properties.items()}
     return LineRules(
         key_separator=given["key.separator"].encode() if given["parse.key"] == "true" else None,
@@ -87,7 +89,7 @@ Piece = list[bytes] | list[ProducerRecord]
 
 
 def line_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> Iterator[Piece]:
-    """Lists of values or records, one for each piece that was read; `on_bad` is told of lines that are none."""
+    """Lists of values or records, one per chunk read; `on_bad` gets lines that are not records."""
     number = 0
     for lines in pieces_of_lines(stream):
         if rules.is_plain:
@@ -109,7 +111,7 @@ def line_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> I
 
 
 def pieces_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines of a stream, as many at a time as have arrived."""
+    """The lines of a stream, as they arrive."""
     read = getattr(stream, "read1", stream.read)
     pieces: list[bytes] = []
     size = 0
@@ -156,7 +158,7 @@ def _headers(line: bytes, rules: LineRules) -> tuple[list[Header], bytes]:
         return [], line
     text, found, rest = line.partition(rules.headers_delimiter)
     if not found:
-        raise MalformedRecord(f"there is no {rules.headers_delimiter.decode()!r} after its headers")
+        raise MalformedRecord(f"no {rules.headers_delimiter.decode()!r} after its headers")
     if rules.null_marker is not None and text == rules.null_marker:
         return [], rest
     headers: list[Header] = []
@@ -174,15 +176,15 @@ def _key(line: bytes, rules: LineRules) -> tuple[bytes | None, bytes | None]:
         return None, line
     key, found, value = line.partition(rules.key_separator)
     if not found:
-        raise MalformedRecord(f"there is no {rules.key_separator.decode()!r} between key and value")
+        raise MalformedRecord(f"no {rules.key_separator.decode()!r} between key and value")
     return key, value
 
 
 def whole_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> Iterator[Piece]:
-    """All of a stream as the value of one record."""
+    """A whole stream as the value of one record."""
     data = stream.read(_MOST_LINE_BYTES + 1)
     if len(data) > _MOST_LINE_BYTES:
-        raise CommandError(f"It is longer than {_MOST_LINE_BYTES} bytes.", "No broker takes a record of this size.")
+        raise CommandError(f"It is longer than {_MOST_LINE_BYTES} bytes.", "Split it into smaller records.")
     try:
         value = rules.encode_value(data) if rules.encode_value is not None else data
     except CodecError as error:
@@ -192,26 +194,26 @@ def whole_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> 
 
 
 def own_reader(name: str, properties: Mapping[str, str]) -> Callable[[BinaryIO], Iterable[Any]]:
-    """`module:function` of the user's: called with the stream and the properties, it gives values or records."""
+    """A function of the user, called with stream and properties, that yields values or records."""
     function = load_named(name, "--reader")
     return lambda stream: function(stream, dict(properties))
 
 
 def load_named(name: str, option: str) -> Callable[..., Any]:
-    """What `module:name` means in Python; the working directory is looked into as well, last: it shadows nothing."""
+    """The object of `module:name`. The working directory is searched last, so it shadows nothing."""
     import os
     import sys
 
     module, colon, attribute = name.partition(":")
-    advice = f"{option} takes MODULE:NAME, a function or class of Python that can be imported from here."
+    advice = f"{option} takes MODULE:NAME, a Python function or class that can be imported from here."
     if not colon or not attribute:
-        raise CommandError(f"{option} is {name!r}.", advice)
+        raise CommandError(f"{option} cannot be {name!r}.", advice)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise CommandError(f"{name} cannot be loaded: {error}.", advice) from None
+        raise CommandError(f"Cannot load {name}: {error}.", advice) from None
     if not callable(found):
         raise CommandError(f"{name} is not a function or class.", advice)
     return found  # type: ignore[no-any-return]
@@ -228,18 +230,18 @@ Read = Callable[[BinaryIO, Callable[[int, BaseException], None]], Iterable[Seque
 
 
 class InvalidLine(CommandError):
-    """A line that is none; what came before it was sent."""
+    """A line that is not a record."""
 
     exit_code = 1
 
     def __init__(self, problem: str) -> None:
-        super().__init__(problem, "What came before it was sent. --skip-bad skips such lines with a warning.")
+        super().__init__(problem, "Lines before it were sent. Use --skip-bad to skip such lines with a warning.")
 
 
 class RetryNotice(logging.Handler):
-    """Says on standard error why the client is still trying.
+    """Reports on standard error why the client keeps retrying.
 
-    The client logs each failed attempt with its error, at debug level; nothing else is taken from its log.
+    Reads the client's log, which has each failed attempt with its error at debug level.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -261,17 +263,17 @@ class RetryNotice(logging.Handler):
             return
         self._next_s = now_s + _RETRY_AGAIN_S
         shown = command_error_for(error)
-        text = f"Still trying after {now_s - self._since_s:.0f} s: {shown.problem}"
+        text = f"Still retrying after {now_s - self._since_s:.0f} s: {shown.problem}"
         click.echo(text if shown.problem == self._last or not shown.hint else f"{text} {shown.hint}", err=True)
         self._last = shown.problem
 
     def progressed(self) -> None:
-        """Something was acknowledged: trouble from now on is new trouble."""
+        """A record was acknowledged: later failures are reported as new ones."""
         self._since_s = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what the client logs, at debug level and above."""
+        """Attach to the client's log at debug level."""
         loggers = [logging.getLogger(name) for name in _RETRY_LOGGERS]
         levels = [each.level for each in loggers]
         for each in loggers:
@@ -306,10 +308,10 @@ class ConsoleProducer:
         self._on_progress: Callable[[int], None] = lambda _: None
 
     def run(self, servers: str, options: dict[str, Any], read: Read, files: Sequence[str], stdin: BinaryIO) -> int:
-        """Send everything; the exit code."""
+        """Send the records. Returns the exit code."""
         begun = time.monotonic()
         if not files and stdin.isatty() and not self._quiet:
-            click.echo("Every line is a record; Ctrl-D ends.", err=True)
+            click.echo("Each line is sent as a record. Ctrl-D to finish.", err=True)
         with ExitStack() as stack:
             stack.enter_context(self._notice.listening())
             streams = [(name, stdin if name == "-" else _opened(stack, name)) for name in files or ["-"]]
@@ -352,7 +354,7 @@ class ConsoleProducer:
         except (ValueError, TypeError) as error:
             # A partition that the topic does not have, or what a reader of the user's own gave.
             raise CommandError(
-                sentence(str(error)), "`penstock topics describe` shows the partitions; keys and values are bytes."
+                sentence(str(error)), "`penstock topics describe` shows the partitions. Keys and values must be bytes."
             ) from None
 
     def _on_bad(self, number: int, error: BaseException) -> None:
@@ -377,7 +379,7 @@ class ConsoleProducer:
                 shown = (
                     command_error_for(error) if isinstance(error, PenstockError) else CommandError(sentence(str(error)))
                 )
-                click.echo(f"Not stored: {shown.problem} {shown.hint}".rstrip(), err=True)
+                click.echo(f"Not delivered: {shown.problem} {shown.hint}".rstrip(), err=True)
 
     def _finish(self, producer: Producer[Any, Any]) -> None:
         # An interrupt gives what was read some time to arrive, a second one none.
@@ -387,7 +389,7 @@ class ConsoleProducer:
         self._settle_remaining()
 
     def _settle_remaining(self) -> None:
-        """After close() every delivery has ended."""
+        """Settle all deliveries; after close() every one is done."""
         skips, self._skips_bad = self._skips_bad, True
         try:
             self._settle(wait=True)
@@ -396,7 +398,7 @@ class ConsoleProducer:
 
     @property
     def stored(self) -> int:
-        """Records that were acknowledged."""
+        """Acknowledged records."""
         return self._sent - self._failed
 
     def _tell(self, begun: float) -> None:
@@ -406,7 +408,7 @@ class ConsoleProducer:
             click.echo(f"{counted(stored, 'record')} of {total:,} sent to {printable(self._topic)}.", err=True)
         elif not self._quiet:
             seconds = max(time.monotonic() - begun, 0.001)
-            rate = f", {stored / seconds:,.0f} a second" if stored >= 1_000 else ""
+            rate = f", {stored / seconds:,.0f}/s" if stored >= 1_000 else ""
             click.echo(f"{counted(stored, 'record')} sent to {printable(self._topic)}{rate}.", err=True)
 
 
@@ -422,13 +424,13 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
     except OSError as error:
         raise CommandError(
             f"{name}: {(error.strerror or str(error)).lower()}.",
-            "Name files that can be read, or - for standard input.",
+            "Give readable files, or - for standard input.",
         ) from None
 
 
 @contextmanager
 def _progress(streams: Sequence[tuple[str, BinaryIO]]) -> Iterator[Callable[[int], None]]:
-    """A line on standard error that grows, if somebody sees it and nobody types."""
+    """A counter on standard error, if that is a terminal and standard input is not."""
     if not sys.stderr.isatty() or any(stream.isatty() for _, stream in streams):
         yield lambda _: None
         return

@@ -29,50 +29,68 @@ from penstock.cli.values import (
 @click.argument("names", nargs=-1, type=TopicPartitions(), metavar="[TOPIC[:P,...]]...", shell_complete=topic_names)
 @click.option(
     "-t", "--topic", "more", type=TopicPartitions(), multiple=True, shell_complete=topic_names,
-    help="The same as TOPIC.",
+    help="Same as the argument TOPIC.",
 )  # fmt: skip
-@click.option("--include", "--whitelist", metavar="REGEX", help="Topics whose whole name matches, also later ones.")
-@click.option("--exclude", "--blacklist", metavar="REGEX", help="All topics but those, or not those of --include.")
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N", help="Only these."
+    "--include", "--whitelist", metavar="REGEX", help="Read topics whose whole name matches, including new ones."
+)
+@click.option("--exclude", "--blacklist", metavar="REGEX", help="Leave out topics whose whole name matches.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Read only these partitions.",
 )
 @click.option(
     "-o",
     "--offset",
     type=StartOffsetType(),
-    help="Begin at: earliest, latest, N, or -N for the last N.  [default: latest, or with --exit earliest]",
+    help="Start at earliest, latest, N, or -N for the last N records.  [default: latest; with --exit, earliest]",
 )
-@click.option("--from-beginning", is_flag=True, help="The same as --offset earliest; in a group, if it is a new one.")
-@click.option("--from-time", type=Timestamp(), help="Begin at a time: 2026-11-15T10:30, '1h ago', -1h, milliseconds.")
-@click.option("--until-time", type=Timestamp(), help="End with the records before this time.")
-@click.option("-e", "--exit", "exits", is_flag=True, help="End with the records that are there now.")
-@click.option("-n", "-c", "--max-messages", type=click.IntRange(min=0), metavar="N", help="End after N records.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Same as --offset earliest; for a group, only if it has no committed offsets.",
+)
+@click.option(
+    "--from-time", type=Timestamp(), help="Start at a time: 2026-11-15T10:30, '1h ago', -1h, milliseconds since 1970."
+)
+@click.option("--until-time", type=Timestamp(), help="Stop before the first record at or after this time.")
+@click.option("-e", "--exit", "exits", is_flag=True, help="Stop after the present records.")
+@click.option("-n", "-c", "--max-messages", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option(
     "--timeout-ms", "--consumer-timeout-ms", type=click.IntRange(min=0), metavar="MS",
-    help="End when no record came for this long.",
+    help="Stop if no record arrives for this long.",
 )  # fmt: skip
 @click.option(
-    "-g", "--group", metavar="GROUP", shell_complete=group_names, help="Read as a member of this group, and commit."
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=group_names,
+    help="Read as a member of this group and commit offsets.",
 )
-@click.option("--no-commit", is_flag=True, help="As a member of a group, commit nothing.")
+@click.option("--no-commit", is_flag=True, help="Do not commit offsets of the group.")
 @click.option(
     "--commit-interval-ms", "--autocommit.interval.ms", "commit_interval_ms", type=COUNT, metavar="MS",
-    help="How often a group's offsets are committed.  [default: 5000]",
+    help="Interval between commits of a group.  [default: 5000]",
 )  # fmt: skip
 @click.option(
     "-f", "--format", "record_format", default="text", show_default=True, metavar="FORMAT",
-    help="text, json, value, or a template like kcat's: '%t %p %o %k %s'.",
+    help="Output format: text, json, value, or a kcat template such as '%t %p %o %k %s'.",
 )  # fmt: skip
-@click.option("--formatter", metavar="NAME", help="MODULE:NAME in Python, or a class of Kafka's tools.")
+@click.option("--formatter", metavar="NAME", help="Formatter: MODULE:NAME in Python, or a class of Kafka's tools.")
 @click.option(
     "--property", "--formatter-property", "properties", type=Assignment(), multiple=True,
-    help="For the format text: print.key, print.timestamp, print.headers, key.separator, null.literal ...",
+    help="Property of the text format: print.key, print.timestamp, print.headers, key.separator, null.literal.",
 )  # fmt: skip
 @click.option(
     "--value-decoder", "--value-deserializer", default="text", show_default=True,
-    help="text, json, hex, base64, int, long, double ..., avro:SCHEMA.avsc.",
+    help="Codec of values: text, json, hex, base64, int, long, double, avro:SCHEMA.avsc.",
 )  # fmt: skip
-@click.option("--key-decoder", "--key-deserializer", default="text", show_default=True, help="The same for keys.")
+@click.option("--key-decoder", "--key-deserializer", default="text", show_default=True, help="Codec of keys.")
 @click.option(
     "--skip-message-on-error",
     "--skip-bad",
@@ -81,12 +99,14 @@ from penstock.cli.values import (
 )
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="Whether records of open and aborted transactions are shown.  [default: read_uncommitted]",
+    help="Whether to show records of open and aborted transactions.  [default: read_uncommitted]",
 )  # fmt: skip
-@click.option("--fetch-size", type=COUNT, metavar="BYTES", help="How much of a partition is fetched at a time.")
-@click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer: fetch.min.bytes ...")
-@click.option("--socket-buffer-size", hidden=True, type=int, help="Has no effect.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all is well.")
+@click.option("--fetch-size", type=COUNT, metavar="BYTES", help="Bytes to fetch from a partition at a time.")
+@click.option(
+    "--consumer-property", type=Assignment(), multiple=True, help="Property of the consumer, such as fetch.min.bytes."
+)
+@click.option("--socket-buffer-size", hidden=True, type=int, help="Accepted for compatibility; has no effect.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the count.")
 @cluster_command
 def consume(
     cluster: Cluster,
@@ -97,7 +117,7 @@ def consume(
     exclude: str | None,
     **options: Any,
 ) -> None:
-    """Read records, and write them to standard output until Ctrl-C, or until an option says that it is enough.
+    """Read records and write them to standard output, until Ctrl-C or the limit given by an option.
 
     \b
     penstock consume views --from-beginning
@@ -106,11 +126,11 @@ def consume(
     penstock consume --include 'web-.*' --group audit --format '%t %p %o %k %s'
 
     \b
-    Exit code: 0  all that was asked for is shown
-               1  a record could not be shown
+    Exit code: 0  everything requested is shown
+               1  a record could not be decoded
                3  no broker could be reached
-               4  the broker refused
-             130  ended by Ctrl-C; what was shown is counted on standard error
+               4  rejected by a broker
+             130  ended by Ctrl-C; the count is on standard error
     """
     from penstock.cli.records.console_consumer import (
         ConsoleConsumer,
@@ -124,9 +144,9 @@ def consume(
         _topics(names + more, partitions), _filter(include, "--include"), _filter(exclude, "--exclude")
     )
     if not wanted.topics and wanted.include is None and wanted.exclude is None:
-        raise CommandError("No topic is given.", "Name one, or choose some with --include or --exclude.")
+        raise CommandError("No topic was given.", "Give a TOPIC, or choose topics with --include or --exclude.")
     if wanted.topics and (wanted.include or wanted.exclude):
-        raise CommandError("Topics are given by name and by --include or --exclude.", "Leave one of them out.")
+        raise CommandError("TOPIC excludes --include and --exclude.", "Use one of them.")
     properties = dict(options["properties"])
     show = (
         named_formatter(options["formatter"], properties)
@@ -142,7 +162,7 @@ def _topics(names: tuple[NameAndPartitions, ...], partitions: tuple[int, ...]) -
     if not partitions:
         return names
     if not names:
-        raise CommandError("--partition is given without a topic.", "Name the topic that has it.")
+        raise CommandError("--partition needs a topic.", "Give one TOPIC.")
     return tuple(item if item.partitions else item._replace(partitions=partitions) for item in names)
 
 
@@ -150,7 +170,7 @@ def _place(options: dict[str, Any]) -> StartOffset | None:
     said = [options["offset"] is not None, options["from_beginning"], options["from_time"] is not None]
     if sum(said) > 1 and not (options["from_beginning"] and options["offset"] == EARLIEST):
         raise CommandError(
-            "Where to begin is said more than once.", "Give one of --offset, --from-beginning and --from-time."
+            "Several starting points were given.", "Use one of --offset, --from-beginning and --from-time."
         )
     place: StartOffset | None = options["offset"]
     # Whoever asks for an end asks for what is there: from now until now would be nothing.
@@ -160,7 +180,7 @@ def _place(options: dict[str, Any]) -> StartOffset | None:
 
 
 def _filter(text: str | None, option: str) -> str | None:
-    """A regular expression; as Kafka's lists have it, a comma is an "or"."""
+    """A regular expression; a comma is an "or", as in Kafka's lists."""
     import re
 
     if text is None:
@@ -169,7 +189,5 @@ def _filter(text: str | None, option: str) -> str | None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise CommandError(
-            f"{text!r} is not a regular expression: {error}.", f"For example: {option} 'web-.*'"
-        ) from None
+        raise CommandError(f"{text!r} is not a regular expression: {error}.", f"Example: {option} 'web-.*'") from None
     return pattern

@@ -26,7 +26,7 @@ _UPDATE_S: Final = 0.1
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Of sorted values."""
+    """The percentile of sorted values."""
     return values[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
@@ -88,7 +88,7 @@ class Measurement:
 
 @contextmanager
 def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
-    """Call it with how many are done by now; a bar on standard error, if there is somebody to see it."""
+    """A function to call with the number done; shows a bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -118,7 +118,7 @@ def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
 
 
 class Pace:
-    """Keeps to a rate: `wait` until record `number` is due."""
+    """Limits the rate: `wait` returns when record `number` is due."""
 
     def __init__(self, per_second: float) -> None:
         self._interval_s = 1 / per_second if per_second else 0.0
@@ -142,7 +142,7 @@ _EXIT_NOT_ALL: Final = 1
 
 
 def _values(size: int, is_random: bool) -> list[bytes]:
-    """Some different values, so that a codec has neither nothing nor everything to do."""
+    """Several different values, so that compression is neither trivial nor impossible."""
     if is_random:
         return [os.urandom(size) for _ in range(_VALUES)]
     words = b"the quick brown fox jumps over the lazy dog, page view of user %d; "
@@ -229,7 +229,7 @@ def measure_consuming(cluster: Cluster, topic: str, options: dict[str, Any], out
 
 
 def _decoded(batch: Any, kind: str) -> tuple[int, int]:
-    """How many records, and how many bytes of keys and values."""
+    """The number of records, and of bytes of keys and values."""
     if kind == "arrow":
         table = batch.to_arrow()
         return table.num_rows, sum(table.column(name).nbytes for name in ("key", "value"))

@@ -21,15 +21,15 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @click.group()
 def perf() -> None:
-    """Measure a cluster: throughput of producing and consuming, latency."""
+    """Measure the throughput and latency of a cluster."""
 
 
 def _common(command: Any) -> Any:
-    """--topic, and --json as a short way to say --format json."""
+    """--topic, and --json for --format json."""
     command = format_option(command)
-    command = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Same as --format json.")(command)
     return click.option(
-        "-t", "--topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Which topic."
+        "-t", "--topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Topic to use."
     )(command)
 
 
@@ -53,13 +53,13 @@ _create: Final = click.option("--create", is_flag=True, help="Create the topic i
 @click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="[default: 256 KiB]")
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
 @_create
-@click.option("--random", "is_random", is_flag=True, help="Bytes that cannot be compressed, instead of text.")
-@click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer.")
+@click.option("--random", "is_random", is_flag=True, help="Send incompressible bytes instead of text.")
+@click.option("--producer-property", type=Assignment(), multiple=True, help="Property of the producer.")
 @cluster_command
 def produce(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
-    """Send records, one by one, and measure how many are acknowledged a second and how long that takes.
+    """Send records and measure acknowledged records per second, and latency.
 
-    Latency is from `send` to the acknowledgement, of every hundredth record or of more if there are few.
+    Latency is measured from `send` to the acknowledgement, for every hundredth record or more.
 
     \b
     Exit code: 1  some records were not acknowledged
@@ -73,31 +73,36 @@ def produce(cluster: Cluster, topic: str, as_json: bool, create: bool, output_fo
 @perf.command(short_help="Read records as fast as possible.")
 @_common
 @click.option(
-    "-n", "--records", "--messages", type=click.IntRange(min=1), metavar="N", help="[default: all that are there]"
+    "-n",
+    "--records",
+    "--messages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of records.  [default: all present ones]",
 )
 @click.option("-g", "--group", metavar="GROUP", help="Read as a member of a group.")
 @click.option(
     "--as", "kind", type=click.Choice(["records", "arrow"]), default="records", show_default=True,
-    help="What they are decoded to: objects of Python, or columns of Arrow.",
+    help="Decode to Python objects or Arrow columns.",
 )  # fmt: skip
 @click.option("--timeout-ms", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="MS",
-              help="End when nothing came for this long.")  # fmt: skip
-@click.option("--consumer-property", type=Assignment(), multiple=True, help="For the consumer.")
+              help="Stop if no record arrives for this long.")  # fmt: skip
+@click.option("--consumer-property", type=Assignment(), multiple=True, help="Property of the consumer.")
 @cluster_command
 def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **options: Any) -> None:
-    """Read a topic from its beginning, and measure records and bytes a second.
+    """Read a topic from its beginning and measure records and bytes per second.
 
-    The first fetch is part of it, and in a group the time that joining takes.
+    Includes the first fetch and, with --group, the time to join.
 
     \b
-    Exit code: 1  fewer records came than were asked for
+    Exit code: 1  fewer records arrived than requested
     """
     from penstock.cli.records.measurement import measure_consuming
 
     click.get_current_context().exit(measure_consuming(cluster, topic, options, _format(as_json, output_format)))
 
 
-@perf.command(short_help="Send records one at a time, and wait for each.")
+@perf.command(short_help="Send records one at a time and wait for each.")
 @_common
 @click.option("-n", "--records", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N")
 @_record_size
@@ -106,10 +111,10 @@ def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **o
 )
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
 @_create
-@click.option("--end-to-end", is_flag=True, help="Until a consumer has the record, instead of the acknowledgement.")
+@click.option("--end-to-end", is_flag=True, help="Measure until a consumer has the record.")
 @cluster_command
 def latency(cluster: Cluster, topic: str, as_json: bool, create: bool, output_format: str, **options: Any) -> None:
-    """Send records one at a time: how long is it until each is acknowledged, or read by a consumer?"""
+    """Send records one at a time and measure the time until each is acknowledged, or read by a consumer."""
     from penstock.cli.records.measurement import measure_latency
 
     _check_topic(cluster, topic, create)
@@ -117,7 +122,7 @@ def latency(cluster: Cluster, topic: str, as_json: bool, create: bool, output_fo
 
 
 def _check_topic(cluster: Cluster, topic: str, create: bool) -> None:
-    """Report a topic that comes into being; at a terminal that needs --create."""
+    """Report a topic that is created; at a terminal that needs --create."""
     from penstock.cli.topics.partitions import is_new_topic
 
     if is_new_topic(cluster, topic, create=create):

@@ -22,67 +22,71 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
 
 @click.command(short_help="Send lines or files as records to a topic.")
 @click.argument("names", nargs=-1, metavar="TOPIC [FILE]...", shell_complete=topic_names)
-@click.option(
-    "-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="The topic, if not the first argument."
-)
+@click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Same as the first argument.")
 @click.option(
     "--format", "input_format", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True,
-    help="text: a line is a record. json: a line is a record as `consume --format json` shows it. raw: a file is one.",
+    help="text: a line is a value. json: a line is a record as `consume --format json` prints it. raw: a file is a value.",
 )  # fmt: skip
-@click.option("-K", "--key-separator", metavar="TEXT", help="Lines are KEY TEXT VALUE.")
-@click.option("--headers-separator", metavar="TEXT", help="Lines begin with NAME:VALUE,NAME:VALUE TEXT.")
-@click.option("-k", "--key", metavar="TEXT", help="The key of all records that have none of their own.")
-@click.option("-H", "--header", "headers", type=Assignment(), multiple=True, help="A header of all records.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Send all records there.")
+@click.option("-K", "--key-separator", metavar="TEXT", help="Split lines into key and value at TEXT.")
+@click.option("--headers-separator", metavar="TEXT", help="Lines begin with headers NAME:VALUE,NAME:VALUE and TEXT.")
+@click.option("-k", "--key", metavar="TEXT", help="Key of records without one.")
 @click.option(
-    "-z", "--compression", "--compression-codec", type=click.Choice(_CODECS), help="How batches are compressed.",
+    "-H", "--header", "headers", type=Assignment(), multiple=True, help="Header of all records. Can be repeated."
+)
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Send all records to this partition.")
+@click.option(
+    "-z", "--compression", "--compression-codec", type=click.Choice(_CODECS), help="Compression of batches.",
 )  # fmt: skip
-@click.option("--compress", is_flag=True, help="The same as --compression gzip.")
-@click.option("--sync", is_flag=True, help="Send one record at a time, and wait for each.")
+@click.option("--compress", is_flag=True, help="Same as --compression gzip.")
+@click.option("--sync", is_flag=True, help="Send one record at a time and wait for each.")
 @click.option(
     "-a", "--acks", "--request-required-acks", type=click.Choice(["all", "-1", "0", "1"]), default="all",
-    show_default=True, help="Whose acknowledgement is waited for.",
+    show_default=True, help="Acknowledgements to wait for.",
 )  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Hand over at most N records at a time.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), metavar="N", help="Pass at most N records to the producer at a time."
+)
 @click.option(
     "--batch-bytes", "--max-partition-memory-bytes", type=click.IntRange(min=1), metavar="N",
-    help="The size of a batch.  [default: 256 KiB]",
+    help="Size of a batch.  [default: 256 KiB]",
 )  # fmt: skip
 @click.option(
     "--linger-ms", "--timeout", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS",
-    help="How long a batch waits for more records.",
+    help="Time that a batch waits for more records.",
 )  # fmt: skip
 @click.option(
     "--retries", "--message-send-max-retries", type=click.IntRange(min=0), metavar="N", help="[default: no limit]"
 )
-@click.option("--retry-backoff-ms", type=click.IntRange(min=0), metavar="MS", help="The first wait between two tries.")
+@click.option("--retry-backoff-ms", type=click.IntRange(min=0), metavar="MS", help="First delay between attempts.")
 @click.option(
     "--buffer-memory", "--max-memory-bytes", type=click.IntRange(min=1), metavar="N", help="Memory for batches."
 )
 @click.option(
     "--value-encoder", "--message-encoder", "--value-serializer", default="text", show_default=True,
-    help="text, json (checked), hex, base64, int, long, double ..., avro:SCHEMA.avsc (from JSON).",
+    help="Codec of values: text, json (checked), hex, base64, int, long, double, avro:SCHEMA.avsc (from JSON).",
 )  # fmt: skip
-@click.option("--key-encoder", "--key-serializer", default="text", show_default=True, help="The same for keys.")
-@click.option("--reader", "--line-reader", metavar="MODULE:NAME", help="Read records with your own Python function.")
+@click.option("--key-encoder", "--key-serializer", default="text", show_default=True, help="Codec of keys.")
+@click.option("--reader", "--line-reader", metavar="MODULE:NAME", help="Parse input with your own Python function.")
 @click.option(
     "--property", "--reader-property", "properties", type=Assignment(), multiple=True,
-    help="For the reader: parse.key, key.separator, parse.headers, null.marker, ignore.error ...",
+    help="Property of the reader: parse.key, key.separator, parse.headers, null.marker, ignore.error.",
 )  # fmt: skip
-@click.option("--producer-property", type=Assignment(), multiple=True, help="For the producer: linger.ms ...")
-@click.option("--socket-buffer-size", hidden=True, type=int, help="Has no effect.")
+@click.option(
+    "--producer-property", type=Assignment(), multiple=True, help="Property of the producer, such as linger.ms."
+)
+@click.option("--socket-buffer-size", hidden=True, type=int, help="Accepted for compatibility; has no effect.")
 @click.option(
     "--skip-bad", "--skip-message-on-error", is_flag=True, help="Skip lines that are not records and print a warning."
 )
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when all is well.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the count.")
 @cluster_command
 def produce(
     cluster: Cluster, names: tuple[str, ...], topic: str | None, create: bool, quiet: bool, **options: Any
 ) -> None:
     """Send the lines of standard input, or of files, as records to a topic.
 
-    A topic that does not exist is created by most brokers, which is reported; at a terminal that needs --create.
+    A topic that does not exist is created if the broker does so; at a terminal that needs --create.
 
     \b
     echo hello | penstock produce views
@@ -91,17 +95,17 @@ def produce(
     penstock produce pictures --format raw --key cat cat.jpg
 
     \b
-    Exit code: 0  every record is acknowledged
-               1  some are not, or lines were not records; they are reported
+    Exit code: 0  all records were acknowledged
+               1  some were not, or some lines were not records
                3  no broker could be reached
-               4  the broker refused
+               4  rejected by a broker
     """
     from penstock.cli.records.console_producer import ConsoleProducer
     from penstock.cli.topics.partitions import is_new_topic
 
     if topic is None:
         if not names:
-            raise CommandError("No topic is given.", "For example: echo hello | penstock produce views")
+            raise CommandError("No topic was given.", "Example: echo hello | penstock produce views")
         topic, *files = names
     else:
         files = list(names)
@@ -123,7 +127,7 @@ def produce(
 
 
 def _reader(options: dict[str, Any]) -> tuple[Any, bool]:
-    """How a stream becomes records, and whether lines that are none are to be passed over."""
+    """The function that parses a stream, and whether to skip lines that are not records."""
     from penstock.cli.records.codecs import encoder
     from penstock.cli.records.console_producer import line_records, own_reader, rules_from, whole_records
 

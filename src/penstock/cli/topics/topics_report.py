@@ -26,6 +26,7 @@ from penstock.client.admin import (
 )
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import PenstockError
+from penstock.wire.protocol import INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ def _chosen(state: TopicState, wanted: Filter | None) -> list[PartitionDescripti
 
 def is_internal(topic: TopicDescription) -> bool:
     """Brokers before 0.10 do not report it; the name tells."""
-    return topic.is_internal or topic.name in ("__consumer_offsets", "__transaction_state")
+    return topic.is_internal or topic.name in INTERNAL_TOPICS
 
 
 def _show(output: Output, state: TopicState, parts: Sequence[PartitionDescription]) -> None:
