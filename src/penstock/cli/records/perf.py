@@ -50,7 +50,7 @@ _create: Final = click.option("--create", is_flag=True, help="Create the topic i
 )
 @click.option("-z", "--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
-@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="[default: 256 KiB]")
+@click.option("--batch-bytes", type=click.IntRange(min=1), metavar="N", help="Size of a batch.  [default: 256 KiB]")
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, metavar="MS")
 @_create
 @click.option("--random", "is_random", is_flag=True, help="Send incompressible bytes instead of text.")
@@ -126,7 +126,7 @@ def _check_topic(cluster: Cluster, topic: str, create: bool) -> None:
     from penstock.cli.topics.partitions import is_new_topic
 
     if is_new_topic(cluster, topic, create=create):
-        click.echo(f"Topic {printable(topic)!r} did not exist; it is created.", err=True)
+        click.echo(f"Topic {printable(topic)!r} does not exist; creating it.", err=True)
 
 
 def _format(as_json: bool, output_format: str) -> str:

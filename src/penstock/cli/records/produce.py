@@ -25,7 +25,7 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=topic_names, help="Same as the first argument.")
 @click.option(
     "--format", "input_format", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True,
-    help="text: a line is a value. json: a line is a record as `consume --format json` prints it. raw: a file is a value.",
+    help="text: a line is a value. json: a line is a record as from `consume --format json`. raw: a file is a value.",
 )  # fmt: skip
 @click.option("-K", "--key-separator", metavar="TEXT", help="Split lines into key and value at TEXT.")
 @click.option("--headers-separator", metavar="TEXT", help="Lines begin with headers NAME:VALUE,NAME:VALUE and TEXT.")
@@ -55,7 +55,11 @@ _KAFKA_READERS: Final = ("lines", "LineMessageReader")
     help="Time that a batch waits for more records.",
 )  # fmt: skip
 @click.option(
-    "--retries", "--message-send-max-retries", type=click.IntRange(min=0), metavar="N", help="[default: no limit]"
+    "--retries",
+    "--message-send-max-retries",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Attempts to send a batch again.  [default: no limit]",
 )
 @click.option("--retry-backoff-ms", type=click.IntRange(min=0), metavar="MS", help="First delay between attempts.")
 @click.option(
@@ -122,7 +126,7 @@ def produce(
     is_new = is_new_topic(cluster, topic, create=create)
     code = sending.run(cluster.servers, client_options, read, files, sys.stdin.buffer)
     if is_new and sending.stored and not quiet:
-        click.echo(f"Topic {printable(topic)!r} did not exist; it was created.", err=True)
+        click.echo(f"Created topic {printable(topic)!r}.", err=True)
     click.get_current_context().exit(code)
 
 
