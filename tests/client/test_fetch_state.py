@@ -1,12 +1,10 @@
-"""Places, sessions, plans, subscriptions: the consumer's decisions without a broker."""
+"""Positions, fetch plans, subscriptions: the consumer's decisions without a broker."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.core import assignment_request, subscription_request
@@ -15,14 +13,13 @@ from penstock.client.fetch_state import (
     LATEST,
     Budget,
     FetchRotation,
-    FetchSession,
     FetchSource,
     FetchState,
-    PartitionFetch,
     PartitionState,
     Truncation,
     plan_fetches,
 )
+from penstock.wire.fetch_session import PartitionFetch
 
 P = [TopicPartition("t", n) for n in range(4)]
 
@@ -117,8 +114,8 @@ def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
     full, paused, leaderless, waiting = ready(P[0]), ready(P[1]), ready(P[3]), PartitionState(P[1], 100)
     full.buffered_bytes = 100
     paused.paused = True
-    assert plan_fetches([full, paused, leaderless, waiting], LEADERS, None, 0) == {}
-    plans = plan_fetches([full, ready(P[1], 5), ready(P[2], 9, 4)], LEADERS, None, 0)
+    assert plan_fetches([full, paused, leaderless, waiting], LEADERS, 0) == {}
+    plans = plan_fetches([full, ready(P[1], 5), ready(P[2], 9, 4)], LEADERS, 0)
     assert plans[1].wanted == {P[1]: PartitionFetch(5, 100, 0, -1)}
     assert plans[1].is_partial
     assert plans[2].wanted == {P[2]: PartitionFetch(9, 100, 5, 4)}
@@ -128,8 +125,8 @@ def test_a_plan_asks_each_leader_for_what_is_ready_and_not_full() -> None:
 def test_a_place_that_was_put_off_is_not_asked_for_before_its_time() -> None:
     state = ready()
     state.retry_at(50)
-    assert plan_fetches([state], LEADERS, None, 49) == {}
-    assert plan_fetches([state], LEADERS, None, 50)[1].wanted.keys() == {P[0]}
+    assert plan_fetches([state], LEADERS, 49) == {}
+    assert plan_fetches([state], LEADERS, 50)[1].wanted.keys() == {P[0]}
 
 
 def test_who_had_a_turn_goes_to_the_end() -> None:
@@ -150,38 +147,6 @@ def test_memory_that_is_on_its_way_counts_as_taken() -> None:
     assert budget.room == 70
     budget.release(30)
     assert budget.room == 100
-
-
-wanted = st.dictionaries(st.sampled_from(P), st.builds(PartitionFetch, st.integers(0, 3), st.just(100)))
-
-
-@given(st.lists(st.tuples(wanted, st.sampled_from(["same", "new", "none", "lost"]))))
-def test_broker_and_client_agree_on_a_session_whatever_happens(
-    script: list[tuple[dict[TopicPartition, PartitionFetch], str]],
-) -> None:
-    """The broker's half, in a few lines: what it would fetch is always what the client wants."""
-    session = FetchSession()
-    known: dict[TopicPartition, PartitionFetch] = {}
-    session_id, epoch = 0, 0
-    for want, outcome in script:
-        said = session.request(want)
-        if said.session_id == 0:
-            assert said.epoch == 0
-            known = dict(said.named)
-            session_id, epoch = (session_id + 1, 0)
-        else:
-            assert (said.session_id, said.epoch) == (session_id, epoch)
-            for partition in said.forgotten:
-                known.pop(partition)
-            known.update(said.named)
-        assert known == want
-        epoch += 1
-        if outcome == "none":
-            session.accepted(0)
-        elif outcome == "lost":
-            session.reset()
-        else:
-            session.accepted(session_id)
 
 
 def test_topics_by_pattern_are_whole_names_without_internal_and_excluded_ones() -> None:

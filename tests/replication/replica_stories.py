@@ -17,7 +17,6 @@ from penstock.log.settings import LogSettings
 from penstock.records import encode_batch, records_of, scan
 from penstock.replication.fetch_state import (
     Append,
-    FetchedPartition,
     Hold,
     Step,
     Truncate,
@@ -33,6 +32,7 @@ from penstock.runtime.threads import InlineWorkers, Outcome, T
 from penstock.testing.simulated_disk import PowerLoss
 from penstock.testing.simulated_files import SimulatedFiles
 from penstock.wire.protocol import ErrorCode
+from penstock.wire.schemas.fetch import EpochEndOffset, PartitionData
 
 TOPIC = "t"
 TOPIC_ID = bytes(range(16))
@@ -167,10 +167,14 @@ class Host:
         if error == ErrorCode.NONE and parted is None:
             region = theirs.log.read(position.offset, 1 << 20)
             records = b"" if region is None else region.read()
-        answer = FetchedPartition(
-            error, theirs.log.high_watermark, theirs.log.log_start_offset, bool(records),
-            None if parted is None else (parted.epoch, parted.end_offset),
-        )  # fmt: skip
+        answer = PartitionData(
+            error_code=error,
+            high_watermark=theirs.log.high_watermark,
+            log_start_offset=theirs.log.log_start_offset,
+            records=records,
+        )
+        if parted is not None:
+            answer.diverging_epoch = EpochEndOffset(epoch=parted.epoch, end_offset=parted.end_offset)
         step = next_step(answer, mine.log.log_end_offset, epochs)
         self._do(step, records)
         return step

@@ -1,4 +1,4 @@
-"""What a follower does with its leader's answers, by stories."""
+"""What a follower does with its leader's responses."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from hypothesis import strategies as st
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.replication.fetch_state import (
     Append,
-    FetchedPartition,
     Hold,
     Position,
     Truncate,
     TruncateFully,
-    Wait,
     divergence,
     next_step,
     position_of,
 )
 from penstock.wire.protocol import ErrorCode
+from penstock.wire.schemas.fetch import EpochEndOffset, PartitionData
 
 
 def answer(
-    error: ErrorCode = ErrorCode.NONE, *, watermark: int = 5, start: int = 0, diverging: tuple[int, int] | None = None
-) -> FetchedPartition:
-    return FetchedPartition(error, watermark, start, has_records=False, diverging=diverging)
+    error: ErrorCode = ErrorCode.NONE, *, watermark: int = 5, start: int = 0, diverging: tuple[int, int] = (-1, -1)
+) -> PartitionData:
+    return PartitionData(
+        error_code=error,
+        high_watermark=watermark,
+        log_start_offset=start,
+        diverging_epoch=EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]),
+    )
 
 
 def test_records_are_appended_and_the_watermark_may_follow() -> None:
@@ -81,14 +85,20 @@ def test_a_follower_of_what_was_deleted_begins_anew_where_the_leader_begins() ->
     assert next_step(behind, 10, LeaderEpochs([(1, 0)])) == TruncateFully(50)
 
 
-def test_an_epoch_that_is_over_waits_for_news_of_the_cluster() -> None:
-    for error in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-        assert next_step(answer(error), 10, LeaderEpochs()) == Hold(Wait.NEWS, error)
+def test_a_leader_that_does_not_lead_is_fetched_from_again_when_metadata_changes() -> None:
+    for error in (
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ):
+        assert next_step(answer(error), 10, LeaderEpochs()) == Hold(error, until_metadata=True)
 
 
-def test_what_may_pass_is_asked_again_after_a_while() -> None:
-    for error in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR):
-        assert next_step(answer(error), 10, LeaderEpochs()) == Hold(Wait.A_WHILE, error)
+def test_other_errors_are_retried_after_a_backoff() -> None:
+    for error in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.STALE_BROKER_EPOCH):
+        assert next_step(answer(error), 10, LeaderEpochs()) == Hold(error, until_metadata=False)
 
 
 HISTORIES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.integers(0, 4)), min_size=1, max_size=7)

@@ -58,7 +58,7 @@ def test_a_follower_copies_everything_and_then_what_comes() -> None:
     assert content(pair.follower.log) == content(pair.leader.log)
     pair.room.until(lambda: pair.follower.log.high_watermark == 14, within_ms=5)
     assert pair.two.fetchers.lags() == {("t", 0): 0}
-    assert pair.two.fetchers.figures.bytes_in == len(content(pair.leader.log))
+    assert pair.two.fetchers.metrics.bytes_in == len(content(pair.leader.log))
     pair.room.close()
 
 
@@ -144,12 +144,12 @@ def test_two_syncs_that_are_done_in_time_are_one_request() -> None:
     leader, _ = pair.beside()
     pair.follow()
     pair.room.pass_time(10)
-    before = pair.two.fetchers.figures.requests
+    before = pair.two.fetchers.metrics.requests
     pair.leader.log.append(batch_of(0), leader_epoch=1, now_ms=NOW_MS)
     pair.leader.log.flush()
     leader.put(0)
     pair.room.until(lambda: leader.log.high_watermark == 2 and pair.leader.log.high_watermark == 2)
-    assert pair.two.fetchers.figures.requests == before + 1
+    assert pair.two.fetchers.metrics.requests == before + 1
     pair.room.close()
 
 
@@ -188,7 +188,7 @@ def test_when_a_slow_sync_is_done_the_leader_hears_of_it_at_once() -> None:
     leader.put(0)
     waited_ms = pair.room.until(lambda: leader.log.high_watermark == 2)
     assert waited_ms < 200 + 1
-    assert pair.two.fetchers.figures.overtaking > 0
+    assert pair.two.fetchers.metrics.overtaking > 0
     pair.room.close()
 
 
@@ -204,7 +204,7 @@ def test_a_leader_that_does_not_release_what_was_overtaken_costs_no_more_than_an
     leader.put(1)
     pair.room.until(lambda: leader.log.high_watermark == 4)
     assert content(follower.log) == content(leader.log)
-    assert pair.two.fetchers.figures.links_lost == 0
+    assert pair.two.fetchers.metrics.links_lost == 0
     pair.room.close()
 
 
@@ -274,7 +274,7 @@ def test_an_answer_is_not_applied_once_the_partition_itself_is_in_another_epoch(
     pair.follower.be_led(1, 2)
     pair.room.pass_time(100)
     assert pair.follower.log.log_end_offset == 0
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.NEWS}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.METADATA}
     pair.room.close()
 
 
@@ -302,7 +302,7 @@ def test_a_leader_that_does_not_know_of_its_epoch_yet_is_asked_again_after_a_whi
     pair.leader.put(0)
     pair.two.follow(pair.follower, 1, 2)
     pair.room.pass_time(10)
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.WHILE}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.BACKOFF}
     pair.room.pass_time(500)
     assert len(pair.one.server.requests) < 12, "it backs off"
     pair.leader.lead(2, {1, 2})
@@ -318,7 +318,7 @@ def test_a_leader_that_has_not_heard_of_a_new_partition_is_asked_again_without_n
     pair.leader.refusals += [error] * 3
     pair.follow()
     pair.room.pass_time(10)
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.NEWS}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.METADATA}
     pair.until_same(within_ms=500)
     pair.room.close()
 
@@ -331,7 +331,7 @@ def test_who_is_fenced_waits_for_news() -> None:
     count = len(pair.one.server.requests)
     pair.room.pass_time(10_000)
     assert len(pair.one.server.requests) == count
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.NEWS}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.METADATA}
     pair.follow()
     pair.until_same()
     pair.room.close()
@@ -447,7 +447,7 @@ def test_a_leader_that_answers_nonsense_about_epochs_cuts_nothing() -> None:
     pair.room.pass_time(1000)
     assert pair.follower.cuts == []
     assert pair.follower.log.log_end_offset == 4
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.WHILE}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.BACKOFF}
     pair.room.close()
 
 
@@ -507,12 +507,12 @@ def test_damaged_bytes_are_never_appended_and_counted(caplog: pytest.LogCaptureF
     pair.follow()
     pair.room.pass_time(1000)
     assert pair.follower.log.log_end_offset == 0
-    assert 3 < pair.two.fetchers.figures.damaged < 12
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.WHILE}
+    assert 3 < pair.two.fetchers.metrics.damaged < 12
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.BACKOFF}
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 1
     assert "t-0" in told[0]
-    assert "offset 0" in told[0]
+    assert "offset=0" in told[0]
     pair.leader.tamper = bytes
     pair.until_same(within_ms=QUICK.backoff_max_ms + 5)
     pair.room.close()
@@ -588,7 +588,7 @@ def test_a_full_disk_is_tried_again_after_a_while() -> None:
         pair.two.files.operations.fail("write", errno.ENOSPC, path_ending=".log")
     pair.leader.put(0)
     pair.room.pass_time(1)
-    assert pair.two.fetchers.pauses() == {("t", 0): Pause.WHILE}
+    assert pair.two.fetchers.pauses() == {("t", 0): Pause.BACKOFF}
     pair.until_same(within_ms=200)
     assert content(pair.follower.log) == content(pair.leader.log)
     pair.room.close()
@@ -604,7 +604,7 @@ def test_a_lost_link_is_opened_again_with_a_new_session() -> None:
     pair.until_same()
     pair.room.cut_off.add(1)
     pair.room.pass_time(3000)
-    assert pair.two.fetchers.figures.links_lost > 3
+    assert pair.two.fetchers.metrics.links_lost > 3
     pair.leader.put(1)
     pair.room.cut_off.clear()
     pair.until_same(within_ms=QUICK.backoff_max_ms + 5)
@@ -632,7 +632,7 @@ def test_a_leader_that_nobody_knows_is_tried_until_it_is_known_or_not_followed_a
     pair = Pair()
     pair.two.follow(pair.follower, 99, 1)
     pair.room.pass_time(1000)
-    assert pair.two.fetchers.figures.links_lost > 3
+    assert pair.two.fetchers.metrics.links_lost > 3
     pair.follow()
     pair.leader.put(0)
     pair.until_same()

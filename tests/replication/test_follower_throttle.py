@@ -11,7 +11,7 @@ from penstock.replication.follower import UNLIMITED, FetcherSettings, Pause, Thr
 def test_a_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
     assert throttle.delay_ms(0) == 0
-    throttle.came(3000, 0)
+    throttle.add(3000, 0)
     assert throttle.delay_ms(0) == pytest.approx(2000)
     assert throttle.delay_ms(1500) == pytest.approx(500)
     assert throttle.delay_ms(2000) == 0
@@ -19,14 +19,14 @@ def test_a_second_in_advance_is_free_and_the_rest_is_paid_off_by_time() -> None:
 
 def test_a_long_silence_saves_up_no_more_than_a_second() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
-    throttle.came(1, 1_000_000)
-    throttle.came(2000, 1_000_000)
+    throttle.add(1, 1_000_000)
+    throttle.add(2000, 1_000_000)
     assert throttle.delay_ms(1_000_000) == pytest.approx(1001)
 
 
 def test_another_rate_counts_from_then_on() -> None:
     throttle = Throttle(1000, lambda topic, index: True)
-    throttle.came(3000, 0)
+    throttle.add(3000, 0)
     throttle.set_rate(100, 1000)
     assert throttle.delay_ms(1000) == pytest.approx(19_000)
     throttle.set_rate(UNLIMITED, 1000)
@@ -60,7 +60,7 @@ def test_a_throttled_partition_is_copied_at_the_rate_and_the_others_at_full_spee
     size = len(content(moved.log))
     took_ms = room.until(lambda: moved_copy.log.log_end_offset == 400, within_ms=60_000)
     assert took_ms == pytest.approx((size - 10_000) / 10_000 * 1000, rel=0.1)
-    assert two.fetchers.figures.throttled_bytes_in == size
+    assert two.fetchers.metrics.throttled_bytes_in == size
     room.close()
 
 
@@ -86,7 +86,7 @@ def test_who_begins_to_follow_asks_once_though_there_is_a_debt_for_it_may_be_in_
     one, two = room.host(1), room.host(2, settings=SMALL, throttle=throttle)
     leader, follower = one.open(), two.open()
     leader.lead(1, {1, 2})
-    throttle.came(1_000_000, 0)
+    throttle.add(1_000_000, 0)
     two.follow(follower, 1, 1)
     leader.put(0)
     assert room.until(lambda: leader.log.high_watermark == 2) < 2

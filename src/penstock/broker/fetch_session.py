@@ -34,6 +34,14 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.runtime.randomness import Random
+from penstock.wire.fetch_session import (
+    FINAL_EPOCH,
+    FIRST_VERSION_WITH_SESSIONS,
+    INITIAL_EPOCH,
+    LAST_VERSION_WITH_NAMES,
+    NO_SESSION,
+    next_epoch,
+)
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.fetch import (
     FetchableTopicResponse,
@@ -98,7 +106,7 @@ def _name(topic_id: bytes, names: Mapping[bytes, str]) -> str:
 Key: TypeAlias = tuple[str, int]
 RequestedPartition: TypeAlias = tuple[str, FetchPartition]
 
-MAX_INT32: Final = 2**31 - 1
+MAX_SESSION_ID: Final = 2**31 - 1
 MAX_SIZE: Final = 50_000
 """Partitions of one session: as many as one request may name. To end a session takes half a microsecond for each."""
 
@@ -218,7 +226,7 @@ class FetchSession:
         ranks[key] = ranks[next(reversed(ranks))] + 1 if ranks else 0
 
     def advance(self, now_ms: int) -> None:
-        """Expect the next epoch: 1, 2, ..., 2147483647, 1. Zero would be a request for a new session."""
+        """Expect the next epoch."""
         self.epoch = next_epoch(self.epoch)
         self.used_ms = now_ms
 
@@ -322,10 +330,6 @@ class FetchSession:
             self._order = None
             return True
         return news or data.preferred_read_replica >= 0 or data.diverging_epoch.epoch >= 0
-
-
-def next_epoch(epoch: int) -> int:
-    return epoch + 1 if epoch < MAX_INT32 else 1
 
 
 class SizeOrder:
@@ -435,7 +439,7 @@ class FetchSessionCache:
 
     def _unused_id(self) -> int:
         while True:
-            session_id = 1 + self._random.below(MAX_INT32)
+            session_id = 1 + self._random.below(MAX_SESSION_ID)
             if session_id not in self._sessions:
                 return session_id
 
@@ -481,11 +485,6 @@ class FetchSessionCache:
             self._old[session.privileged].add(session.size, session.id)
 
 
-NO_SESSION: Final = 0
-NEW_SESSION_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
-FIRST_VERSION_WITH_SESSIONS: Final = 7
-LAST_VERSION_WITH_NAMES: Final = 12
 DEFAULT_MAX_PARTITIONS: Final = 1_000_000
 EVICTION_MS: Final = 120_000  # Kafka's, where it is no setting either
 _NO_NAMES: Final[Mapping[bytes, str]] = {}
@@ -599,7 +598,7 @@ class FetchSessions:
         if version < FIRST_VERSION_WITH_SESSIONS:
             return _Sessionless(requested_partitions(request.topics))
         session = self._of(request.session_id, privileged)
-        if request.session_epoch not in (NEW_SESSION_EPOCH, FINAL_EPOCH):
+        if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             return self._continue(session, request, topic_ids, now_ms)
         if session is not None:
             self._cache.remove(session)

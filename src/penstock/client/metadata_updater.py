@@ -15,7 +15,7 @@ from penstock.client.cluster_metadata import ClusterView
 from penstock.client.connection import OVERDUE_MS, Connection
 from penstock.client.connection_pool import shared
 from penstock.client.errors import ClosedError, PenstockError, RequestTimedOut, TimedOut, error_for
-from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.protocol import INTERNAL_TOPICS, ApiKey, ErrorCode
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 # Before this version a question for a topic that is missing makes it, whether one wants that or not.
 _ASKS_WITHOUT_MAKING = 4
 _GRACE_MS = 200.0  # by then its connection counts as silent, and another broker is asked
-# What a broker keeps for itself; before version 1 it does not say so.
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 async def ask_metadata(
@@ -48,9 +46,9 @@ async def ask_metadata(
     response: MetadataResponse = await connection.request(
         ApiKey.METADATA, request, version=version, timeout_ms=timeout_ms
     )
-    if version == 0:
+    if version == 0:  # it does not say which topics are internal
         for topic in response.topics:
-            topic.is_internal = topic.name in _INTERNAL
+            topic.is_internal = topic.name in INTERNAL_TOPICS
     if topics is not None:
         _as_asked(response, topics)
     return response

@@ -1,4 +1,4 @@
-"""Fetch state of a followed partition, the follower's fetch session, and applying a fetch response.
+"""The state of a followed partition, and applying a fetch response to its log.
 
 A follower's log is a prefix of its leader's as far as leader epochs tell; where it is not, it is truncated before
 anything is appended and before the high watermark moves. It is truncated by epochs, never by a high watermark: the
@@ -8,16 +8,9 @@ leader names the last epoch that both can have and where it ended in its log.
     leader    epochs 1: 0-6, 3: 7-         answers: diverging, epoch 1 ends at 7
     the follower's epoch 1 ends at 5       it truncates to 5 and fetches from 5 in epoch 1
 
-A `PartitionFetchState` lasts for one leader epoch; what is still in flight for an earlier one finds it over. A response
-is applied only if it answers a fetch from the current log end. Damaged bytes are not appended. A damaged log is
-truncated at the damage once its leader has answered for the first time, if the cluster was told.
-
-A session (KIP-227) sends only what changed, so a request costs what happens and not what is followed. What was sent
-counts as known, because one connection carries all requests of a session in order; so a second request may overtake the
-first.
-
-    wants(a), wants(b); take() -> full: a, b       accepted(7)          session 7, next epoch 1
-    leaves(a); take() -> epoch 1: forget a         wants(a); take() -> epoch 2: a
+A `PartitionFetchState` lasts for one leader epoch; a response that arrives for an earlier one finds it over. A
+response is applied only if it answers a fetch from the current log end. Damaged bytes are not appended. A damaged log
+is truncated at the damage once its leader has answered for the first time, if the damage was reported to the cluster.
 """
 
 from __future__ import annotations
@@ -26,28 +19,40 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.log.errors import InvalidBatch, NonMonotonicOffsets
 from penstock.log.partition_log import PartitionLog
 from penstock.records import Buffer, scan
+from penstock.wire.fetch_session import NO_EPOCH, FetchOutcome, PartitionFetch, enlarged, outcome_of, records_in
 from penstock.wire.protocol import ErrorCode, error_code
-from penstock.wire.schemas.fetch import FetchPartition, PartitionData
-from penstock.wire.types import BUFFERS
+from penstock.wire.schemas.fetch import PartitionData
 
-NO_EPOCH: Final = -1
+logger = logging.getLogger(__name__)
+
+SessionKey: TypeAlias = tuple[bytes, int]
+"""Topic id and partition."""
+PARTITION_BYTES_MAX: Final = 2**27
+"""No batch is larger: a length that says so is damaged."""
+_NEVER_REQUESTED: Final = 2**63
+# A leader that answers with one of these knows this broker's epoch, and so does the controller: it has acted on what
+# the broker reported when it registered, and does not count on anything that this log had.
+_LEADER_KNOWS_EPOCH: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE})
+
+
+# --------------------------------------------------------------------------------------------------- decisions
 
 
 class Position(NamedTuple):
-    """Where a follower asks from."""
+    """Where a follower fetches from."""
 
     offset: int
     last_epoch: int
-    """Of the last record it has; NO_EPOCH for none. The leader compares it with its own."""
+    """Epoch of its last record, NO_EPOCH if it has none. The leader compares it with its own log."""
 
 
 class Epochs(Protocol):
-    """What a log knows of leader epochs."""
+    """The leader epochs of a log."""
 
     def epoch_for_offset(self, offset: int) -> int: ...
 
@@ -63,42 +68,22 @@ class EpochEnd(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPartition:
-    """What a leader says of one partition."""
-
-    error: ErrorCode
-    high_watermark: int
-    log_start: int
-    has_records: bool
-    diverging: tuple[int, int] | None = None
-    """The last epoch that both can have, and where it ended in the leader's log."""
-
-
-class Wait(Enum):
-    """What to wait for before asking again."""
-
-    NOTHING = "nothing"
-    A_WHILE = "a while"  # the leader is not ready, or not what it was: it may pass by itself
-    NEWS = "news"  # of the cluster: this epoch is over, or not known there yet
-
-
-@dataclass(frozen=True, slots=True)
 class Truncate:
-    """Take away everything from `offset` on."""
+    """Remove everything from `offset` on."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Nothing of the log is of use: begin anew at `offset`."""
+    """Remove everything and start at `offset`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append what came, if anything; then the watermark and the log's start may move as far as this."""
+    """Append the records, if any; then high watermark and log start may advance to these."""
 
     high_watermark: int
     log_start: int
@@ -106,165 +91,62 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Do nothing to the log."""
+    """Leave the log alone and fetch again later. `until_metadata`: this epoch is over, or not known there yet."""
 
-    until: Wait
     reason: ErrorCode
+    until_metadata: bool
 
 
 Step = Truncate | TruncateFully | Append | Hold
 
-_STALE_EPOCH_ERRORS: Final = frozenset(
-    {
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-)
-
 
 def position_of(log_end: int, log_start: int, epochs: Epochs) -> Position:
-    """An empty log has read no epoch, whatever it has heard of: it must not be cut by one.
+    """The log end and the epoch of the last record.
 
-    Nor does an epoch count that was led here and wrote nothing: no other log need know of it, nothing is to be cut.
+    An empty log has no epoch, even if it knows of some: it must not be truncated by one. Nor does an epoch count that
+    was led here and wrote nothing: no other log needs to know it.
     """
     return Position(log_end, NO_EPOCH if log_end <= log_start else epochs.epoch_for_offset(log_end - 1))
 
 
 def divergence(position: Position, log_end: int, epochs: Epochs) -> EpochEnd | None:
-    """What a leader with these epochs answers to a follower whose log is no prefix of its own; None if it is one."""
+    """What a leader with these epochs answers to a follower; None if the follower's log is a prefix of its own."""
     if position.last_epoch == NO_EPOCH:
         return None
     end = epochs.end_offset_for(position.last_epoch, log_end)
     return end if end.epoch < position.last_epoch or end.end_offset < position.offset else None
 
 
-def next_step(answer: FetchedPartition, log_end: int, epochs: Epochs) -> Step:
-    """What to do with an answer to a question from `log_end`."""
-    if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-        # Behind: the leader has deleted what comes next. Ahead, with the same epochs: it never had it.
-        if log_end < answer.log_start:
-            return TruncateFully(answer.log_start)
-        return (
-            Truncate(answer.high_watermark)
-            if 0 <= answer.high_watermark < log_end
-            else Hold(Wait.A_WHILE, answer.error)
-        )
-    if answer.error in _STALE_EPOCH_ERRORS:
-        return Hold(Wait.NEWS, answer.error)
-    if answer.error != ErrorCode.NONE:
-        return Hold(Wait.A_WHILE, answer.error)
-    if answer.diverging is not None:
-        return Truncate(_common_end(*answer.diverging, log_end, epochs))
-    return Append(answer.high_watermark, answer.log_start)
+def next_step(data: PartitionData, log_end: int, epochs: Epochs) -> Step:
+    """What to do with the response to a fetch from `log_end`."""
+    outcome = outcome_of(data)
+    match outcome:
+        case FetchOutcome.RECORDS | FetchOutcome.EMPTY | FetchOutcome.REDIRECTED:
+            return Append(data.high_watermark, data.log_start_offset)
+        case FetchOutcome.DIVERGED:
+            return Truncate(_common_end(data.diverging_epoch.epoch, data.diverging_epoch.end_offset, log_end, epochs))
+        case FetchOutcome.OUT_OF_RANGE if log_end < data.log_start_offset:
+            return TruncateFully(data.log_start_offset)  # the leader has deleted what comes next
+        case FetchOutcome.OUT_OF_RANGE if 0 <= data.high_watermark < log_end:
+            return Truncate(data.high_watermark)  # the leader never had it, and the epochs are the same
+    return Hold(error_code(data.error_code), outcome is FetchOutcome.NOT_LEADER)
 
 
 def _common_end(epoch: int, end: int, log_end: int, epochs: Epochs) -> int:
     mine = epochs.end_offset_for(epoch, log_end)
     if mine.epoch == NO_EPOCH:
-        # The leader knows of no epoch as old as this log's: nothing of it is the leader's.
+        # All epochs of this log are newer than any that the leader knows: the two share nothing.
         return 0
     if mine.epoch == epoch:
         return min(end, mine.end_offset, log_end)
     return min(mine.end_offset, log_end)
 
 
-SessionKey: TypeAlias = tuple[bytes, int]
-"""Topic id and partition."""
-
-NO_SESSION: Final = 0
-FULL: Final = 0
-_LAST_EPOCH: Final = 2**31 - 1
-
-T = TypeVar("T")
-
-
-class FetchRequestData(NamedTuple, Generic[T]):
-    """What a request says of the session."""
-
-    session_id: int
-    epoch: int
-    named: list[T]
-    forgotten: list[SessionKey]
-
-    @property
-    def is_full(self) -> bool:
-        return self.epoch == FULL
-
-
-class FetchSessionHandler(Generic[T]):
-    """Holds one T a partition that is asked for."""
-
-    def __init__(self) -> None:
-        self._id = NO_SESSION
-        self._epoch = FULL
-        self._wanted: dict[SessionKey, T] = {}
-        self._known: set[SessionKey] = set()
-        # In order, so that a run is the same every time.
-        self._fresh: dict[SessionKey, T] = {}
-        self._gone: dict[SessionKey, None] = {}
-
-    @property
-    def is_open(self) -> bool:
-        return self._id != NO_SESSION
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to ask for."""
-        return not self._wanted
-
-    @property
-    def has_fresh(self) -> bool:
-        """Whether something is asked for that the leader does not know of."""
-        return bool(self._fresh)
-
-    def wants(self, key: SessionKey, what: T) -> None:
-        """Ask for a partition, or for another place in it."""
-        self._wanted[key] = self._fresh[key] = what
-        self._gone.pop(key, None)
-
-    def leaves(self, key: SessionKey) -> None:
-        """Ask for it no more."""
-        self._wanted.pop(key, None)
-        self._fresh.pop(key, None)
-        if key in self._known:
-            self._gone[key] = None
-
-    def take(self) -> FetchRequestData[T]:
-        """What the next request says."""
-        if not self.is_open:
-            said = FetchRequestData(NO_SESSION, FULL, list(self._wanted.values()), [])
-            self._known = set(self._wanted)
-        else:
-            said = FetchRequestData(self._id, self._epoch, list(self._fresh.values()), list(self._gone))
-            self._known.update(self._fresh)
-            self._known.difference_update(self._gone)
-            self._epoch = 1 if self._epoch >= _LAST_EPOCH else self._epoch + 1
-        self._fresh.clear()
-        self._gone.clear()
-        return said
-
-    def accepted(self, session_id: int) -> None:
-        """The leader answered a full request; id 0 says that it keeps no session, and the next is full again."""
-        self._id = session_id
-        self._epoch = 1 if session_id != NO_SESSION else FULL
-
-    def reset(self) -> None:
-        """The leader remembers nothing: the next request is a full one."""
-        self._id, self._epoch = NO_SESSION, FULL
-        self._known.clear()
-        self._gone.clear()
-        self._fresh = dict(self._wanted)
-
-
-PARTITION_BYTES_MAX: Final = 2**27
-"""No batch is larger: a length that says so is damaged."""
-_NEVER_ASKED: Final = 2**63
+# --------------------------------------------------------------------------------------------------- one partition
 
 
 class FollowedPartition(Protocol):
-    """A partition that this broker follows. Its leader and epoch change before the fetchers are told."""
+    """A partition that this broker follows. Its leader and epoch change before the fetchers are notified."""
 
     @property
     def topic(self) -> str: ...
@@ -280,32 +162,32 @@ class FollowedPartition(Protocol):
 
     @property
     def leader(self) -> int:
-        """The broker that leads it; negative if nobody does."""
+        """The leader's broker id; negative if there is none."""
 
     @property
     def leader_epoch(self) -> int: ...
 
     def append_as_follower(self, records: Buffer) -> None:
-        """Whole batches as the leader has them, checksums checked; LogError, RecordError: then nothing is appended."""
+        """Append whole batches after checking their checksums; raises LogError or RecordError without effect."""
 
     def followed(self, high_watermark: int, log_start: int) -> None:
-        """What the leader says of its watermark and of its log's start."""
+        """Take over the leader's high watermark and log start."""
 
     def cut(self, offset: int) -> None:
-        """Take away everything from `offset` on, and leader epochs that wrote nothing below it."""
+        """Remove everything from `offset` on, and leader epochs that wrote nothing below it."""
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Take away everything, and begin at `offset`."""
+        """Remove everything and start at `offset`."""
 
 
 class Pause(Enum):
-    """Why a partition is not asked for."""
+    """Why a partition is not fetched."""
 
     NONE = "none"
     SYNC = "sync"  # what it has is not durable yet
-    WHILE = "while"  # something went wrong that may pass
+    BACKOFF = "backoff"  # after an error that may pass
     THROTTLED = "throttled"
-    NEWS = "news"  # of the cluster
+    METADATA = "metadata"  # this leader epoch is over, or not known to the leader yet
     FAILED = "failed"  # its disk
 
 
@@ -313,8 +195,8 @@ class PartitionFetchState:
     """One partition in one leader epoch."""
 
     __slots__ = (
-        "asked", "asked_log_start", "asked_serial", "epoch", "failures", "is_over", "lag", "leader", "max_bytes",
-        "partition", "pause", "session_key", "timer", "token",
+        "epoch", "failures", "is_over", "lag", "leader", "max_bytes", "partition", "pause", "requested",
+        "requested_log_start", "requested_serial", "session_key", "timer", "token",
     )  # fmt: skip
 
     def __init__(self, partition: FollowedPartition, max_bytes: int) -> None:
@@ -326,11 +208,11 @@ class PartitionFetchState:
         self.pause = Pause.NONE
         self.is_over = False
         self.failures = 0  # in a row
-        self.lag: int | None = None  # to the leader's watermark; None before it told one
-        self.asked = Position(0, NO_EPOCH)
-        self.asked_log_start = 0
-        self.asked_serial = _NEVER_ASKED  # of the request that said so: what answers an earlier one is of no use
-        self.token = 0  # changes when what was waited for does not matter any more
+        self.lag: int | None = None  # to the leader's high watermark; None before the first response
+        self.requested = Position(0, NO_EPOCH)
+        self.requested_log_start = 0
+        self.requested_serial = _NEVER_REQUESTED  # number of that request; responses to earlier ones are ignored
+        self.token = 0  # changes when a wait is cancelled
         self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
@@ -342,7 +224,7 @@ class PartitionFetchState:
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition is still led as it was when the course began."""
+        """Whether the partition still has the leader and epoch that it had at the beginning."""
         partition = self.partition
         return not self.is_over and partition.leader_epoch == self.epoch and partition.leader == self.leader
 
@@ -359,32 +241,27 @@ class PartitionFetchState:
             return False
         return log.settings.sync_before_ack or log.flush_count_reached
 
-    def ask(self, serial: int) -> FetchPartition:
-        """What request number `serial` says of this partition: where its log ends now."""
+    def request(self, serial: int) -> PartitionFetch:
+        """What request number `serial` says about this partition: where its log ends now."""
         log = self.partition.log
-        self.asked = position_of(log.log_end_offset, log.log_start_offset, log.epochs)
-        self.asked_log_start = log.log_start_offset
-        self.asked_serial = serial
-        return FetchPartition(
-            partition=self.partition.index,
-            current_leader_epoch=self.epoch,
-            fetch_offset=self.asked.offset,
-            last_fetched_epoch=self.asked.last_epoch,
-            log_start_offset=self.asked_log_start,
-            partition_max_bytes=self.max_bytes,
+        self.requested = position_of(log.log_end_offset, log.log_start_offset, log.epochs)
+        self.requested_log_start = log.log_start_offset
+        self.requested_serial = serial
+        return PartitionFetch(
+            self.requested.offset, self.max_bytes, self.epoch, self.requested.last_epoch, self.requested_log_start
         )
 
-    def heard(self, high_watermark: int) -> None:
-        """The leader told its watermark, and nothing was wrong."""
+    def succeeded(self, high_watermark: int) -> None:
+        """The leader answered without an error."""
         self.failures = 0
         self.lag = max(0, high_watermark - self.partition.log.log_end_offset)
 
     def enlarge(self) -> bool:
-        """Not even one batch came whole: ask for more; False if that would be too much."""
-        if self.max_bytes >= PARTITION_BYTES_MAX:
-            return False
-        self.max_bytes = min(PARTITION_BYTES_MAX, self.max_bytes * 2)
-        return True
+        """Not even one whole batch came: fetch more bytes next time; False at the limit."""
+        larger = enlarged(self.max_bytes, PARTITION_BYTES_MAX)
+        if larger is not None:
+            self.max_bytes = larger
+        return larger is not None
 
     def stop_waiting(self) -> None:
         self.token += 1
@@ -393,90 +270,74 @@ class PartitionFetchState:
             self.timer = None
 
 
-logger = logging.getLogger(__name__)
-
-
-# A leader that answers so knows the broker epoch of this life, and so does the controller: it has dealt with what the
-# broker told when it registered, and counts on nothing that this log had.
-_LEADER_KNOWS_EPOCH: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE})
+# --------------------------------------------------------------------------------------------------- responses
 
 
 class Effect(Enum):
-    NOTHING = "nothing"  # the leader knows all that it must
-    MOVED = "moved"  # the log begins or ends elsewhere now: say so
-    TOO_SMALL = "too small"  # not one whole batch came: ask for more bytes
-    WAIT = "wait"  # ask again after a while
-    NEWS = "news"  # ask again when the cluster has news
+    """What a response did to the log, and so when to fetch again."""
+
+    NOTHING = "nothing"  # the leader knows where this log starts and ends
+    MOVED = "moved"  # the log starts or ends elsewhere now: the leader has to know
+    TOO_SMALL = "too small"  # not one whole batch came: fetch more bytes
+    WAIT = "wait"  # fetch again after a backoff
+    AWAIT_METADATA = "await metadata"  # fetch again when the cluster's metadata changes
 
 
 class Applied(NamedTuple):
     effect: Effect
     reason: str = ""
     is_final: bool = False
-    """Asking again in this epoch cannot help."""
+    """Fetching again in this epoch cannot help."""
 
 
-def records_in(data: PartitionData) -> Buffer | None:
-    """The bytes that came, if any."""
-    records = data.records
-    return records if isinstance(records, BUFFERS) and len(records) else None
-
-
-def apply_fetch_response(course: PartitionFetchState, data: PartitionData) -> Applied:
-    """Do what the answer asks for; what the log raises passes through, and then nothing was appended."""
-    log = course.partition.log
+def apply_fetch_response(state: PartitionFetchState, data: PartitionData) -> Applied:
+    """Append or truncate as the response demands. Errors of the log pass through, and then nothing was appended."""
+    log = state.partition.log
     damage = log.damage
     if damage is not None and damage.is_reported and data.error_code in _LEADER_KNOWS_EPOCH:
         logger.warning(
-            "%s: cut where it is damaged, copied anew from leader %d: %s", course, course.leader, damage.error()
-        )
-        course.partition.cut(log.log_end_offset)
+            "truncated at damage, copying from the leader: partition=%s leader=%d damage=%s",
+            state, state.leader, damage.error(),
+        )  # fmt: skip
+        state.partition.cut(log.log_end_offset)
         return Applied(Effect.MOVED)
     records = records_in(data)
-    diverging = None
-    if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
-        diverging = (data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
-    is_here = log.log_end_offset == course.asked.offset
-    if diverging is not None and is_here and diverging[0] > course.asked.last_epoch:
-        # Both can have at most what this log has: cutting by an answer that makes no sense would lose records.
-        return Applied(Effect.WAIT, f"asked about epoch {course.asked.last_epoch}, it told of epoch {diverging[0]}")
-    step = next_step(
-        FetchedPartition(
-            error_code(data.error_code), data.high_watermark, data.log_start_offset, records is not None, diverging
-        ),
-        log.log_end_offset,
-        log.epochs,
-    )
+    is_here = log.log_end_offset == state.requested.offset
+    last_epoch, found_epoch = state.requested.last_epoch, data.diverging_epoch.epoch
+    if is_here and found_epoch > last_epoch:
+        # The two can share at most what this log has: truncating by an impossible answer would lose records.
+        return Applied(Effect.WAIT, f"requested with epoch {last_epoch}, answered with diverging epoch {found_epoch}")
+    step = next_step(data, log.log_end_offset, log.epochs)
     if isinstance(step, Append):
-        return _appended(course, step, records if is_here else None)
+        return _appended(state, step, records if is_here else None)
     if isinstance(step, Hold):
-        effect = Effect.NEWS if step.until is Wait.NEWS else Effect.WAIT
+        effect = Effect.AWAIT_METADATA if step.until_metadata else Effect.WAIT
         return Applied(effect, step.reason.name, step.reason == ErrorCode.FENCED_LEADER_EPOCH)
-    return _truncated(course, step) if is_here else Applied(Effect.NOTHING)
+    return _truncated(state, step) if is_here else Applied(Effect.NOTHING)
 
 
-def _appended(course: PartitionFetchState, step: Append, records: Buffer | None) -> Applied:
-    log = course.partition.log
+def _appended(state: PartitionFetchState, step: Append, records: Buffer | None) -> Applied:
+    log = state.partition.log
     end = log.log_end_offset
-    if end < course.asked.offset:
-        return Applied(Effect.NOTHING)  # cut since: whether it is a prefix of the leader's now, it has not told
+    if end < state.requested.offset:
+        return Applied(Effect.NOTHING)  # truncated since: the next response tells whether it is a prefix now
     if records is not None:
-        _append(course, records)
+        _append(state, records)
         if log.log_end_offset == end:
             return Applied(Effect.TOO_SMALL)
-    course.partition.followed(step.high_watermark, step.log_start)
-    course.heard(step.high_watermark)
-    # The leader wants to know of a log that begins later: deleting records is done when all replicas have done it.
-    has_moved = records is not None or log.log_start_offset != course.asked_log_start
+    state.partition.followed(step.high_watermark, step.log_start)
+    state.succeeded(step.high_watermark)
+    # The leader has to know a later log start: DeleteRecords is complete when all replicas have deleted.
+    has_moved = records is not None or log.log_start_offset != state.requested_log_start
     return Applied(Effect.MOVED if has_moved else Effect.NOTHING)
 
 
-def _append(course: PartitionFetchState, records: Buffer) -> None:
-    partition, log = course.partition, course.partition.log
+def _append(state: PartitionFetchState, records: Buffer) -> None:
+    partition, log = state.partition, state.partition.log
     try:
         partition.append_as_follower(records)
     except NonMonotonicOffsets as error:
-        # The leader's log begins in the middle of a batch, which comes whole: so this one begins before that, too.
+        # The leader's log starts inside of a batch, which comes whole: so this log starts at the batch, too.
         if log.log_start_offset != log.log_end_offset or not _spans(records, log.log_end_offset):
             raise
         partition.truncate_fully_and_start_at(error.found)
@@ -496,21 +357,21 @@ def _spans(records: Buffer, offset: int) -> bool:
     return bool(headers) and headers[0].base_offset < offset < headers[0].next_offset
 
 
-def _truncated(course: PartitionFetchState, step: Truncate | TruncateFully) -> Applied:
-    partition, log = course.partition, course.partition.log
+def _truncated(state: PartitionFetchState, step: Truncate | TruncateFully) -> Applied:
+    partition, log = state.partition, state.partition.log
     end = log.log_end_offset
     if isinstance(step, Truncate):
         if step.offset >= end:
-            return Applied(Effect.WAIT, f"it told to cut at {step.offset} a log that ends at {end}")
+            return Applied(Effect.WAIT, f"the leader asks to truncate at {step.offset}, the log ends at {end}")
         logger.info(
-            "%s: cut at %d, it ended at %d, high watermark %d: leader %d of epoch %d has other records there",
-            course, step.offset, end, log.high_watermark, course.leader, course.epoch,
+            "truncated, the leader's log differs: partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d",
+            state, step.offset, end, log.high_watermark, state.leader, state.epoch,
         )  # fmt: skip
         partition.cut(step.offset)
     else:
         logger.warning(
-            "%s: ended at %d, where leader %d begins at %d: starting over there",
-            course, end, course.leader, step.offset,
+            "starting over at the leader's log start: partition=%s end=%d leader=%d log_start=%d",
+            state, end, state.leader, step.offset,
         )  # fmt: skip
         partition.truncate_fully_and_start_at(step.offset)
     return Applied(Effect.MOVED)

@@ -10,8 +10,8 @@ waits at the leader are sent in a second one, which overtakes it. There are neve
                     b's is done in time               request: a, b
                     b's is not done in time           request: a, without b;  b's is done: request: b
 
-A leader that may not know yet that b is coming is not asked to wait longer than the youngest sync has taken so far. No
-thread, no randomness, no clock but the loop's.
+A leader that does not know yet that b is coming is not asked to wait longer than the youngest sync has taken so far.
+No thread, no randomness, no clock but the loop's.
 
 `Throttle` (`follower.` and `leader.replication.throttled.rate`) is a debt in bytes that time pays off. Bytes are
 counted after they arrive, because a fetch returns at least one batch, however large. Throttled partitions wait while
@@ -36,89 +36,35 @@ from penstock.log.group_commit import GroupCommit
 from penstock.records import RecordError
 from penstock.replication.fetch_state import (
     Effect,
-    FetchRequestData,
-    FetchSessionHandler,
     FollowedPartition,
     PartitionFetchState,
     Pause,
     SessionKey,
     apply_fetch_response,
-    records_in,
 )
+from penstock.wire.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest, fetch_request, records_in
 from penstock.wire.protocol import ApiKey, ErrorCode, error_code
-from penstock.wire.schemas.fetch import (
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-    ReplicaState,
-)
+from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from penstock.wire.types import Message
 
 __all__ = ["FetcherMetrics", "FetcherSettings", "ReplicaFetcherManager", "FollowedPartition", "Pause"]
 
 
-UNLIMITED: Final = float("inf")
-_SECOND_MS: Final = 1000.0
-
-
-class Throttle:
-    """One for all fetchers of a broker, one for all that it leads. `now_ms` is a monotonic time throughout."""
-
-    def __init__(self, rate_bytes_s: float, is_throttled: Callable[[str, int], bool]) -> None:
-        _require_rate(rate_bytes_s)
-        self._rate_bytes_s = rate_bytes_s
-        self._is_throttled = is_throttled
-        self._debt_bytes = 0.0
-        self._counted_ms = 0.0
-
-    @property
-    def rate_bytes_s(self) -> float:
-        return self._rate_bytes_s
-
-    def set_rate(self, rate_bytes_s: float, now_ms: float) -> None:
-        """Another rate, from now on."""
-        _require_rate(rate_bytes_s)
-        self._pay(now_ms)
-        self._rate_bytes_s = rate_bytes_s
-
-    def applies_to(self, topic: str, index: int) -> bool:
-        """Whether a partition is throttled (`follower.` or `leader.replication.throttled.replicas`)."""
-        return self._rate_bytes_s != UNLIMITED and self._is_throttled(topic, index)
-
-    def came(self, size: int, now_ms: float) -> None:
-        """So many bytes of throttled partitions came, or went."""
-        self._pay(now_ms)
-        if self._rate_bytes_s != UNLIMITED:
-            self._debt_bytes += size
-
-    def delay_ms(self, now_ms: float) -> float:
-        """How long a throttled partition has to wait; 0 if it need not."""
-        self._pay(now_ms)
-        excess_bytes = self._debt_bytes - self._rate_bytes_s
-        return excess_bytes / self._rate_bytes_s * _SECOND_MS if excess_bytes > 0 else 0.0
-
-    def _pay(self, now_ms: float) -> None:
-        if self._rate_bytes_s == UNLIMITED:
-            self._debt_bytes = 0.0
-        else:
-            paid_bytes = (now_ms - self._counted_ms) / _SECOND_MS * self._rate_bytes_s
-            self._debt_bytes = max(0.0, self._debt_bytes - max(0.0, paid_bytes))
-        self._counted_ms = max(self._counted_ms, now_ms)
-
-
-def _require_rate(rate_bytes_s: float) -> None:
-    if not rate_bytes_s > 0:
-        raise ValueError(f"a throttled rate of {rate_bytes_s} bytes a second lets nothing through; give a positive one")
-
+logger = logging.getLogger(__name__)
 
 FETCH_VERSION: Final = 17
+UNLIMITED: Final = float("inf")
+Key = tuple[str, int]
+"""Topic and partition."""
+
+_IN_FLIGHT_MAX: Final = 2
+_MIN_DELAY_MS: Final = 0.05  # a loop's time may not advance by less
+_SECOND_MS: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """Kafka's replica.fetch.* and our own."""
+    """Kafka's replica.fetch.* settings, and `sync_patience_ms`."""
 
     max_wait_ms: int = 500
     min_bytes: int = 1
@@ -127,12 +73,12 @@ class FetcherSettings:
     backoff_ms: float = 20.0
     backoff_max_ms: float = 1000.0
     timeout_ms: float = 5000.0
-    """How long an answer may take beyond `max_wait_ms`."""
+    """How long a response may take beyond `max_wait_ms`."""
     sync_patience_ms: float = 3.0
 
 
 class FetcherMetrics:
-    """What all fetchers of a broker have done."""
+    """Counters of all fetchers of a broker."""
 
     __slots__ = ("bytes_in", "damaged", "links_lost", "overtaking", "requests", "throttled_bytes_in")
 
@@ -140,14 +86,14 @@ class FetcherMetrics:
         self.bytes_in = 0
         self.throttled_bytes_in = 0
         self.requests = 0
-        self.overtaking = 0  # requests that were sent while another waited
-        self.damaged = 0  # answers whose bytes could not be taken as records
+        self.overtaking = 0  # requests sent while another waited at the leader
+        self.damaged = 0  # responses whose bytes were not valid records
         self.links_lost = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherEnvironment:
-    """What all fetchers of a broker share. `failed` is told of a partition whose log the disk failed."""
+    """What all fetchers of a broker share. `failed` is called with a partition whose disk failed."""
 
     me: int
     broker_epoch: Callable[[], int]
@@ -156,139 +102,95 @@ class FetcherEnvironment:
     loop: asyncio.AbstractEventLoop
     settings: FetcherSettings
     throttle: Throttle | None
-    figures: FetcherMetrics
+    metrics: FetcherMetrics
     failed: Callable[[FollowedPartition, LogFailed], None]
 
     def now_ms(self) -> float:
         return self.loop.time() * 1000.0
 
-    def came(self, key: tuple[str, int], size: int) -> None:
-        """Count so many bytes of a partition."""
-        self.figures.bytes_in += size
+    def received(self, key: Key, size: int) -> None:
+        """Count bytes of a partition."""
+        self.metrics.bytes_in += size
         if self.throttle is not None and self.throttle.applies_to(*key):
-            self.figures.throttled_bytes_in += size
-            self.throttle.came(size, self.now_ms())
-
-
-def make_fetch_request(
-    said: FetchRequestData[PartitionFetchState], serial: int, max_wait_ms: int, outside: FetcherEnvironment
-) -> FetchRequest:
-    """Request number `serial`: every partition that it names is asked for from where its log ends now."""
-    max_bytes = outside.settings.max_bytes
-    topics: dict[bytes, FetchTopic] = {}
-    for course in said.named:
-        topic_id = course.session_key[0]
-        topic = topics.get(topic_id)
-        if topic is None:
-            topics[topic_id] = topic = FetchTopic(topic_id=topic_id)
-        topic.partitions.append(course.ask(serial))
-        max_bytes = max(max_bytes, course.max_bytes)
-    forgotten: dict[bytes, ForgottenTopic] = {}
-    for topic_id, index in said.forgotten:
-        forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
-    return FetchRequest(
-        replica_state=ReplicaState(replica_id=outside.me, replica_epoch=outside.broker_epoch()),
-        max_wait_ms=max_wait_ms,
-        min_bytes=outside.settings.min_bytes,
-        max_bytes=max_bytes,
-        session_id=said.session_id,
-        session_epoch=said.epoch,
-        topics=list(topics.values()),
-        forgotten_topics_data=list(forgotten.values()),
-    )
-
-
-logger = logging.getLogger(__name__)
-
-_IN_FLIGHT_MAX: Final = 2
-_NO_TIME_MS: Final = 0.05  # a loop's time may not move by less
-_SESSION_ERRORS: Final = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
+            self.metrics.throttled_bytes_in += size
+            self.throttle.add(size, self.now_ms())
 
 
 class _Sent(NamedTuple):
-    """A request on its way."""
+    """A request in flight."""
 
     serial: int
-    session: int  # number of the session, as counted here
-    session_id: int
-    is_full: bool
+    request: SessionRequest[SessionKey, PartitionFetchState]
     link: Link
 
 
 class ReplicaFetcher:
     """Follows one leader until it is stopped."""
 
-    def __init__(self, leader: int, outside: FetcherEnvironment) -> None:
+    def __init__(self, leader: int, environment: FetcherEnvironment) -> None:
         self.leader = leader
-        self._out = outside
-        self._courses: dict[SessionKey, PartitionFetchState] = {}
-        self._session: FetchSessionHandler[PartitionFetchState] = FetchSessionHandler()
-        self._sessions = 0
+        self._environment = environment
+        self._states: dict[SessionKey, PartitionFetchState] = {}
+        self._session: FetchSession[SessionKey, PartitionFetchState] = FetchSession()
         self._session_errors = 0  # in a row
-        self._may_have_session = True  # the leader keeps sessions, as far as is known
-        self._syncing: dict[PartitionFetchState, float] = {}  # since when, the youngest last
+        self._has_sessions = True  # the leader keeps sessions, as far as is known
+        self._syncing: dict[PartitionFetchState, float] = {}  # when each sync began, the youngest last
         self._link: Link | None = None
         self._sent: list[_Sent] = []
         self._serial = 0
         self._failures = 0  # of the link, in a row
-        self._tasks: dict[asyncio.Future[Message], None] = {}  # questions that first open the link
-        self._rest: asyncio.TimerHandle | None = None  # until then nothing is asked
+        self._tasks: dict[asyncio.Future[Message], None] = {}  # requests that first open the link
+        self._retry: asyncio.TimerHandle | None = None  # until then nothing is requested
         self._patience: asyncio.TimerHandle | None = None
         self._is_turn_due = False
         self._is_stopped = False
 
     @property
-    def courses(self) -> Iterable[PartitionFetchState]:
-        return self._courses.values()
+    def states(self) -> Iterable[PartitionFetchState]:
+        return self._states.values()
 
     @property
     def is_idle(self) -> bool:
         """Whether it follows nothing."""
-        return not self._courses
+        return not self._states
 
     # --- what to follow
 
     def follow(self, partition: FollowedPartition) -> PartitionFetchState:
-        """From now on, in the epoch in which it is led now."""
-        course = PartitionFetchState(partition, self._out.settings.partition_max_bytes)
-        self._courses[course.session_key] = course
-        if self._rest is not None:
-            # There is news of the leader: it may well be back.
-            self._rest.cancel()
-            self._rest = None
-        self._begin(course)
+        """Follow a partition in its current leader epoch."""
+        state = PartitionFetchState(partition, self._environment.settings.partition_max_bytes)
+        self._states[state.session_key] = state
+        if self._retry is not None:
+            # Metadata has changed: the leader may be back.
+            self._retry.cancel()
+            self._retry = None
+        self._begin(state)
         self._turn_soon()
-        return course
+        return state
 
-    def _begin(self, course: PartitionFetchState) -> None:
-        log = course.partition.log
+    def _begin(self, state: PartitionFetchState) -> None:
+        log = state.partition.log
         try:
             if log.failure is None and log.epochs.latest_start_offset >= log.log_end_offset:
-                # It led and wrote nothing. Records of others, older than that, could not be appended behind it.
-                course.partition.cut(log.log_end_offset)
+                # It led and wrote nothing: records of older epochs could not be appended after that epoch.
+                state.partition.cut(log.log_end_offset)
         except LogError as error:
-            self._failed(course, error)
+            self._failed(state, error)
         else:
-            self._prepare(course)
+            self._prepare(state)
 
-    def unfollow(self, course: PartitionFetchState) -> None:
-        self._hold(course, Pause.NONE)
-        course.is_over = True
-        if self._courses.get(course.session_key) is course:
-            del self._courses[course.session_key]
+    def unfollow(self, state: PartitionFetchState) -> None:
+        self._hold(state, Pause.NONE)
+        state.is_over = True
+        if self._states.get(state.session_key) is state:
+            del self._states[state.session_key]
 
     def stop(self) -> list[asyncio.Future[Message]]:
-        """Follow nothing any more; the tasks that are about to end."""
+        """Stop following; returns the tasks that are about to end."""
         self._is_stopped = True
-        for course in tuple(self._courses.values()):
-            self.unfollow(course)
-        for timer in (self._rest, self._patience):
+        for state in tuple(self._states.values()):
+            self.unfollow(state)
+        for timer in (self._retry, self._patience):
             if timer is not None:
                 timer.cancel()
         self._drop_link()
@@ -297,113 +199,114 @@ class ReplicaFetcher:
             task.cancel()
         return tasks
 
-    # --- from an answer to the next question
+    # --- from a response to the next request
 
-    def _prepare(self, course: PartitionFetchState) -> None:
-        """Ask for it as soon as what it has is durable."""
-        self._hold(course, Pause.SYNC)
-        log = course.partition.log
+    def _prepare(self, state: PartitionFetchState) -> None:
+        """Fetch it as soon as what it has is durable."""
+        self._hold(state, Pause.SYNC)
+        log = state.partition.log
         if log.failure is not None:
-            self._fail(course, log.failure)
-        elif course.must_sync:
-            token = course.token
-            self._syncing[course] = self._out.now_ms()
-            self._out.commits.when_durable(
-                log, log.log_end_offset, lambda error: self._synced(course, token, error)
+            self._fail(state, log.failure)
+        elif state.must_sync:
+            token = state.token
+            self._syncing[state] = self._environment.now_ms()
+            self._environment.commits.when_durable(
+                log, log.log_end_offset, lambda error: self._synced(state, token, error)
             )  # fmt: skip
         else:
-            self._ready(course)
+            self._ready(state)
 
-    def _synced(self, course: PartitionFetchState, token: int, error: LogError | None) -> None:
-        if token != course.token:
+    def _synced(self, state: PartitionFetchState, token: int, error: LogError | None) -> None:
+        if token != state.token:
             return
-        self._syncing.pop(course, None)
+        self._syncing.pop(state, None)
         if error is None:
-            self._ready(course)
+            self._ready(state)
         else:
-            self._failed(course, error)
+            self._failed(state, error)
         self._turn_soon()
 
-    def _ready(self, course: PartitionFetchState) -> None:
-        throttle = self._out.throttle
-        if throttle is not None and course.is_behind and throttle.applies_to(*course.key):
-            delay_ms = throttle.delay_ms(self._out.now_ms())
+    def _ready(self, state: PartitionFetchState) -> None:
+        throttle = self._environment.throttle
+        if throttle is not None and state.is_behind and throttle.applies_to(*state.key):
+            delay_ms = throttle.delay_ms(self._environment.now_ms())
             if delay_ms > 0:
-                self._hold(course, Pause.THROTTLED, delay_ms)
+                self._hold(state, Pause.THROTTLED, delay_ms)
                 return
-        course.pause = Pause.NONE
-        self._session.wants(course.session_key, course)
+        state.pause = Pause.NONE
+        self._session.want(state.session_key, state)
 
-    def _hold(self, course: PartitionFetchState, why: Pause, delay_ms: float | None = None) -> None:
-        """Do not ask for it, until `delay_ms` passed or somebody prepares it."""
-        course.stop_waiting()
-        course.pause = why
-        self._syncing.pop(course, None)
-        self._session.leaves(course.session_key)
+    def _hold(self, state: PartitionFetchState, why: Pause, delay_ms: float | None = None) -> None:
+        """Do not fetch it for `delay_ms`, or until it is prepared again."""
+        state.stop_waiting()
+        state.pause = why
+        self._syncing.pop(state, None)
+        self._session.forget(state.session_key)
         if delay_ms is not None:
-            course.timer = self._out.loop.call_later(max(1.0, delay_ms) / 1000.0, self._again, course)
+            state.timer = self._environment.loop.call_later(max(1.0, delay_ms) / 1000.0, self._again, state)
 
-    def _again(self, course: PartitionFetchState) -> None:
-        course.timer = None
-        self._prepare(course)
+    def _again(self, state: PartitionFetchState) -> None:
+        state.timer = None
+        self._prepare(state)
         self._turn_soon()
 
-    def _back_off(self, course: PartitionFetchState, why: Pause, reason: object, *, level: int) -> None:
-        course.failures += 1
-        delay_ms = self._backoff_ms(course.failures)
-        # Once for each time that it begins: what lasts would fill the disk with telling so.
+    def _back_off(self, state: PartitionFetchState, why: Pause, reason: object, *, level: int) -> None:
+        state.failures += 1
+        delay_ms = self._backoff_ms(state.failures)
+        # Once per outage: a lasting error would fill the disk with log lines.
         logger.log(
-            level if course.failures == 1 else logging.DEBUG,
-            "%s: following leader %d in epoch %d from offset %d, trying again in %.0f ms: %s",
-            course, self.leader, course.epoch, course.partition.log.log_end_offset, delay_ms, reason,
+            level if state.failures == 1 else logging.DEBUG,
+            "fetch failed, retrying: partition=%s leader=%d epoch=%d offset=%d delay_ms=%.0f reason=%s",
+            state, self.leader, state.epoch, state.partition.log.log_end_offset, delay_ms, reason,
         )  # fmt: skip
-        self._hold(course, why, delay_ms)
+        self._hold(state, why, delay_ms)
 
     def _backoff_ms(self, failures: int) -> float:
-        settings = self._out.settings
+        settings = self._environment.settings
         return min(settings.backoff_max_ms, settings.backoff_ms * 2.0 ** min(failures - 1, 30))
 
-    def _failed(self, course: PartitionFetchState, error: LogError | RecordError) -> None:
+    def _failed(self, state: PartitionFetchState, error: LogError | RecordError) -> None:
         if isinstance(error, LogFailed):
-            self._fail(course, error)
+            self._fail(state, error)
             return
         if isinstance(error, RecordError):
-            self._out.figures.damaged += 1
-        self._back_off(course, Pause.WHILE, error, level=logging.ERROR)
+            self._environment.metrics.damaged += 1
+        self._back_off(state, Pause.BACKOFF, error, level=logging.ERROR)
 
-    def _fail(self, course: PartitionFetchState, failure: LogFailed) -> None:
-        self._hold(course, Pause.FAILED)
-        logger.error("%s: not followed any more: %s", course, failure)
-        self._out.failed(course.partition, failure)
+    def _fail(self, state: PartitionFetchState, failure: LogFailed) -> None:
+        self._hold(state, Pause.FAILED)
+        logger.error("stopped following, its disk failed: partition=%s error=%s", state, failure)
+        self._environment.failed(state.partition, failure)
 
-    # --- questions
+    # --- requests
 
     def _turn_soon(self) -> None:
-        """Look what to ask when this turn of the loop is over: more may become ready in it."""
+        """Decide what to request at the end of this turn of the loop: more may become ready in it."""
         if not self._is_turn_due:
             self._is_turn_due = True
-            self._out.loop.call_soon(self._take_turn)
+            self._environment.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         self._is_turn_due = False
-        if self._is_stopped or self._rest is not None or self._session.is_empty:
+        if self._is_stopped or self._retry is not None or self._session.is_empty:
             return
         if not self._sent:
             if not self._is_patient():
                 self._send()
-        elif len(self._sent) < _IN_FLIGHT_MAX and self._session.is_open and self._session.has_fresh:
-            self._out.figures.overtaking += 1
+        elif len(self._sent) < _IN_FLIGHT_MAX and self._session.is_open and self._session.has_changes:
+            self._environment.metrics.overtaking += 1
             self._send()
 
     def _is_patient(self) -> bool:
         """Whether to wait for a sync that has just begun."""
         if not self._syncing:
             return False
-        left_ms = next(reversed(self._syncing.values())) + self._out.settings.sync_patience_ms - self._out.now_ms()
-        if left_ms < _NO_TIME_MS:
+        began_ms = next(reversed(self._syncing.values()))
+        left_ms = began_ms + self._environment.settings.sync_patience_ms - self._environment.now_ms()
+        if left_ms < _MIN_DELAY_MS:
             return False
         if self._patience is None:
-            self._patience = self._out.loop.call_later(left_ms / 1000.0, self._patience_over)
+            self._patience = self._environment.loop.call_later(left_ms / 1000.0, self._patience_over)
         return True
 
     def _patience_over(self) -> None:
@@ -416,30 +319,46 @@ class ReplicaFetcher:
             self._patience = None
         try:
             if self._link is None:
-                self._link = self._out.links.to(self.leader)
+                self._link = self._environment.links.to(self.leader)
         except LinkLost as error:
             self._lost(error)
             return
         self._serial += 1
-        said = self._session.take()
-        sent = _Sent(self._serial, self._sessions, said.session_id, said.is_full, self._link)
-        # A session that is being opened cannot be overtaken, so it is not waited in.
-        max_wait_ms = 0 if said.is_full and self._may_have_session else self._max_wait_ms()
-        request = make_fetch_request(said, self._serial, max_wait_ms, self._out)
+        request = self._session.next_request()
+        sent = _Sent(self._serial, request, self._link)
+        # A second request cannot be sent before the session is open, so the first one does not wait.
+        max_wait_ms = 0 if request.is_full and self._has_sessions else self._max_wait_ms()
+        message = self._message(request, max_wait_ms)
         self._sent.append(sent)
-        self._out.figures.requests += 1
-        timeout_ms = max_wait_ms + self._out.settings.timeout_ms
-        answer = self._link.send(ApiKey.FETCH, FETCH_VERSION, request, timeout_ms)
+        self._environment.metrics.requests += 1
+        timeout_ms = max_wait_ms + self._environment.settings.timeout_ms
+        answer = self._link.send(ApiKey.FETCH, FETCH_VERSION, message, timeout_ms)
         if answer is None:
-            asking = self._link.ask(ApiKey.FETCH, FETCH_VERSION, request, timeout_ms)
-            answer = task = self._out.loop.create_task(asking)
+            asking = self._link.ask(ApiKey.FETCH, FETCH_VERSION, message, timeout_ms)
+            answer = task = self._environment.loop.create_task(asking)
             self._tasks[task] = None
         answer.add_done_callback(partial(self._came, sent))
 
+    def _message(self, request: SessionRequest[SessionKey, PartitionFetchState], max_wait_ms: int) -> FetchRequest:
+        """Every partition that is named is fetched from where its log ends now."""
+        fetches = {key: state.request(self._serial) for key, state in request.named.items()}
+        settings = self._environment.settings
+        message = fetch_request(
+            SessionRequest(request.session_id, request.epoch, fetches, request.forgotten),
+            version=FETCH_VERSION,
+            max_wait_ms=max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=max([settings.max_bytes, *(fetch.max_bytes for fetch in fetches.values())]),
+        )
+        message.replica_state = ReplicaState(
+            replica_id=self._environment.me, replica_epoch=self._environment.broker_epoch()
+        )
+        return message
+
     def _max_wait_ms(self) -> int:
-        max_wait_ms = self._out.settings.max_wait_ms
+        max_wait_ms = self._environment.settings.max_wait_ms
         if self._syncing:
-            youngest_ms = self._out.now_ms() - next(reversed(self._syncing.values()))
+            youngest_ms = self._environment.now_ms() - next(reversed(self._syncing.values()))
             max_wait_ms = min(max_wait_ms, max(1, int(youngest_ms)))
         return max_wait_ms
 
@@ -456,118 +375,109 @@ class ReplicaFetcher:
         self._sent.remove(sent)
         try:
             self._answered(sent, answer.result())
-        except Exception as failure:  # noqa: BLE001 - whatever it is, what else is followed must be asked for again
-            message = f"what leader {self.leader} answered could not be taken in"
-            self._out.loop.call_exception_handler({"message": message, "exception": failure})
+        except Exception as failure:  # noqa: BLE001 - the other partitions must be fetched again, whatever it is
+            message = f"the response of leader {self.leader} could not be applied"
+            self._environment.loop.call_exception_handler({"message": message, "exception": failure})
             if not self._is_stopped:
                 self._lost(failure)
 
-    # --- answers
+    # --- responses
 
     def _lost(self, error: BaseException) -> None:
-        """Nobody knows what the leader knows: begin anew, after a while."""
-        self._out.figures.links_lost += 1
+        """It is unknown what the leader knows: start over after a backoff."""
+        self._environment.metrics.links_lost += 1
         self._failures += 1
         delay_ms = self._backoff_ms(self._failures)
         logger.log(
             logging.WARNING if self._failures == 1 else logging.DEBUG,
-            "leader %d of %d partitions is out of reach, trying again in %.0f ms: %s",
-            self.leader, len(self._courses), delay_ms, error,
+            "leader unreachable, retrying: leader=%d partitions=%d delay_ms=%.0f error=%s",
+            self.leader, len(self._states), delay_ms, error,
         )  # fmt: skip
         self._drop_link()
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest = self._out.loop.call_later(delay_ms / 1000.0, self._rested)
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._environment.loop.call_later(delay_ms / 1000.0, self._retry_now)
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _retry_now(self) -> None:
+        self._retry = None
         self._take_turn()
 
     def _drop_link(self) -> None:
         link, self._link = self._link, None
         self._sent.clear()
-        self._reset_session()
+        self._session.reset()
         if link is not None:
             link.close()
 
-    def _reset_session(self) -> None:
-        self._session.reset()
-        self._sessions += 1
-
     def _answered(self, sent: _Sent, answer: Message) -> None:
         if not isinstance(answer, FetchResponse):
-            self._lost(LinkLost(f"a Fetch was answered with {type(answer).__name__}"))
+            self._lost(LinkLost(f"Fetch was answered with {type(answer).__name__}"))
             return
         error = error_code(answer.error_code)
-        if error in _SESSION_ERRORS:
-            self._session_refused(sent, error)
+        if error in SESSION_ERRORS:
+            self._session_rejected(sent, error)
         elif error != ErrorCode.NONE:
-            self._lost(LinkLost(f"a Fetch was refused: {error.name}"))
+            self._lost(LinkLost(f"Fetch failed: {error.name}"))
             return
         else:
             self._failures = self._session_errors = 0
-            if sent.session == self._sessions:
-                if sent.is_full:
-                    self._session.accepted(answer.session_id)
-                    self._may_have_session = self._session.is_open
-                elif answer.session_id != sent.session_id:
-                    self._reset_session()
+            self._session.accepted(sent.request, answer.session_id)
+            if sent.request.is_full and self._session.is_current(sent.request):
+                self._has_sessions = self._session.is_open
             self._take_all(sent, answer)
         self._take_turn()
 
-    def _session_refused(self, sent: _Sent, error: ErrorCode) -> None:
-        if sent.session != self._sessions:
+    def _session_rejected(self, sent: _Sent, error: ErrorCode) -> None:
+        if not self._session.is_current(sent.request):
             return
         if self._sent and error == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
-            return  # it was overtaken; if there is more to it, the answer to the next one will tell
-        self._reset_session()
+            return  # it was overtaken; if there is more to it, the response to the next request says so
+        self._session.reset()
         self._session_errors += 1
         if self._session_errors > 1:
-            self._lost(LinkLost(f"a Fetch was refused again: {error.name}"))
+            self._lost(LinkLost(f"Fetch failed again: {error.name}"))
 
     def _take_all(self, sent: _Sent, answer: FetchResponse) -> None:
         for topic in answer.responses:
             for data in topic.partitions:
-                course = self._courses.get((topic.topic_id, data.partition_index))
-                if course is None or course.asked_serial > sent.serial:
-                    continue  # it was asked for in another epoch, or from another place
-                if course.pause in (Pause.NONE, Pause.SYNC):
-                    self._take(course, data)
+                state = self._states.get((topic.topic_id, data.partition_index))
+                if state is None or state.requested_serial > sent.serial:
+                    continue  # requested in another epoch, or from another offset since
+                if state.pause in (Pause.NONE, Pause.SYNC):
+                    self._take(state, data)
 
-    def _take(self, course: PartitionFetchState, data: PartitionData) -> None:
-        if not course.is_current:
-            # Whoever changed it is about to say so.
-            self._hold(course, Pause.NEWS)
+    def _take(self, state: PartitionFetchState, data: PartitionData) -> None:
+        if not state.is_current:
+            # The change is about to be announced.
+            self._hold(state, Pause.METADATA)
             return
         if (records := records_in(data)) is not None:
-            self._out.came(course.key, len(records))
+            self._environment.received(state.key, len(records))
         try:
-            taken = apply_fetch_response(course, data)
+            taken = apply_fetch_response(state, data)
         except (LogError, RecordError) as error:
-            self._failed(course, error)
+            self._failed(state, error)
             return
         match taken.effect:
             case Effect.MOVED:
-                course.failures = 0
-                course.max_bytes = self._out.settings.partition_max_bytes
-                self._prepare(course)
-            case Effect.TOO_SMALL if course.enlarge():
-                self._prepare(course)
+                state.failures = 0
+                state.max_bytes = self._environment.settings.partition_max_bytes
+                self._prepare(state)
+            case Effect.TOO_SMALL if state.enlarge():
+                self._prepare(state)
             case Effect.TOO_SMALL | Effect.WAIT:
-                reason = taken.reason or f"no whole batch in {course.max_bytes} bytes"
-                self._back_off(course, Pause.WHILE, reason, level=logging.INFO)
-            case Effect.NEWS if taken.is_final:
-                self._hold(course, Pause.NEWS)
-            case Effect.NEWS:
-                # It may be the leader who has not heard yet: if nobody asked again, nobody would ever follow.
-                self._back_off(course, Pause.NEWS, taken.reason, level=logging.INFO)
-
-
-Key = tuple[str, int]
+                reason = taken.reason or f"no whole batch in {state.max_bytes} bytes"
+                self._back_off(state, Pause.BACKOFF, reason, level=logging.INFO)
+            case Effect.AWAIT_METADATA if taken.is_final:
+                self._hold(state, Pause.METADATA)
+            case Effect.AWAIT_METADATA:
+                # The leader may be behind: then no metadata change comes here, and only a retry helps.
+                self._back_off(state, Pause.METADATA, taken.reason, level=logging.INFO)
 
 
 class ReplicaFetcherManager:
-    """`broker_epoch` is asked with every request; `failed` is told of a partition whose log the disk failed."""
+    """The fetchers of a broker. `broker_epoch` is read for every request; `failed` is called with a partition whose
+    disk failed."""
 
     def __init__(
         self,
@@ -580,13 +490,13 @@ class ReplicaFetcherManager:
         throttle: Throttle | None = None,
         failed: Callable[[FollowedPartition, LogFailed], None] = lambda partition, failure: None,
     ) -> None:
-        self.figures = FetcherMetrics()
+        self.metrics = FetcherMetrics()
         self._me = me
-        self._outside = FetcherEnvironment(
-            me, broker_epoch, links, commits, loop, settings or FetcherSettings(), throttle, self.figures, failed
+        self._environment = FetcherEnvironment(
+            me, broker_epoch, links, commits, loop, settings or FetcherSettings(), throttle, self.metrics, failed
         )
         self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._courses: dict[Key, tuple[ReplicaFetcher, PartitionFetchState]] = {}
+        self._states: dict[Key, tuple[ReplicaFetcher, PartitionFetchState]] = {}
         self._ending: dict[asyncio.Future[Message], None] = {}
         self._is_closed = False
 
@@ -597,9 +507,9 @@ class ReplicaFetcherManager:
     # --- what to follow
 
     def follow(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Follow each from its leader, in its epoch. Whoever has no leader, or is led here, is not followed."""
+        """Follow each from its leader, in its epoch; not those without a leader or led by this broker."""
         if self._is_closed:
-            raise RuntimeError("the fetchers are closed: nothing can be followed any more")
+            raise RuntimeError("the replica fetchers are closed")
         for partition in partitions:
             self._leave((partition.topic, partition.index))
             leader = partition.leader
@@ -607,30 +517,30 @@ class ReplicaFetcherManager:
                 continue
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
-                fetcher = self._fetchers[leader] = ReplicaFetcher(leader, self._outside)
-            self._courses[partition.topic, partition.index] = fetcher, fetcher.follow(partition)
+                fetcher = self._fetchers[leader] = ReplicaFetcher(leader, self._environment)
+            self._states[partition.topic, partition.index] = fetcher, fetcher.follow(partition)
         self._sweep()
 
     def unfollow(self, keys: Iterable[Key]) -> None:
-        """Follow these no more; who is not followed is passed over."""
+        """Stop following these; partitions that are not followed are ignored."""
         for key in keys:
             self._leave(key)
         self._sweep()
 
     async def close(self) -> None:
-        """Follow nothing any more; when this returns nothing is asked or appended."""
+        """Stop all fetchers; when this returns, nothing is requested or appended any more."""
         self._is_closed = True
-        self._courses.clear()
+        self._states.clear()
         for fetcher in self._fetchers.values():
             self._stop(fetcher)
         self._fetchers.clear()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _leave(self, key: Key) -> None:
-        found = self._courses.pop(key, None)
+        found = self._states.pop(key, None)
         if found is not None:
-            fetcher, course = found
-            fetcher.unfollow(course)
+            fetcher, state = found
+            fetcher.unfollow(state)
 
     def _sweep(self) -> None:
         for leader, fetcher in tuple(self._fetchers.items()):
@@ -642,18 +552,71 @@ class ReplicaFetcherManager:
             self._ending[task] = None
             task.add_done_callback(lambda ended: self._ending.pop(ended, None))
 
-    # --- figures
+    # --- metrics
 
     @property
     def leaders(self) -> list[int]:
-        """The brokers that something is followed from."""
+        """The brokers that partitions are followed from."""
         return list(self._fetchers)
 
     def lags(self) -> dict[Key, int]:
-        """How many records each partition is behind its leader's watermark, where the leader has told it."""
-        return {key: course.lag for key, (_, course) in self._courses.items() if course.lag is not None}
+        """Records between each partition's end and its leader's high watermark, where that is known."""
+        return {key: state.lag for key, (_, state) in self._states.items() if state.lag is not None}
 
     def pauses(self) -> dict[Key, Pause]:
-        """The partitions that are not asked for at the moment, and why."""
-        found = {key: course.pause for key, (_, course) in self._courses.items()}
+        """The partitions that are not fetched at the moment, and why."""
+        found = {key: state.pause for key, (_, state) in self._states.items()}
         return {key: pause for key, pause in found.items() if pause is not Pause.NONE}
+
+
+# --------------------------------------------------------------------------------------------------- throttle
+
+
+class Throttle:
+    """A broker has one for all it follows and one for all it leads. `now_ms` is monotonic."""
+
+    def __init__(self, rate_bytes_s: float, is_throttled: Callable[[str, int], bool]) -> None:
+        _require_rate(rate_bytes_s)
+        self._rate_bytes_s = rate_bytes_s
+        self._is_throttled = is_throttled
+        self._debt_bytes = 0.0
+        self._counted_ms = 0.0
+
+    @property
+    def rate_bytes_s(self) -> float:
+        return self._rate_bytes_s
+
+    def set_rate(self, rate_bytes_s: float, now_ms: float) -> None:
+        """Change the rate."""
+        _require_rate(rate_bytes_s)
+        self._pay(now_ms)
+        self._rate_bytes_s = rate_bytes_s
+
+    def applies_to(self, topic: str, index: int) -> bool:
+        """Whether a partition is throttled (`follower.` or `leader.replication.throttled.replicas`)."""
+        return self._rate_bytes_s != UNLIMITED and self._is_throttled(topic, index)
+
+    def add(self, size: int, now_ms: float) -> None:
+        """Count bytes of throttled partitions that were received or sent."""
+        self._pay(now_ms)
+        if self._rate_bytes_s != UNLIMITED:
+            self._debt_bytes += size
+
+    def delay_ms(self, now_ms: float) -> float:
+        """How long a throttled partition has to wait; 0 if it may be fetched."""
+        self._pay(now_ms)
+        excess_bytes = self._debt_bytes - self._rate_bytes_s
+        return excess_bytes / self._rate_bytes_s * _SECOND_MS if excess_bytes > 0 else 0.0
+
+    def _pay(self, now_ms: float) -> None:
+        if self._rate_bytes_s == UNLIMITED:
+            self._debt_bytes = 0.0
+        else:
+            paid_bytes = (now_ms - self._counted_ms) / _SECOND_MS * self._rate_bytes_s
+            self._debt_bytes = max(0.0, self._debt_bytes - max(0.0, paid_bytes))
+        self._counted_ms = max(self._counted_ms, now_ms)
+
+
+def _require_rate(rate_bytes_s: float) -> None:
+    if not rate_bytes_s > 0:
+        raise ValueError(f"a throttled rate of {rate_bytes_s} bytes/s lets nothing through; set a positive rate")

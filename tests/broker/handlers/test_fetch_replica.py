@@ -419,7 +419,7 @@ def test_a_replica_in_sync_is_served_whatever_the_leader_has_sent() -> None:
 def test_partitions_that_are_not_listed_are_not_held_back() -> None:
     leader = Served(1, cluster(1, 5, isr=(1,)))
     throttle = throttled(leader, 100, topic="another")
-    throttle.came(10_000, leader.host.clock.monotonic_ms())
+    throttle.add(10_000, leader.host.clock.monotonic_ms())
     leader.host.append(b"a")
     second = Follower(leader)
     data = second.take(second.fetch(0))
