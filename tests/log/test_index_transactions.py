@@ -243,27 +243,6 @@ def test_flushed_entries_and_the_files_name_survive_a_power_loss() -> None:
     assert list(after.entries()) == [FIRST]
 
 
-def test_renamed_it_is_still_read_and_then_removed(tmp_path: Path) -> None:
-    index = index_in(tmp_path, FIRST)
-    index.rename(index.path + ".deleted")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["00000000000000000000.txnindex.deleted"]
-    assert list(index.entries()) == [FIRST]
-    index.remove()
-    assert list(tmp_path.iterdir()) == []
-    assert index.aborted_between(0, 99) == []
-    index.remove()
-
-
-def test_without_a_file_a_rename_is_only_a_name(tmp_path: Path) -> None:
-    index = index_in(tmp_path)
-    index.rename(str(tmp_path / "other.txnindex"))
-    index.remove()
-    assert list(tmp_path.iterdir()) == []
-    index.append(FIRST)
-    assert (tmp_path / "other.txnindex").exists()
-    index.close()
-
-
 # --- against a naive model
 
 

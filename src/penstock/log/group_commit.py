@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from penstock.log.checkpoints import LEADER_EPOCH_FILE, note_failed_sync, parent_folder
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, note_failed_sync, parent_folder, read_file
 from penstock.log.errors import (
     DiskFull,
     LogError,
@@ -96,15 +96,8 @@ def crc_of(files: Files, path: str, size: int) -> int | None:
     """The checksum of a file's first `size` bytes; None if it is shorter."""
     if size == 0:
         return 0
-    try:
-        file = files.open(path, writable=False)
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.read_at(0, size)
-    finally:
-        file.close()
-    return crc32c(data) if len(data) == size else None
+    data = read_file(files, path, size)
+    return crc32c(data) if data is not None and len(data) == size else None
 
 
 class MarkWriter:

@@ -15,7 +15,6 @@ exists only after the first abort. It has no checksum: from the first entry that
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -28,10 +27,15 @@ from penstock.runtime.files import OPEN_FILES, File, Files
 
 OFFSET_ENTRY: Final = Struct(">II")
 TIME_ENTRY: Final = Struct(">qI")
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 
-_BLOCK_ENTRIES = 256
-_LARGEST = 2**32 - 1
-_LARGEST_TIME = 2**63 - 1
+_BLOCK_ENTRIES: Final = 256
+_LARGEST: Final = 2**32 - 1
+_LARGEST_TIME: Final = 2**63 - 1
+_TRANSACTION: Final = Struct(">hqqqq")
+_TRANSACTION_VERSION: Final = 0
+ENTRY_BYTES: Final = _TRANSACTION.size  # of the transaction index
+_CHUNK_ENTRIES: Final = 1024  # read at a time: 34 KiB
 
 
 class Entry(NamedTuple):
@@ -39,8 +43,11 @@ class Entry(NamedTuple):
     value: int
 
 
-# A block that never reached the disk reads as zeros, so no entry may look like that.
-_ZEROS = Entry(0, 0)
+# A block that never reached the disk reads as zeros, so no valid entry is zero.
+_ZEROS: Final = Entry(0, 0)
+
+
+# ----------------------------------------------------------------------------------------------- offset and time index
 
 
 class SparseIndex:
@@ -53,13 +60,13 @@ class SparseIndex:
         self._largest_key = _LARGEST if entry is OFFSET_ENTRY else _LARGEST_TIME
         self._file: File | None = None
         self._stored = 0  # entries in the file
-        self._keys = array("q")  # those that are not in the file as it was opened
+        self._keys = array("q")  # entries added since the file was opened
         self._values = array("q")
-        self._pending = 0  # how many of these wait for flush
+        self._pending = 0  # how many of them are not yet in the file
         self._last: Entry | None = None
 
     def create(self) -> None:
-        """Begin an empty file, whatever was there."""
+        """Start with an empty file."""
         file = self._open(create=True)
         if file.size():
             file.truncate(0)
@@ -67,7 +74,7 @@ class SparseIndex:
         self.close()  # thousands of idle partitions must not hold three descriptors each
 
     def load(self) -> str | None:
-        """Take over the file; why it cannot be trusted, or None. Missing, torn and zeroed files cannot."""
+        """Load the file; why it is wrong (missing, torn, zeroed), or None."""
         self._forget()
         try:
             return self._load()
@@ -92,7 +99,7 @@ class SparseIndex:
         return None
 
     def resume(self, count: int) -> None:
-        """Take over the first `count` entries of the file, which the caller knows to be sound, and no others."""
+        """Load the first `count` entries of the file, which the caller has verified, and cut the others."""
         self._forget()
         try:
             file = self._open(create=True)
@@ -118,16 +125,13 @@ class SparseIndex:
         return self._entry.size
 
     @property
-    def size_bytes(self) -> int:
-        return len(self) * self._entry.size
-
-    @property
     def last(self) -> Entry | None:
         return self._last
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry beyond the last; one that is not, or that the format cannot hold, is left out, which only makes
-        lookups scan more.
+        """Add an entry after the last one.
+
+        An entry that does not ascend, or that the format cannot hold, is left out: lookups then scan a little more.
         """
         last = self._last or _ZEROS
         if key <= last.key or (value <= last.value and self._last is not None):
@@ -141,11 +145,11 @@ class SparseIndex:
 
     @property
     def pending(self) -> int:
-        """Entries that only memory holds."""
+        """Entries that are not yet in the file."""
         return self._pending
 
     def flush(self) -> None:
-        """Write what is pending to the file (not synced)."""
+        """Write pending entries to the file, without sync."""
         if not self._pending:
             return
         start = len(self._keys) - self._pending
@@ -155,7 +159,7 @@ class SparseIndex:
         self._pending = 0
 
     def seal(self) -> None:
-        """Write everything and keep nothing in memory: no more entries will come soon."""
+        """Write all entries and drop them from memory: the segment is no longer appended to."""
         self.flush()
         self._stored += len(self._keys)
         del self._keys[:]
@@ -176,9 +180,9 @@ class SparseIndex:
         return self._search(value, 1)
 
     def _search(self, target: int, column: int) -> Entry | None:
-        """Among the entries in the file: whole blocks first, then inside one."""
+        """Search the file: for the block first, then inside it."""
         low, high = 0, (self._stored + _BLOCK_ENTRIES - 1) // _BLOCK_ENTRIES
-        while low < high:  # the first block that begins above target
+        while low < high:  # the first block that starts above target
             middle = (low + high) // 2
             if self._read(middle * _BLOCK_ENTRIES, 1)[0][column] > target:
                 high = middle
@@ -199,7 +203,7 @@ class SparseIndex:
         return [Entry(*pair) for pair in self._entry.iter_unpack(data)]
 
     def entries(self) -> list[Entry]:
-        """All of them: for tools and tests."""
+        """All entries, for tools and tests."""
         stored = self._read(0, self._stored) if self._stored else []
         return [*stored, *map(Entry, self._keys, self._values)]
 
@@ -214,7 +218,7 @@ class SparseIndex:
             self._last = self._read(kept - 1, 1)[0] if kept else None
             return
         in_file = len(self._keys) - self._pending
-        # Even if no whole entry goes: a flush that failed half way may have left more than it counted.
+        # Even if no entry goes: a failed flush may have left more bytes than it counted.
         self._open(create=True).truncate((self._stored + min(keep, in_file)) * self._entry.size)
         self._pending = max(0, keep - in_file)
         del self._keys[keep:]
@@ -231,23 +235,18 @@ class SparseIndex:
                 low = middle + 1
         return low
 
-    def sync(self) -> None:
-        file = self._file
-        if file is not None:
-            file.sync()
-
     @property
     def file(self) -> File:
         return self._open(create=True)
 
     def _open(self, *, create: bool = False) -> File:
-        file = self._file  # another thread may let go of it
+        file = self._file  # another thread may drop it
         if file is None:
             file = self._file = OPEN_FILES.open(self, self._files, self.path, create=create)
         return file
 
     def close(self) -> None:
-        # Only let go: a flush that runs elsewhere may be about to sync it, and closes it by being the last holder.
+        # Not closed: a flush on another thread may still sync it, and then drops the last reference.
         if self._file is not None:
             self._file = None
             OPEN_FILES.forget(self)
@@ -261,20 +260,14 @@ class SparseIndex:
 
     @property
     def is_unsynced(self) -> bool:
-        return False  # what is lost of it is built anew
+        return False  # an index is rebuilt after a crash
 
 
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-
-_VERSION = 0
-_ENTRY = struct.Struct(">hqqqq")
-ENTRY_BYTES = _ENTRY.size
-# Entries read at a time: 34 KiB.
-_CHUNK_ENTRIES = 1024
+# --------------------------------------------------------------------------------------------------- transaction index
 
 
 class TransactionIndexError(LogError):
-    """An entry that cannot follow those in the index, or bytes in it that are no entry."""
+    """An entry that cannot follow the last one, or bytes that are not an entry."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"transaction index {path}: {reason}")
@@ -285,7 +278,7 @@ class TransactionIndexError(LogError):
 class AbortedTransaction(NamedTuple):
     """A producer's records from `first_offset` to its abort marker at `last_offset`.
 
-    `last_stable_offset`: once the marker is replicated, nothing below it is undecided.
+    `last_stable_offset`: once the marker is replicated, all transactions below it are decided.
     """
 
     producer_id: int
@@ -295,7 +288,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class Aborted(Protocol):
-    """What of a completed transaction goes into the index."""
+    """The part of a completed transaction that the index stores."""
 
     @property
     def producer_id(self) -> int: ...
@@ -314,7 +307,7 @@ def entry_of(aborted: Aborted) -> AbortedTransaction:
 
 
 class TransactionIndex:
-    """The `.txnindex` file of the segment that begins at `base_offset`; open only after it was used."""
+    """The `.txnindex` file of the segment at `base_offset`, opened on first use."""
 
     def __init__(self, files: Files, path: str, base_offset: int) -> None:
         self._files = files
@@ -327,10 +320,10 @@ class TransactionIndex:
         self._name_is_durable = True
         self._dirty = False
         if self._exists:
-            # A torn entry at the end is written over by the next one.
+            # The next entry overwrites a torn one at the end.
             self._count = files.size_of(path) // ENTRY_BYTES
             self._last = self._read_last()
-            # A log of many segments would otherwise begin with as many open files.
+            # A log of many segments would otherwise start with as many open files.
             self.close()
 
     @property
@@ -344,7 +337,7 @@ class TransactionIndex:
     # --- write
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add a transaction; its marker must be behind that of the last one. Makes the file if need be."""
+        """Add a transaction, whose marker must follow that of the last one. Creates the file if needed."""
         reason = self._contradiction(aborted, self._last)
         if reason:
             raise TransactionIndexError(self._path, f"{aborted} cannot follow {self._last}: {reason}")
@@ -352,13 +345,13 @@ class TransactionIndex:
             self._file = OPEN_FILES.open(self, self._files, self._path, create=True)
             self._exists = True
             self._name_is_durable = False
-        self._opened().write_at(self._count * ENTRY_BYTES, _ENTRY.pack(_VERSION, *aborted))
+        self._opened().write_at(self._count * ENTRY_BYTES, _TRANSACTION.pack(_TRANSACTION_VERSION, *aborted))
         self._count += 1
         self._last = aborted
         self._dirty = True
 
     def flush(self) -> None:
-        """Return when everything appended would survive a power loss."""
+        """Make all entries durable."""
         if not self._dirty:
             return
         self._opened().sync()
@@ -377,17 +370,17 @@ class TransactionIndex:
             self._cut(keep)
 
     def clear(self) -> None:
-        """Forget all, to index the segment again. The file stays, empty."""
+        """Drop all entries, to index the segment again. The file stays, empty."""
         self._cut(0)
 
     def cut_damaged_tail(self) -> int:
-        """Read all of it, cut from the first damaged entry on, and return how many bytes were cut."""
+        """Cut the file at the first damaged entry; how many bytes were cut."""
         if not self._exists:
             return 0
         size = self._opened().size()
         sound, previous = 0, None
         for version, entry in self._scan(0, self._count):
-            if version != _VERSION or self._contradiction(entry, previous):
+            if version != _TRANSACTION_VERSION or self._contradiction(entry, previous):
                 break
             sound, previous = sound + 1, entry
         if sound * ENTRY_BYTES == size:
@@ -403,31 +396,30 @@ class TransactionIndex:
             self._last = self._read_last()
 
     def _contradiction(self, entry: AbortedTransaction, previous: AbortedTransaction | None) -> str:
-        """Why `entry` cannot stand behind `previous`; empty if it can."""
+        """Why `entry` cannot follow `previous`; empty if it can."""
         if entry.producer_id < 0 or not 0 <= entry.first_offset <= entry.last_offset:
             return "impossible values"
         if entry.last_offset < self._base_offset:
             return f"the marker is below the segment's base offset {self._base_offset}"
         if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
-            return "the last stable offset is behind the marker"
+            return "the last stable offset is after the marker"
         if previous is not None and entry.last_offset <= previous.last_offset:
-            return "the markers do not rise"
+            return "the markers do not ascend"
         if previous is not None and entry.last_stable_offset < previous.last_stable_offset:
-            return "the last stable offsets fall"
+            return "the last stable offsets do not ascend"
         return ""
 
     # --- read
 
     def entries(self) -> Iterator[AbortedTransaction]:
-        """All of them, oldest marker first. TransactionIndexError at one of an unknown version."""
+        """All entries, oldest marker first. TransactionIndexError at an unknown version."""
         return self._read(0, self._count)
 
     def aborted_between(self, fetch_offset: int, upper_bound_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records or marker in [fetch_offset, upper_bound_offset).
 
-        With aborts 10-15 and 12-30: a fetch of [16, 20) gets the second, one of [0, 11) the first, one of
-        [31, 40) none. Transactions that touch the range may also be listed by the segments that follow:
-        search on there until `covers` says that no later marker can matter.
+        With aborts 10-15 and 12-30: a fetch of [16, 20) gets the second, one of [0, 11) the first, one of [31, 40)
+        none. Later segments may also list transactions in the range: continue with them until `covers` is True.
         """
         found = []
         for entry in self._read(self._first_ending_from(fetch_offset), self._count):
@@ -438,13 +430,11 @@ class TransactionIndex:
         return found
 
     def covers(self, upper_bound_offset: int) -> bool:
-        """Whether all transactions with records below `upper_bound_offset` were decided by the last marker
-        here.
-        """
+        """Whether the last marker here decides all transactions with records below `upper_bound_offset`."""
         return self._last is not None and self._last.last_stable_offset >= upper_bound_offset
 
     def _first_ending_from(self, offset: int) -> int:
-        """The number of the first entry whose marker is at `offset` or later."""
+        """The index of the first entry with its marker at `offset` or later."""
         if self._last is None or self._last.last_offset < offset:
             return self._count
         low, high = 0, self._count - 1
@@ -458,8 +448,8 @@ class TransactionIndex:
 
     def _read(self, first: int, end: int) -> Iterator[AbortedTransaction]:
         for version, entry in self._scan(first, end):
-            if version != _VERSION:
-                raise TransactionIndexError(self._path, f"an entry of version {version}")
+            if version != _TRANSACTION_VERSION:
+                raise TransactionIndexError(self._path, f"unknown entry version {version}")
             yield entry
 
     def _scan(self, first: int, end: int) -> Iterator[tuple[int, AbortedTransaction]]:
@@ -467,8 +457,8 @@ class TransactionIndex:
             count = min(end - first, _CHUNK_ENTRIES)
             data = self._opened().read_at(first * ENTRY_BYTES, count * ENTRY_BYTES)
             if len(data) != count * ENTRY_BYTES:
-                raise TransactionIndexError(self._path, f"entry {first + len(data) // ENTRY_BYTES} is cut off")
-            for version, *fields in _ENTRY.iter_unpack(data):
+                raise TransactionIndexError(self._path, f"entry {first + len(data) // ENTRY_BYTES} is incomplete")
+            for version, *fields in _TRANSACTION.iter_unpack(data):
                 yield version, AbortedTransaction(*fields)
             first += count
 
@@ -478,7 +468,7 @@ class TransactionIndex:
     # --- the file
 
     def _opened(self) -> File:
-        file = self._file  # another thread may let go of it
+        file = self._file  # another thread may drop it
         if file is None:
             file = self._file = OPEN_FILES.open(self, self._files, self._path)
         return file
@@ -494,25 +484,9 @@ class TransactionIndex:
     def is_unsynced(self) -> bool:
         return self._dirty
 
-    def rename(self, path: str) -> None:
-        """Give the file another name (as the segment's files get before they are removed)."""
-        if self._exists:
-            self._files.rename(self._path, path)
-            self._name_is_durable = False
-        self._path = path
-
     def close(self) -> None:
-        """Let go of the file; what is asked next opens it again."""
+        """Close the file; the next use opens it again."""
         file, self._file = self._file, None
         if file is not None:
             OPEN_FILES.forget(self)
             file.close()
-
-    def remove(self) -> None:
-        """Close it and remove the file if there is one."""
-        self.close()
-        if self._exists:
-            self._files.remove(self._path)
-            self._exists = False
-        self._count = 0
-        self._last = None

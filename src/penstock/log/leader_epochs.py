@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.log.checkpoints import read_epochs, write_epochs
 from penstock.runtime.files import Files
 
-NO_EPOCH = -1
-NO_OFFSET = -1
-_NO_LIMIT = 2**63
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+_NO_LIMIT: Final = 2**63
 
 
 class Written(Protocol):
-    """A batch, as far as it matters here."""
+    """What this module needs from a batch."""
 
     @property
     def base_offset(self) -> int: ...
@@ -31,20 +31,20 @@ class Written(Protocol):
 
 
 class EpochEntry(NamedTuple):
-    """Leader number `epoch` wrote its first record at `start_offset`."""
+    """The leader of `epoch` wrote its first record at `start_offset`."""
 
     epoch: int
     start_offset: int
 
 
 class EpochEnd(NamedTuple):
-    """The offset after the last record of `epoch`; both -1 when nothing is known."""
+    """The offset after the last record of `epoch`; both -1 if unknown."""
 
     epoch: int
     end_offset: int
 
 
-UNKNOWN_END = EpochEnd(NO_EPOCH, NO_OFFSET)
+UNKNOWN_END: Final = EpochEnd(NO_EPOCH, NO_OFFSET)
 
 
 class LeaderEpochs:
@@ -59,7 +59,7 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, files: Files, path: str) -> LeaderEpochs:
-        """The list kept at `path`; empty if there is no file. CheckpointError if it is damaged."""
+        """The list from the file at `path`; empty if there is none. CheckpointError if it is damaged."""
         try:
             loaded = cls(read_epochs(files, path))
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class LeaderEpochs:
         return loaded
 
     def save(self, files: Files, path: str) -> bool:
-        """Write the list to `path`, durably, if it changed since the last time; tells whether it did."""
+        """Write the list to `path`, durably; False if it has not changed since the last time."""
         if not self._dirty:
             return False
         write_epochs(files, path, self.entries)
@@ -77,7 +77,7 @@ class LeaderEpochs:
 
     @property
     def dirty(self) -> bool:
-        """Changed since it was loaded or saved."""
+        """Whether it changed since it was loaded or saved."""
         return self._dirty
 
     @property
@@ -86,19 +86,19 @@ class LeaderEpochs:
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch that wrote last; -1 if none did."""
+        """The last epoch; -1 if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     @property
     def latest_start_offset(self) -> int:
-        """Where the latest epoch began; -1 if there is none."""
+        """Where the last epoch starts; -1 if there is none."""
         return self._starts[-1] if self._starts else NO_OFFSET
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` writes from `start_offset` on; tells whether that was news.
+        """Note that `epoch` writes from `start_offset` on; False if that was known.
 
         [(1, 0), (2, 10)]  assign(3, 20)  ->  [(1, 0), (2, 10), (3, 20)]
-        [(1, 0), (2, 10)]  assign(2, 15)  ->  unchanged, epoch 2 began before
+        [(1, 0), (2, 10)]  assign(2, 15)  ->  unchanged, epoch 2 started before
         [(1, 0), (2, 10)]  assign(3, 10)  ->  [(1, 0), (3, 10)]           epoch 2 wrote nothing
         [(1, 0), (2, 10)]  assign(2, 7)   ->  [(1, 0), (2, 7)]
         [(1, 0), (3, 10)]  assign(2, 12)  ->  [(1, 0), (2, 12)]           the log was truncated in between
@@ -117,13 +117,13 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """What OffsetsForLeaderEpoch answers: the largest epoch not above `epoch`, and where it ended.
+        """The answer to OffsetsForLeaderEpoch: the largest epoch not above `epoch`, and where it ended.
 
         With [(2, 10), (4, 25)] and a log that ends at 40:
-        epoch 4 -> (4, 40)     the latest ends where the log ends
-        epoch 3 -> (2, 25)     nothing was written in 3; 2 ended where 4 began
-        epoch 1 -> (1, 10)     all of it was deleted; what is left begins at 10
-        epoch 5 -> (-1, -1)    never heard of; so is everything when the list is empty, and epoch -1
+        epoch 4 -> (4, 40)     the last epoch ends where the log ends
+        epoch 3 -> (2, 25)     nothing was written in 3; 2 ended where 4 starts
+        epoch 1 -> (1, 10)     its records were deleted; the log starts at 10
+        epoch 5 -> (-1, -1)    unknown, like every epoch if the list is empty, and like epoch -1
         """
         if epoch < 0 or not self._epochs or epoch > self._epochs[-1]:
             return UNKNOWN_END
@@ -135,7 +135,7 @@ class LeaderEpochs:
         return EpochEnd(self._epochs[above - 1], self._starts[above])
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote `offset`, or would if the log reached that far; -1 below the first entry.
+        """The epoch that wrote, or would write, `offset`; -1 below the first entry.
 
         With [(2, 10), (4, 25)]: offset 9 -> -1, 10 -> 2, 24 -> 2, 25 -> 4, 1000 -> 4.
         """
@@ -143,10 +143,10 @@ class LeaderEpochs:
         return self._epochs[after - 1] if after else NO_EPOCH
 
     def first_foreign(self, batches: Sequence[Written]) -> int:
-        """The number of the first batch that another epoch wrote than the one it names; how many there are if none.
+        """The index of the first batch that does not have the epoch of its offset; len(batches) if all do.
 
-        With [(2, 10), (4, 25)], batches at 12 of epoch 2 and at 30 of epoch 5: 1. What is below the first entry may be
-        of any epoch.
+        With [(2, 10), (4, 25)], batches at 12 of epoch 2 and at 30 of epoch 5: 1. Batches below the first entry may
+        have any epoch.
         """
         epochs, starts = self._epochs, self._starts
         epoch, low, high = NO_EPOCH, 0, starts[0] if starts else 0
@@ -161,7 +161,7 @@ class LeaderEpochs:
         return len(batches)
 
     def truncate_from_end(self, offset: int) -> None:
-        """The log now ends at `offset`: forget epochs that began there or later.
+        """The log now ends at `offset`: forget epochs that start there or later.
 
         [(1, 0), (2, 10), (3, 20)]  truncate_from_end(20)  ->  [(1, 0), (2, 10)]
         [(1, 0), (2, 10), (3, 20)]  truncate_from_end(21)  ->  unchanged
@@ -172,7 +172,7 @@ class LeaderEpochs:
             self._dirty = True
 
     def save_truncated(self, files: Files, path: str, offset: int) -> None:
-        """As truncate_from_end, on disk first: where that raises OSError, list and file are as they were."""
+        """Like truncate_from_end, on disk first: on OSError both list and file are unchanged."""
         keep = bisect_left(self._starts, offset)
         if keep < len(self._starts) or self._dirty:
             write_epochs(files, path, self.entries[:keep])
@@ -180,7 +180,7 @@ class LeaderEpochs:
             self._dirty = False
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log now begins at `offset`, and so does the epoch that covers it; forget those before.
+        """The log now starts at `offset`, and so does its epoch; forget those before.
 
         [(1, 0), (2, 10), (3, 20)]  truncate_from_start(15)  ->  [(2, 15), (3, 20)]
         [(1, 0), (2, 10), (3, 20)]  truncate_from_start(20)  ->  [(3, 20)]
@@ -194,7 +194,7 @@ class LeaderEpochs:
         self._dirty = True
 
     def clear(self) -> None:
-        """Forget all: the log was emptied and starts elsewhere."""
+        """Forget all: the log was emptied."""
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()

@@ -15,28 +15,28 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from penstock.log.file_records import walk_headers
 from penstock.log.index import TRANSACTION_INDEX_SUFFIX
 from penstock.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     Segment,
     segment_name,
 )
 from penstock.runtime.files import Files
 
-CLEANED = ".cleaned"
-SWAP = ".swap"
-DELETED = ".deleted"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+DELETED: Final = ".deleted"
 
-_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
+_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
 
 
 def segment_files(names: Iterable[str]) -> dict[int, set[str]]:
-    """Base offset: suffixes, of the names that are segments' and in place."""
+    """The suffixes of each segment's files, by base offset. Files with a second suffix do not count."""
     found: dict[int, set[str]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
@@ -46,7 +46,7 @@ def segment_files(names: Iterable[str]) -> dict[int, set[str]]:
 
 
 def recover_folder(files: Files, folder: str) -> None:
-    """Remove leftovers and finish swaps."""
+    """Remove files that a crash left, and complete swaps."""
     swaps: set[int] = set()
     changed = False
     for name in files.list_folder(folder):
@@ -83,7 +83,7 @@ def _end_of_swap(files: Files, folder: str, base: int) -> int:
 
 
 def begin_swap(files: Files, folder: str, base: int) -> None:
-    """Make a `.cleaned` segment, whose files are synced, count: from here on it replaces what it was made from."""
+    """Commit a `.cleaned` segment, whose files are synced: from here on it replaces its sources."""
     stem = f"{folder}/{segment_name(base)}"
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         files.rename(stem + suffix + CLEANED, stem + suffix + SWAP)
@@ -91,7 +91,7 @@ def begin_swap(files: Files, folder: str, base: int) -> None:
 
 
 def complete_swap(files: Files, folder: str, base: int, replaced: Iterable[int]) -> None:
-    """Remove the segments that a `.swap` one replaces, but for the one of its own name, which it is renamed over."""
+    """Remove the segments that a `.swap` segment replaces, and rename it over the one of its own name."""
     for other in sorted(replaced):
         Segment(files, folder, other).remove()
     stem = f"{folder}/{segment_name(base)}"
@@ -103,19 +103,7 @@ def complete_swap(files: Files, folder: str, base: int, replaced: Iterable[int])
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         if files.exists(stem + suffix + SWAP):
             files.rename(stem + suffix + SWAP, stem + suffix)
-        elif had_log:  # the crash came before the new index had its name: the old one is of other bytes
+        elif had_log:  # a crash came before the new index was renamed: the old one is for other bytes
             with contextlib.suppress(FileNotFoundError):
                 files.remove(stem + suffix)
     files.sync_folder(folder)
-
-
-__all__ = [
-    "CLEANED",
-    "DELETED",
-    "SEGMENT_SUFFIXES",
-    "SWAP",
-    "begin_swap",
-    "complete_swap",
-    "segment_files",
-    "recover_folder",
-]

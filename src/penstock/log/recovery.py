@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.log.checkpoints import atomic_write, note_failed_sync
+from penstock.log.checkpoints import atomic_write, note_failed_sync, read_file
 from penstock.log.errors import DamagedLog
 from penstock.log.file_records import Place, Run, walk, walk_headers
 from penstock.log.group_commit import BEGUN_SUFFIX, RecoveryMark, crc_of, decode_mark
@@ -90,14 +90,9 @@ def write_damage_note(files: Files, folder: str, damage: LogDamage) -> None:
 def read_damage_note(files: Files, folder: str) -> LogDamage | None:
     """Damage found by an earlier process; None if there is no note, or the damaged bytes are gone."""
     path = f"{folder}/{DAMAGE_NOTE_FILE}"
-    try:
-        file = files.open(path, writable=False)
-    except FileNotFoundError:
+    data = read_file(files, path, _NOTE_BYTES_MAX)
+    if data is None:
         return None
-    try:
-        data = file.read_at(0, _NOTE_BYTES_MAX)
-    finally:
-        file.close()
     try:
         note = msgspec.json.decode(data, type=_Note)
     except msgspec.MsgspecError as error:
@@ -408,7 +403,7 @@ def newest_mark(files: Files, folder: str, base_offset: int, end_offset: int) ->
 
 def mark_at(files: Files, folder: str, offset: int) -> RecoveryMark | None:
     """The mark in the snapshot at that offset; None if there is none or it is damaged."""
-    data = _read_file(files, f"{folder}/{snapshot_name(offset)}")
+    data = read_file(files, f"{folder}/{snapshot_name(offset)}")
     try:
         return None if data is None else decode_mark(decode_snapshot(data).mark)
     except SnapshotError:
@@ -424,24 +419,13 @@ def remove_snapshots(files: Files, folder: str, *, keep: Collection[int] = ()) -
 
 
 def _load_snapshot(files: Files, path: str, producers: ProducerStates) -> bool:
-    data = _read_file(files, path)
+    data = read_file(files, path)
     try:
         if data is not None:
             producers.load_snapshot(data)
     except SnapshotError:
         return False
     return data is not None
-
-
-def _read_file(files: Files, path: str) -> bytes | None:
-    try:
-        file = files.open(path, writable=False)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read_at(0, file.size())
-    finally:
-        file.close()
 
 
 def replay(segment: Segment, from_offset: int, producers: ProducerStates, epochs: LeaderEpochs, now_ms: int) -> None:

@@ -662,19 +662,10 @@ class SegmentTable:
     @classmethod
     def load(cls, files: Files, folder: str) -> SegmentTable | None:
         """The table from the manifest; None if there is none, or the folder has changed since."""
-        path = f"{folder}/{MANIFEST_NAME}"
-        try:
-            file = files.open(path, writable=False)
-        except FileNotFoundError:
+        data = read_file(files, f"{folder}/{MANIFEST_NAME}")
+        if data is None or len(data) < _MANIFEST_HEAD.size + _MANIFEST_CRC.size:
             return None
-        try:
-            data = file.read_at(0, file.size())
-        finally:
-            file.close()
-        if (
-            len(data) < _MANIFEST_HEAD.size + _MANIFEST_CRC.size
-            or crc32c(data[: -_MANIFEST_CRC.size]) != _MANIFEST_CRC.unpack(data[-_MANIFEST_CRC.size :])[0]
-        ):
+        if crc32c(data[: -_MANIFEST_CRC.size]) != _MANIFEST_CRC.unpack(data[-_MANIFEST_CRC.size :])[0]:
             return None
         magic, modified_ns, count = _MANIFEST_HEAD.unpack_from(data)
         if magic != _MANIFEST_MAGIC or modified_ns != files.modified_ns(folder):
