@@ -99,8 +99,8 @@ def test_an_offset_of_another_source_is_told_as_such(value: object) -> None:
 # ---------------------------------------------------------------------------------------------- where to go on
 
 
-def begun(start: StreamOffset, survey: AvailableOffsets, *, fail: bool = True) -> tuple[list[int], list[int]]:
-    found = batch_start(start, survey, VIEWS, fail_on_data_loss=fail)
+def begun(start: StreamOffset, available: AvailableOffsets, *, fail: bool = True) -> tuple[list[int], list[int]]:
+    found = batch_start(start, available, VIEWS, fail_on_data_loss=fail)
     return list(found.offsets.values()), [one.partition for one in found.moved]
 
 
@@ -117,24 +117,24 @@ def test_a_new_partition_begins_at_its_beginning() -> None:
 
 
 def test_records_removed_before_they_were_read_are_a_loss() -> None:
-    survey = holding((8, 20))
+    available = holding((8, 20))
     with pytest.raises(DataLost, match="offsets 5 to 7 were removed"):
-        begun(read_to(5), survey)
-    assert begun(read_to(5), survey, fail=False) == ([8], [0])
+        begun(read_to(5), available)
+    assert begun(read_to(5), available, fail=False) == ([8], [0])
 
 
 def test_a_log_that_was_cut_is_a_loss() -> None:
-    survey = holding((0, 4))
+    available = holding((0, 4))
     with pytest.raises(DataLost, match="its log ends at 4"):
-        begun(read_to(5), survey)
-    assert begun(read_to(5), survey, fail=False) == ([4], [0])
+        begun(read_to(5), available)
+    assert begun(read_to(5), available, fail=False) == ([4], [0])
 
 
 def test_a_topic_made_again_is_known_by_its_id_even_where_the_offset_would_fit() -> None:
-    survey = holding((0, 100), topic_id="b2")
+    available = holding((0, 100), topic_id="b2")
     with pytest.raises(TopicRecreated, match=r"made again.*new checkpointLocation"):
-        begun(read_to(5), survey)
-    assert begun(read_to(5), survey, fail=False) == ([0], [0])
+        begun(read_to(5), available)
+    assert begun(read_to(5), available, fail=False) == ([0], [0])
 
 
 def test_without_ids_a_topic_made_again_is_not_suspected() -> None:
@@ -142,10 +142,10 @@ def test_without_ids_a_topic_made_again_is_not_suspected() -> None:
 
 
 def test_a_topic_that_is_gone_is_a_loss() -> None:
-    survey = AvailableOffsets({}, {}, frozenset({"views"}))
+    available = AvailableOffsets({}, {}, frozenset({"views"}))
     with pytest.raises(DataLost, match="views-0, views-1 are gone"):
-        begun(read_to(5, 7), survey)
-    assert begun(read_to(5, 7), survey, fail=False) == ([], [])
+        begun(read_to(5, 7), available)
+    assert begun(read_to(5, 7), available, fail=False) == ([], [])
 
 
 def test_a_checkpoint_of_another_topic_is_refused() -> None:

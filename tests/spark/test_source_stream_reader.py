@@ -183,7 +183,7 @@ def test_ends_that_were_told_before_the_topic_was_made_again_are_asked_for_again
     """Metadata and ends are asked for at once, so that a topic may be made again between the two answers."""
     fill(broker, topic, range(10))
     offset_reader = OffsetReader(parse_source(source_options(broker, topic), streaming=True))
-    assert list(offset_reader.survey().bounds.values()) == [(0, 10), (0, 0)]
+    assert list(offset_reader.available().bounds.values()) == [(0, 10), (0, 0)]
     refreshed, ends, told = offset_reader._refreshed, offset_reader._ends, asyncio.Event()
 
     async def ends_first(partitions: Iterable[TopicPartition], end: int) -> Found:
@@ -200,7 +200,7 @@ def test_ends_that_were_told_before_the_topic_was_made_again_are_asked_for_again
 
     monkeypatch.setattr(offset_reader, "_ends", ends_first)
     monkeypatch.setattr(offset_reader, "_refreshed", made_again_meanwhile)
-    assert list(offset_reader.survey().bounds.values()) == [(0, 3), (0, 0)]
+    assert list(offset_reader.available().bounds.values()) == [(0, 3), (0, 0)]
 
 
 def test_a_topic_made_again_can_be_read_from_its_beginning(broker: Broker, topic: str) -> None:

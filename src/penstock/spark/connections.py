@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 _MOST: Final = 8
 _CLOSE_TIMEOUT_S: Final = 5.0
-# What Spark tells the processes that it keeps from task to task.
+# Set by Spark in worker processes that it reuses.
 _REUSED: Final = "SPARK_REUSE_WORKER"
 
 
 class SharedCluster:
-    """One client and the loop on which it runs. Get it by `shared_cluster`."""
+    """One client and its event loop. Obtained by `shared_cluster`."""
 
     def __init__(self, bootstrap: str, options: ReaderOptions) -> None:
         self.bootstrap = bootstrap
         self.densities: dict[TopicPartition, float] = {}
-        """Bytes an offset, as far as a partition was read."""
+        """Bytes per offset, estimated from what was read."""
         context = None if options.tls is None else ssl_context(options.tls)
         self.background = Background.acquire()
         try:
@@ -54,7 +54,7 @@ class SharedCluster:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, once the cluster was found."""
+        """Connects if needed and returns the result of a coroutine."""
         return self.background.run(self._started(coroutine))
 
     async def _started(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -66,8 +66,7 @@ class SharedCluster:
         return await coroutine
 
     async def start(self) -> None:
-        """Find the cluster, if that has not been done. Each address is tried once: whoever can wait tries again, and
-        whoever cannot learns at once what is wrong."""
+        """Connects to the cluster once. Each address is tried once; callers that can wait retry."""
         await self.client.start()
 
     def close(self) -> None:
@@ -82,7 +81,7 @@ _clusters: dict[tuple[str, ReaderOptions], SharedCluster] = {}
 
 
 def shared_cluster(bootstrap: str, options: ReaderOptions) -> SharedCluster:
-    """The client for a cluster; opened when first used."""
+    """The client for a cluster, opened on first use."""
     key = (bootstrap, options.connection_options())
     oldest = None
     with _lock:
@@ -98,7 +97,7 @@ def shared_cluster(bootstrap: str, options: ReaderOptions) -> SharedCluster:
 
 
 def close_all() -> None:
-    """For tests, and for who wants the sockets back."""
+    """Closes all shared clients, for tests and for releasing sockets."""
     with _lock:
         clusters = list(_clusters.values())
         _clusters.clear()
@@ -106,21 +105,21 @@ def close_all() -> None:
         one.close()
 
 
-_has_settled = False
+_is_frozen = False
 
 
 def freeze_after_first_task() -> None:
-    """To be called when a worker's work is done: the first time, what is there goes out of the collector's sight."""
-    global _has_settled
-    if not _has_settled and _REUSED in os.environ:
-        _has_settled = True
+    """Called after each task. The first call freezes all objects, so that the garbage collector skips them."""
+    global _is_frozen
+    if not _is_frozen and _REUSED in os.environ:
+        _is_frozen = True
         gc.freeze()
 
 
 def _after_fork() -> None:
-    global _lock, _has_settled
+    global _lock, _is_frozen
     _lock = threading.Lock()
-    _has_settled = False
+    _is_frozen = False
     _clusters.clear()
 
 
@@ -128,15 +127,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def ssl_context(tls: TlsOptions) -> ssl.SSLContext:
-    """TLS as the options ask for it; raises ConfigError where its files cannot be used."""
+    """An SSL context for these options. Raises ConfigError if a file cannot be loaded."""
     try:
         context = ssl.create_default_context(cafile=tls.truststore, cadata=tls.certificates)
         if tls.keystore is not None:
             context.load_cert_chain(tls.keystore, password=tls.key_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the TLS files cannot be used: {error}",
-            hint="kafka.ssl.truststore.location and kafka.ssl.keystore.location are PEM files here",
+            f"cannot load the TLS files: {error}",
+            hint="kafka.ssl.truststore.location and kafka.ssl.keystore.location must be PEM files",
         ) from error
     context.check_hostname = tls.check_hostname
     return context

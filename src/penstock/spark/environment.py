@@ -1,4 +1,4 @@
-"""What Spark takes from its environment: settings that are already made, and the Python it starts.
+"""What Spark takes from its environment: existing settings, and the Python it starts.
 
 Settings come from spark-defaults.conf, PYSPARK_SUBMIT_ARGS, MASTER, SPARK_REMOTE and the command line. They are read
 and never changed; the source closest to the user wins.
@@ -27,7 +27,34 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
+DRIVER_VARIABLE: Final = "PYSPARK_DRIVER_PYTHON"
+VARIABLE: Final = "PYSPARK_PYTHON"
+_DEFAULT: Final = "python3"
+_DRIVER_SETTING: Final = "spark.pyspark.driver.python"
+_SETTING: Final = "spark.pyspark.python"
+_READ_BY_SPARK: Final = (DRIVER_VARIABLE, VARIABLE, "PATH")
+# Set if the JVM starts the program, in Spark's workers, and on hosts that provide a session.
+_STARTED_BY_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REUSE_WORKER", "DATABRICKS_RUNTIME_VERSION")
 _SHORT: Final = {"--master": "spark.master", "--archives": "spark.archives", "--remote": "spark.remote"}
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+def settings_from_environment(environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Settings that a session gets from its environment, spark-defaults.conf included."""
+    try:
+        arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    except ValueError:
+        arguments = []  # Spark reports the error itself.
+    folder = environment.get("SPARK_CONF_DIR") or str(home / "conf")
+    file = Path(value_of(arguments, "--properties-file") or Path(folder, "spark-defaults.conf"))
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    variables = {"spark.master": environment.get("MASTER"), "spark.remote": environment.get("SPARK_REMOTE")}
+    named = {name: value for name, value in variables.items() if value}
+    return {**named, **settings_from_file(text), **settings_from_arguments(arguments)}
 
 
 def settings_from_arguments(arguments: Sequence[str]) -> dict[str, str]:
@@ -42,13 +69,13 @@ def settings_from_arguments(arguments: Sequence[str]) -> dict[str, str]:
         name, sign, value = pair.partition("=")
         if sign:
             found[name.strip()] = value
-    # An option of its own, such as --master, counts before the same as --conf.
+    # An option such as --master takes precedence over the same setting by --conf.
     options = {name: given for option, name in _SHORT.items() if (given := value_of(arguments, option))}
     return {**found, **options}
 
 
 def value_of(arguments: Sequence[str], option: str) -> str | None:
-    """The value behind an option."""
+    """The value of an option: `--option VALUE` or `--option=VALUE`."""
     for number, argument in enumerate(arguments):
         if argument == option and number + 1 < len(arguments):
             return arguments[number + 1]
@@ -57,30 +84,8 @@ def value_of(arguments: Sequence[str], option: str) -> str | None:
     return None
 
 
-def settings_from_environment(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Settings that a session has without a word: PYSPARK_SUBMIT_ARGS, spark-defaults.conf, MASTER, SPARK_REMOTE."""
-    try:
-        arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
-    except ValueError:
-        arguments = []  # Spark itself will say what is wrong with it.
-    folder = environment.get("SPARK_CONF_DIR") or str(home / "conf")
-    file = Path(value_of(arguments, "--properties-file") or Path(folder, "spark-defaults.conf"))
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError):
-        text = ""
-    variables = {"spark.master": environment.get("MASTER"), "spark.remote": environment.get("SPARK_REMOTE")}
-    named = {name: value for name, value in variables.items() if value}
-    return {**named, **settings_from_file(text), **settings_from_arguments(arguments)}
-
-
-def is_local(master: str | None) -> bool:
-    """Whether executors run where the driver does, with its packages."""
-    return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
-
-
 def settings_from_file(text: str) -> dict[str, str]:
-    """spark-defaults.conf: a name, then spaces, `=` or `:`, then its value, on each line."""
+    """Parses spark-defaults.conf: on each line a name, then spaces, `=` or `:`, then the value."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         stripped = line.strip()
@@ -92,59 +97,50 @@ def settings_from_file(text: str) -> dict[str, str]:
     return found
 
 
-DRIVER_VARIABLE: Final = "PYSPARK_DRIVER_PYTHON"
-VARIABLE: Final = "PYSPARK_PYTHON"
-_DEFAULT: Final = "python3"
-_DRIVER_SETTING: Final = "spark.pyspark.driver.python"
-_SETTING: Final = "spark.pyspark.python"
-_READ_BY_SPARK: Final = (DRIVER_VARIABLE, VARIABLE, "PATH")
-# Set where the JVM runs before the program, in Spark's own workers, and on hosts that bring a session with them.
-_STARTED_BY_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REUSE_WORKER", "DATABRICKS_RUNTIME_VERSION")
+def is_local(master: str | None) -> bool:
+    """Whether executors run on the driver's machine, with its packages."""
+    return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
 
 
-def started_python(environment: Mapping[str, str]) -> str:
-    """The command that a JVM with this environment starts."""
-    return environment.get(DRIVER_VARIABLE) or environment.get(VARIABLE) or _DEFAULT
+def find_spark_home(environment: Mapping[str, str]) -> Path:
+    """The folder of Spark's programs: SPARK_HOME, or that of pyspark."""
+    given = environment.get("SPARK_HOME")
+    if given:
+        return Path(given)
+    spec = find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin else Path()
 
 
-def is_ours(command: str, environment: Mapping[str, str]) -> bool:
-    """Whether a command is the Python of this environment.
-
-    Folders are compared, not the files behind them: `python` of a virtual environment is a link to the Python that it
-    was made from, which has other packages.
-    """
-    found = shutil.which(command, path=environment.get("PATH", os.defpath))
-    return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
+# ----------------------------------------------------------------------------------------- the Python that Spark starts
 
 
 def set_python_variables(environment: MutableMapping[str, str]) -> None:
-    """Names this Python in the variables that Spark reads, as far as that is safe and needed.
+    """Sets the variables that name the Python for Spark, where that is safe and needed.
 
-    Executors on other machines may have no such path: for a master that is known to be elsewhere, only the driver's
-    variable is set.
+    Executors on other machines may not have this path: for a remote master only the driver's variable is set.
     """
     given = (DRIVER_VARIABLE, VARIABLE, *_STARTED_BY_OTHERS)
     if not sys.executable or any(environment.get(name) for name in given) or is_ours(_DEFAULT, environment):
         return
-    told = settings_from_environment(environment, _spark_home(environment))
-    if _DRIVER_SETTING not in told:
+    existing = settings_from_environment(environment, find_spark_home(environment))
+    if _DRIVER_SETTING not in existing:
         environment[DRIVER_VARIABLE] = sys.executable
-    if _SETTING not in told and is_local(told.get("spark.master")):
+    if _SETTING not in existing and is_local(existing.get("spark.master")):
         environment[VARIABLE] = sys.executable
 
 
 def fix_session_python(context: SparkContext) -> None:
-    """Makes a local session that starts the `python3` of PATH start this Python from now on, if that is another one."""
+    """Makes a local session use this Python instead of the `python3` of PATH, if they differ."""
     if is_local(context.master) and context.pythonExec == _DEFAULT and not is_ours(_DEFAULT, os.environ):
         context.pythonExec = sys.executable
 
 
 def fix_active_session() -> None:
-    """Gives the source to a session that was started before this package was imported, and cannot find it.
+    """Registers the data source in a session that was started before this import and cannot find it.
 
-    A session on other machines keeps the Python that it has; the user is warned.
+    A session on other machines keeps its Python, and the user is warned.
     """
-    # Whoever has not imported pyspark has no session.
+    # Without pyspark imported there is no session.
     module = sys.modules.get("pyspark.core.context")
     context: Any = None if module is None else module.SparkContext._active_spark_context
     if context is None or any(os.environ.get(name) for name in _STARTED_BY_OTHERS):
@@ -165,16 +161,23 @@ def fix_active_session() -> None:
         else:
             return
     warnings.warn(
-        f'format("penstock") is not found by this Spark session, which looks for data sources in {started_python(jvm)}'
+        f'this Spark session cannot find format("penstock"): it searches {started_python(jvm)}'
         f"{reason}. Import penstock.spark before the session starts, set {VARIABLE} to a Python that has penstock, or "
         "call penstock.spark.session.finish(spark)",
         stacklevel=3,
     )
 
 
-def _spark_home(environment: Mapping[str, str]) -> Path:
-    given = environment.get("SPARK_HOME")
-    if given:
-        return Path(given)
-    spec = find_spec("pyspark")
-    return Path(spec.origin).parent if spec is not None and spec.origin else Path()
+def started_python(environment: Mapping[str, str]) -> str:
+    """The Python command that a JVM with this environment starts."""
+    return environment.get(DRIVER_VARIABLE) or environment.get(VARIABLE) or _DEFAULT
+
+
+def is_ours(command: str, environment: Mapping[str, str]) -> bool:
+    """Whether a command is the Python of this environment.
+
+    Folders are compared, not link targets: `python` of a virtual environment links to the Python it was created from,
+    which has other packages.
+    """
+    found = shutil.which(command, path=environment.get("PATH", os.defpath))
+    return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()

@@ -1,7 +1,7 @@
 """Errors of the data source and of tables, besides those of every client (`penstock.errors`).
 
 Each is a `PenstockError` with a message of one line: Spark prints it below two tracebacks of its own, and a second
-line is not read. A table error is raised before a commit or after it, never halfway: the table is as it was, or it is
+line is not read. A table error is raised before a commit or after it, never halfway: the table is unchanged, or it is
 committed.
 """
 
@@ -13,67 +13,75 @@ from penstock.client.errors import ConfigError, PenstockError, TimedOut
 
 
 class UnknownOption(ConfigError):
-    """An option that neither the stock connector nor this one has."""
+    """An option that neither the stock connector nor this one knows."""
 
 
 class DataLost(PenstockError):
-    """Records that should have been read are no longer there, or never will be."""
+    """Records that should have been read are no longer in the log, or were never written."""
 
 
 class TopicRecreated(DataLost):
-    """The topic was deleted and made again: its offsets mean other records now."""
+    """The topic was deleted and recreated, so its offsets refer to other records."""
 
 
 class CheckpointMismatch(PenstockError):
-    """The checkpoint belongs to a query of other topics."""
+    """The checkpoint was written by a query over other topics."""
 
 
 class ReadStalled(TimedOut):
-    """A task got no further for too long."""
+    """A task made no progress within its timeout."""
 
     retriable = False
 
 
-def in_one_line(error: PenstockError) -> PenstockError:
-    """The same error; told in one line if it took several."""
-    if "\n" not in str(error):
-        return error
-    shorter = copy(error)
-    head, *rest = (part.strip() for part in error.message.splitlines() if part.strip())
-    shorter.args = (f"{head} {'; '.join(rest)}".strip(),)
-    shorter.hint = " ".join(error.hint.split())
-    return shorter
-
-
 class TableError(PenstockError):
-    """Something about a table."""
+    """Base of all errors of tables."""
 
 
 class DeclarationError(TableError, ConfigError):
-    """A declaration that makes no sense; nothing was made or changed."""
+    """An invalid declaration; nothing was created or changed."""
 
 
 class NoSuchTable(TableError):
-    """The warehouse has no table of this name."""
+    """The warehouse has no table with this name."""
 
 
 class TableExists(TableError):
-    """The warehouse has a table of this name already."""
+    """The warehouse already has a table with this name."""
 
 
 class ConcurrentLoad(TableError):
-    """Another load of this table has committed in between; nothing of this one was."""
+    """Another load of this table committed meanwhile; nothing of this load was committed."""
 
     retriable = True
 
 
 class RangeError(TableError):
-    """Offsets or times that cannot be loaded like this."""
+    """Offsets or times that cannot be loaded."""
 
 
 class UnfitRecord(TableError):
-    """A record does not fit the table, and the table says that this ends the load."""
+    """A record does not match the table, and the table has on_error = "fail"."""
 
 
 class TableDamaged(TableError):
-    """The table's own books do not add up."""
+    """The table's own counts do not add up."""
+
+
+# ---------------------------------------------------------------------------------------------- one line
+
+
+def in_one_line(error: PenstockError) -> PenstockError:
+    """The same error with its message joined into one line."""
+    if "\n" not in str(error):
+        return error
+    shorter = copy(error)
+    head, *rest = (part.strip() for part in error.message.splitlines() if part.strip())
+    shorter.args = (f"{head} {'; '.join(rest)}".strip(),)
+    shorter.hint = one_line(error.hint)
+    return shorter
+
+
+def one_line(error: BaseException | str) -> str:
+    """The text of an error in one line, or the name of its type if it has no text."""
+    return " ".join(str(error).split()) or (type(error).__name__ if isinstance(error, BaseException) else "")

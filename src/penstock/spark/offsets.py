@@ -34,7 +34,7 @@ _LAG: Final = "@lag="
 
 
 class LagTarget(NamedTuple):
-    """Where a query's progress is to be published."""
+    """The group and cluster to which progress is published."""
 
     group_prefix: str
     bootstrap: str
@@ -42,9 +42,11 @@ class LagTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
+    """The offset of a stream, as it is stored in a checkpoint."""
+
     offsets: Offsets = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
-    """By topic, hexadecimal; none where brokers are too old to have any."""
+    """Topic ids by topic, hexadecimal; none if the brokers are too old."""
     starts: Offsets = field(default_factory=dict)
     is_initial: bool = False
     lag: LagTarget | None = None
@@ -68,10 +70,10 @@ class StreamOffset:
 
     @staticmethod
     def from_json(value: Any) -> StreamOffset:
-        """Ours or the stock connector's. Raises CheckpointMismatch where it is neither."""
+        """Reads our format or that of the stock connector. Raises CheckpointMismatch."""
         try:
             if not isinstance(value, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             plain = {name: inner for name, inner in value.items() if "@" not in name}
             ids = dict(name.split(_ID, 1) for name in value if _ID in name and not name.startswith(_LAG))
             starts: dict[TopicPartition, int] = {}
@@ -86,8 +88,8 @@ class StreamOffset:
         except ValueError as error:
             said = error.message if isinstance(error, ConfigError) else str(error)
             raise CheckpointMismatch(
-                f"the checkpoint holds an offset that is none of a topic: {said}",
-                hint="It was written by a query of another source: give this one a checkpointLocation of its own",
+                f"the checkpoint contains an offset that is not ours: {said}",
+                hint="It belongs to another source. Use a separate checkpointLocation",
             ) from None
 
     @property
@@ -96,17 +98,16 @@ class StreamOffset:
 
 
 class AvailableOffsets(NamedTuple):
-    """What there is to read, as the brokers said."""
+    """The offsets that brokers have."""
 
     bounds: Mapping[TopicPartition, Bounds]
     ids: Mapping[str, str]
     missing: frozenset[str] = frozenset()
-    """Topics that were asked for by name and do not exist."""
+    """Topics that are named in the options and do not exist."""
 
 
 class BatchStart(NamedTuple):
-    """Where the next batch begins: `offsets`, of which those in `moved` are not where the last one ended. `losses` were
-    accepted."""
+    """Where the next batch starts. Offsets in `moved` differ from the end of the last batch; `losses` are accepted."""
 
     offsets: dict[TopicPartition, int]
     moved: dict[TopicPartition, int]
@@ -114,22 +115,22 @@ class BatchStart(NamedTuple):
 
 
 def batch_start(
-    start: StreamOffset, survey: AvailableOffsets, topics: Topics, *, fail_on_data_loss: bool
+    start: StreamOffset, available: AvailableOffsets, topics: Topics, *, fail_on_data_loss: bool
 ) -> BatchStart:
-    """Where to go on. Raises CheckpointMismatch, TopicRecreated, DataLost.
+    """The start of the next batch. Raises CheckpointMismatch, TopicRecreated, DataLost.
 
-    start 0: 100; the partition holds 120..200: records 100..119 are lost. Refused, or offset 120, which has moved.
+    start 0: 100; the partition has 120..200: records 100..119 are lost. An error, or offset 120, which has moved.
     """
     _check_same_query(start, topics)
     offsets: dict[TopicPartition, int] = {}
     moved: dict[TopicPartition, int] = {}
     losses: list[DataLost] = []
-    gone = sorted(start.offsets.keys() - survey.bounds.keys())
+    gone = sorted(start.offsets.keys() - available.bounds.keys())
     if gone:
-        losses.append(_gone(gone, survey, topics))
-    recreated = {topic for topic, known in start.ids.items() if topic in survey.ids and survey.ids[topic] != known}
+        losses.append(_gone(gone, available, topics))
+    recreated = {topic for topic, known in start.ids.items() if topic in available.ids and available.ids[topic] != known}
     losses += [_recreated(topic) for topic in sorted(recreated)]
-    for partition, bounds in survey.bounds.items():
+    for partition, bounds in available.bounds.items():
         at = start.offsets.get(partition)
         if at is None or partition.topic in recreated:
             offsets[partition] = moved[partition] = bounds.earliest
@@ -148,28 +149,29 @@ def batch_start(
 def _check_same_query(start: StreamOffset, topics: Topics) -> None:
     if start.offsets and not any(topics.takes(topic) for topic in start.topics):
         raise CheckpointMismatch(
-            f"the checkpoint is of a query that reads {', '.join(sorted(start.topics))}; this one reads {topics}",
-            hint="Give this query a checkpointLocation of its own",
+            f"the checkpoint belongs to a query over {', '.join(sorted(start.topics))}, but this query reads {topics}",
+            hint="Use a separate checkpointLocation",
         )
 
 
-def _gone(partitions: list[TopicPartition], survey: AvailableOffsets, topics: Topics) -> DataLost:
+def _gone(partitions: list[TopicPartition], available: AvailableOffsets, topics: Topics) -> DataLost:
     names = ", ".join(map(str, partitions))
     if all(not topics.takes(one.topic) for one in partitions):
         return DataLost(
-            f"the checkpoint has offsets of {names}, which this query does not read any more",
-            hint="Subscribe to the topic again, or set failOnDataLoss to false to leave it out",
+            f"the checkpoint has offsets of {names}, which this query no longer reads",
+            hint="Subscribe to the topic again, or set failOnDataLoss=false to drop it",
         )
     return DataLost(
-        f"{names} {'is' if len(partitions) == 1 else 'are'} gone: deleted, or not visible to this user",
-        hint="Set failOnDataLoss to false to go on without",
+        f"{names} no longer exist{'s' if len(partitions) == 1 else ''} or {'is' if len(partitions) == 1 else 'are'} not "
+        "visible to this user",
+        hint="Set failOnDataLoss=false to continue without it",
     )
 
 
 def _recreated(topic: str) -> TopicRecreated:
     return TopicRecreated(
-        f"topic {topic} was deleted and made again since the checkpoint: its offsets mean other records now",
-        hint="Use a new checkpointLocation, or set failOnDataLoss to false to read the new topic from its beginning",
+        f"topic {topic} was deleted and recreated since the checkpoint; its offsets refer to other records",
+        hint="Use a new checkpointLocation, or set failOnDataLoss=false to read the new topic from its beginning",
     )
 
 
@@ -177,16 +179,16 @@ def _out_of_range(partition: TopicPartition, at: int, bounds: Bounds) -> DataLos
     if at < bounds.earliest:
         return DataLost(
             f"{partition}: offsets {at} to {bounds.earliest - 1} were removed before they were read",
-            hint="Set failOnDataLoss to false to go on behind the gap; a longer retention avoids it",
+            hint="Set failOnDataLoss=false to continue after the gap; raise the topic's retention to avoid it",
         )
     return DataLost(
         f"{partition} was read up to offset {at}, but its log ends at {bounds.latest}",
-        hint="It was cut or made again; set failOnDataLoss to false to go on from its end",
+        hint="The log was truncated or recreated. Set failOnDataLoss=false to continue from its end",
     )
 
 
 def pro_rata(begin: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
-    """Ends that take `most` offsets in all, each partition in proportion to its backlog, and none left out for good.
+    """End offsets that take `most` offsets in total: each partition in proportion to its backlog, at least one.
 
     backlogs 900, 90 and 10 with 100 to take: 90, 9 and 1.
     """
@@ -210,7 +212,7 @@ class Gate:
         self._last_ms: float | None = None
 
     def opens(self, waiting: int, now_ms: float) -> bool:
-        """To be asked with what waits to be read; the first batch waits for nobody."""
+        """Whether a batch with this backlog may start now. The first one always may."""
         late = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
         if waiting >= self._min_offsets or late:
             self._last_ms = now_ms
@@ -223,7 +225,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What one task reads."""
+    """The offsets that one task reads."""
 
     topic: str
     partition: int
@@ -237,7 +239,7 @@ class OffsetRange:
 
 
 def plan_ranges(begin: Offsets, end: Offsets, ids: Mapping[str, str], splitting: TaskSplit) -> list[OffsetRange]:
-    """The tasks for a stretch of the topics: one a partition that has something, or finer as asked for."""
+    """One task per non-empty partition, or more as `splitting` requires."""
     ranges = [
         OffsetRange(partition.topic, partition.partition, begin[partition], until, ids.get(partition.topic))
         for partition, until in sorted(end.items())
@@ -250,7 +252,7 @@ def plan_ranges(begin: Offsets, end: Offsets, ids: Mapping[str, str], splitting:
 
 
 def _raise_to(parts: list[int], sizes: list[int], least: int) -> None:
-    """Give the range with the largest parts one part more, until there are enough; no part is empty."""
+    """Splits the ranges with the largest parts further until there are `least` parts; no part is empty."""
     heap = [(-size / count, index) for index, (size, count) in enumerate(zip(sizes, parts, strict=True))]
     heapq.heapify(heap)
     missing = least - sum(parts)

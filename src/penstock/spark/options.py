@@ -24,6 +24,527 @@ from penstock.client.errors import ConfigError
 from penstock.spark.errors import DataLost, UnknownOption
 from penstock.spark.formats.spec import OPTION_NAMES as DECODE_NAMES
 
+Isolation = Literal["read_uncommitted", "read_committed"]
+T = TypeVar("T")
+MIB: Final = 1024 * 1024
+EARLIEST: Final = -2
+LATEST: Final = -1
+_POLL_TIMEOUT_MS: Final = 120_000
+_DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
+_UNITS_MS: Final = {
+    "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
+SOURCE_NAMES: Final = (
+    "assign", "subscribe", "subscribePattern",
+    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingOffsets",
+    "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
+    "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+    "groupIdPrefix", "visibleLag", "penstock.batchRows", "penstock.fetchBytes", *DECODE_NAMES,
+)  # fmt: skip
+SINK_NAMES: Final = ("topic", "includeHeaders")
+_REJECTED: Final = {
+    "kafka.auto.offset.reset": "set startingOffsets to earliest or latest: Spark keeps the offsets, not the consumer",
+    "kafka.key.deserializer": "keys are binary: convert them with DataFrame operations",
+    "kafka.value.deserializer": "values are binary: use DataFrame operations, or the option penstock.decode",
+    "kafka.enable.auto.commit": "Spark's checkpoint holds the offsets; the option visibleLag shows them to others",
+    "kafka.interceptor.classes": "interceptors need the Java consumer, which is not used",
+}
+_EXAMPLES: Final = {
+    "assign": 'Write partitions by topic: {"views": [0, 1]}',
+    **dict.fromkeys(
+        ("startingOffsets", "endingOffsets"),
+        'Write offsets by topic and partition: {"views": {"0": 23, "1": -2}}; -2 is earliest, -1 is latest',
+    ),
+    **dict.fromkeys(
+        ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+        'Write milliseconds by topic and partition: {"views": {"0": 1700000000000}}',
+    ),
+}
+
+# ---------------------------------------------------------------------------------------------- the options
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """TLS settings; all files are PEM."""
+
+    truststore: str | None = None
+    certificates: str | None = None
+    keystore: str | None = None
+    key_password: str | None = None
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """What a task needs to read a range. It is sent to the executors."""
+
+    include_headers: bool = False
+    batch_rows: int = 20_000
+    fetch_bytes: int = 8 * MIB
+    fail_on_data_loss: bool = True
+    poll_timeout_ms: int = _POLL_TIMEOUT_MS
+    """A task fails after this time without progress."""
+    request_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 10_000
+    check_crcs: bool = True
+    client_id: str = "penstock-spark"
+    rack: str | None = None
+    tls: TlsOptions | None = None
+
+    def connection_options(self) -> ReaderOptions:
+        """The part that decides whether two readers can share a connection."""
+        return replace(
+            _DEFAULTS, request_timeout_ms=self.request_timeout_ms, connect_timeout_ms=self.connect_timeout_ms,
+            client_id=self.client_id, rack=self.rack, tls=self.tls,
+        )  # fmt: skip
+
+
+_DEFAULTS: Final = ReaderOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics to read: exactly one of the three fields is set."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics like {self.pattern}"
+        return f"topic{'s' if len(self.wanted) > 1 else ''} {', '.join(self.wanted)}"
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The topics by name; none for a pattern."""
+        return self.names or tuple(sorted({one.topic for one in self.partitions}))
+
+    def takes(self, topic: str) -> bool:
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on the number of offsets in a micro-batch."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = _DEFAULT_DELAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSplit:
+    """How a read is split into tasks."""
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+
+
+class Bounds(NamedTuple):
+    """The offsets of a partition: [earliest, latest)."""
+
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """The start or the end of every partition: EARLIEST or LATEST."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition, which may be EARLIEST or LATEST."""
+
+    offsets: Mapping[TopicPartition, int] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The first record at or after a timestamp: one for all partitions, or one for each.
+
+    A partition without such a record is an error, or with `or_latest` its end.
+    """
+
+    time_ms: int | None
+    times_ms: Mapping[TopicPartition, int] = field(hash=False)
+    or_latest: bool = False
+
+
+Position = AtEnd | AtOffsets | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options of a reader, checked."""
+
+    bootstrap: str
+    topics: Topics
+    starting: Position
+    ending: Position
+    limits: Limits
+    splitting: TaskSplit
+    reader: ReaderOptions
+    isolation: Isolation = "read_uncommitted"
+    group_id: str | None = None
+    group_id_prefix: str = ""
+    visible_lag: bool = True
+
+
+# ---------------------------------------------------------------------------------------------- parsing
+
+
+def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a reader. Raises ConfigError, UnknownOption."""
+    options = _RawOptions(given)
+    options.check_names((*SOURCE_NAMES, *SINK_NAMES, *_prefixed(CONSUMER_NAMES)))
+    for name, instead in _REJECTED.items():
+        if options.has(name):
+            raise ConfigError(f"option {name} is not supported", hint=instead[0].upper() + instead[1:])
+    if streaming:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if options.has(name):
+                raise ConfigError(f"option {name} is for batch queries", hint="A stream has no end. Remove the option")
+    starting, ending = _positions(options, streaming=streaming)
+    return SourceOptions(
+        bootstrap=bootstrap_of(given),
+        topics=_topics(options),
+        starting=starting,
+        ending=ending,
+        limits=_limits(options),
+        splitting=TaskSplit(options.count("minPartitions"), options.count("maxRecordsPerPartition")),
+        reader=_reader(options),
+        isolation=options.one_of("kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"),
+        group_id=options.text("kafka.group.id"),
+        group_id_prefix=options.text("groupIdPrefix") or "",
+        visible_lag=options.flag("visibleLag", True),
+    )
+
+
+def bootstrap_of(given: Mapping[str, str]) -> str:
+    """The bootstrap servers, for readers and writers."""
+    found = _RawOptions(given).text("kafka.bootstrap.servers")
+    if not found:
+        raise ConfigError(
+            "option kafka.bootstrap.servers is missing", hint='Write .option("kafka.bootstrap.servers", "host:9092")'
+        )
+    return found
+
+
+def check_sink_names(given: Mapping[str, str]) -> None:
+    """Rejects options that a writer does not know. Raises UnknownOption."""
+    names = (*SOURCE_NAMES, *SINK_NAMES, "checkpointLocation", *_prefixed(PRODUCER_NAMES), *_prefixed(CONSUMER_NAMES))
+    _RawOptions(given).check_names(names)
+
+
+def tls_of(given: Mapping[str, str]) -> TlsOptions | None:
+    """TLS settings if kafka.security.protocol is SSL, else None. Other protocols are rejected."""
+    options = _RawOptions(given)
+    protocol = (options.text("kafka.security.protocol") or "PLAINTEXT").upper()
+    if protocol == "PLAINTEXT":
+        return None
+    if protocol != "SSL":
+        raise ConfigError(f"kafka.security.protocol {protocol} is not supported", hint="Use PLAINTEXT or SSL")
+    for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
+        kind = options.text(name)
+        if kind is not None and kind.upper() != "PEM":
+            raise ConfigError(f"{name} {kind} is not supported", hint="Convert the store to PEM")
+    return TlsOptions(
+        truststore=options.text("kafka.ssl.truststore.location"),
+        certificates=options.text("kafka.ssl.truststore.certificates"),
+        keystore=options.text("kafka.ssl.keystore.location"),
+        key_password=options.text("kafka.ssl.key.password"),
+        check_hostname=(options.given("kafka.ssl.endpoint.identification.algorithm") or "https").strip() != "",
+    )
+
+
+def _topics(options: _RawOptions) -> Topics:
+    ways = [name for name in ("assign", "subscribe", "subscribePattern") if options.has(name)]
+    if len(ways) != 1:
+        if not ways:
+            raise ConfigError("one of assign, subscribe or subscribePattern is required; none is set")
+        raise ConfigError(f"set exactly one of assign, subscribe and subscribePattern; {' and '.join(ways)} are set")
+    text = options.text(ways[0])
+    if ways[0] == "assign":
+        return Topics(partitions=options.parsed("assign", partitions_from_json))
+    if not text:
+        raise ConfigError(f"option {ways[0]} is empty")
+    if ways[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {text!r} is not a valid regular expression: {error}") from None
+        return Topics(pattern=text)
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"option subscribe is {text!r} and names no topic")
+    return Topics(names=names)
+
+
+def _positions(options: _RawOptions, *, streaming: bool) -> tuple[Position, Position]:
+    strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    starting = _position(options, "starting", AtEnd(LATEST if streaming else EARLIEST), or_latest=strategy == "latest")
+    ending = _position(options, "ending", AtEnd(LATEST), or_latest=True)
+    if not streaming:
+        _reject_end(starting, LATEST, "startingOffsets", "latest")
+        _reject_end(ending, EARLIEST, "endingOffsets", "earliest")
+    return starting, ending
+
+
+def _position(options: _RawOptions, edge: str, default: Position, *, or_latest: bool) -> Position:
+    """From one timestamp for all partitions, else from timestamps, else from offsets."""
+    time_name, times_name, offsets_name = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
+    if options.has(time_name):
+        return AtTimes(options.whole(time_name, least=0), {}, or_latest)
+    if options.has(times_name):
+        return AtTimes(None, options.parsed(times_name, times_from_json), or_latest)
+    text = options.text(offsets_name)
+    if text is None:
+        return default
+    if text.lower() in ("earliest", "latest"):
+        return AtEnd(EARLIEST if text.lower() == "earliest" else LATEST)
+    return AtOffsets(options.parsed(offsets_name, offsets_from_json))
+
+
+def _reject_end(position: Position, end: int, name: str, word: str) -> None:
+    if position == AtEnd(end):
+        raise ConfigError(f"{name} cannot be {word} in a batch query", hint="The query would read nothing")
+    if isinstance(position, AtOffsets):
+        for partition, offset in position.offsets.items():
+            if offset == end:
+                raise ConfigError(f"{name} of {partition} cannot be {word} ({end}) in a batch query")
+
+
+def _limits(options: _RawOptions) -> Limits:
+    most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
+    return Limits(most, least, options.duration_ms("maxTriggerDelay", _DEFAULT_DELAY_MS))
+
+
+def _reader(options: _RawOptions) -> ReaderOptions:
+    default = _DEFAULTS
+    fetch = options.count("penstock.fetchBytes") or options.count("kafka.max.partition.fetch.bytes")
+    return ReaderOptions(
+        include_headers=options.flag("includeHeaders", default.include_headers),
+        batch_rows=options.count("penstock.batchRows") or default.batch_rows,
+        fetch_bytes=min(fetch or default.fetch_bytes, options.count("kafka.fetch.max.bytes") or 512 * MIB),
+        fail_on_data_loss=options.flag("failOnDataLoss", default.fail_on_data_loss),
+        poll_timeout_ms=options.count("kafkaConsumer.pollTimeoutMs") or default.poll_timeout_ms,
+        request_timeout_ms=options.count("kafka.request.timeout.ms") or default.request_timeout_ms,
+        connect_timeout_ms=options.count("kafka.socket.connection.setup.timeout.ms") or default.connect_timeout_ms,
+        check_crcs=options.flag("kafka.check.crcs", default.check_crcs),
+        client_id=options.text("kafka.client.id") or default.client_id,
+        rack=options.text("kafka.client.rack"),
+        tls=tls_of(options.all),
+    )
+
+
+def _prefixed(names: Iterable[str]) -> list[str]:
+    return [f"kafka.{name}" for name in names]
+
+
+class _RawOptions:
+    """The given options, looked up by name in any case."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.all = {name.lower(): value for name, value in given.items()}
+
+    def check_names(self, known: Iterable[str]) -> None:
+        names = {name.lower(): name for name in known}
+        for name in self.all:
+            if name not in names:
+                near = get_close_matches(name, names, n=1, cutoff=0.6)
+                hint = f"Did you mean {names[near[0]]}?" if near else "docs/spark.md lists the options"
+                raise UnknownOption(f"unknown option {name}", hint=hint)
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self.all
+
+    def given(self, name: str) -> str | None:
+        return self.all.get(name.lower())
+
+    def text(self, name: str) -> str | None:
+        value = self.given(name)
+        return value.strip() if value is not None else None
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise ConfigError(f"option {name} is {value!r}; it can be true or false")
+        return value.lower() == "true"
+
+    def one_of(self, name: str, values: tuple[Any, ...], default: Any) -> Any:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in values:
+            raise ConfigError(f"option {name} is {value!r}; it can be {' or '.join(values)}")
+        return value.lower()
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        value = self.text(name) or ""
+        if not re.fullmatch(r"-?[0-9]{1,19}", value) or int(value) < least:
+            raise ConfigError(f"option {name} is {value!r}; it must be an integer >= {least}")
+        return int(value)
+
+    def count(self, name: str, *, least: int = 1) -> int | None:
+        return self.whole(name, least=least) if self.has(name) else None
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """Milliseconds, or a number with a unit as in Spark: 30s, 15m."""
+        value = self.text(name)
+        if value is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", value.lower())
+        if found is None or found[2] not in _UNITS_MS:
+            raise ConfigError(f"option {name} is {value!r}, which is not a duration such as 500ms, 30s, 15m or 1h")
+        return int(found[1]) * _UNITS_MS[found[2]]
+
+    def parsed(self, name: str, parse: Callable[[Any], T]) -> T:
+        text = self.text(name) or ""
+        try:
+            return parse(json.loads(text))
+        except ValueError as error:
+            said = error.message if isinstance(error, ConfigError) else "it is not valid JSON"
+            raise ConfigError(f"option {name} is {text}: {said}", hint=_EXAMPLES.get(name, "")) from None
+
+
+# ---------------------------------------------------------------------------------------------- positions
+
+
+def timestamps_to_look_up(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The timestamps to look up by partition, besides both ends."""
+    if not isinstance(position, AtTimes):
+        return {}
+    wanted = set(partitions)
+    if position.time_ms is not None:
+        return dict.fromkeys(wanted, position.time_ms)
+    _check_covers(position.times_ms, wanted, "timestamp")
+    return dict(position.times_ms)
+
+
+def resolve_position(
+    position: Position,
+    bounds: Mapping[TopicPartition, Bounds],
+    found: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool = True,
+) -> dict[TopicPartition, int]:
+    """The offset in each partition. `found` has the offsets of the timestamps, -1 where there is no such record.
+
+    bounds 10..50: earliest 10, latest 50, offset 5 is data loss or 10, a time after the last record an error or 50.
+    """
+    if isinstance(position, AtEnd):
+        return {partition: ends[position.end + 2] for partition, ends in bounds.items()}
+    if isinstance(position, AtTimes):
+        return {partition: _at_time(position, partition, ends, found) for partition, ends in bounds.items()}
+    _check_covers(position.offsets, set(bounds), "offset")
+    return {
+        partition: _at_offset(partition, position.offsets[partition], ends, fail_on_data_loss)
+        for partition, ends in bounds.items()
+    }
+
+
+def _at_time(position: AtTimes, partition: TopicPartition, ends: Bounds, found: Mapping[TopicPartition, int]) -> int:
+    offset = found.get(partition, -1)
+    if offset >= 0:
+        return offset
+    if position.or_latest:
+        return ends.latest
+    time_ms = position.time_ms if position.time_ms is not None else position.times_ms[partition]
+    raise ConfigError(
+        f"{partition} has no record at or after {time_ms} (startingTimestamp or startingOffsetsByTimestamp)",
+        hint="Set startingOffsetsByTimestampStrategy=latest to start at the end of such partitions",
+    )
+
+
+def _at_offset(partition: TopicPartition, offset: int, ends: Bounds, fail_on_data_loss: bool) -> int:
+    if offset in (EARLIEST, LATEST):
+        return ends[offset + 2]
+    if ends.earliest <= offset <= ends.latest:
+        return offset
+    if fail_on_data_loss:
+        raise DataLost(
+            f"{partition} has no offset {offset}; it has {ends.earliest} to {ends.latest}",
+            hint="Use existing offsets, or set failOnDataLoss=false to read what is available",
+        )
+    return min(max(offset, ends.earliest), ends.latest)
+
+
+def _check_covers(given: Mapping[TopicPartition, int], wanted: set[TopicPartition], what: str) -> None:
+    missing, strange = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    if missing:
+        raise ConfigError(
+            f"no {what} is given for {', '.join(map(str, missing))}",
+            hint="Give one for every partition of every topic"
+            + ("; -2 stands for earliest, -1 for latest" if what == "offset" else ""),
+        )
+    if strange:
+        raise ConfigError(f"a {what} is given for {', '.join(map(str, strange))}, which the query does not read")
+
+
+# ---------------------------------------------------------------------------------------------- JSON of positions
+
+
+def partitions_from_json(value: Any) -> frozenset[TopicPartition]:
+    """{"views": [0, 1]}"""
+    if not isinstance(value, dict) or not value:
+        raise ConfigError("it lists no partitions")
+    found: set[TopicPartition] = set()
+    for topic, numbers in value.items():
+        if not isinstance(numbers, list) or not all(_is_whole(one) and one >= 0 for one in numbers):
+            raise ConfigError(f"the partitions of {topic} are not a list of numbers")
+        found.update(TopicPartition(topic, one) for one in numbers)
+    if not found:
+        raise ConfigError("it lists no partitions")
+    return frozenset(found)
+
+
+def offsets_from_json(value: Any) -> dict[TopicPartition, int]:
+    """{"views": {"0": 23, "1": -2}}"""
+    return _numbers(value, least=EARLIEST, what="offset")
+
+
+def times_from_json(value: Any) -> dict[TopicPartition, int]:
+    """{"views": {"0": 1700000000000}}"""
+    return _numbers(value, least=0, what="timestamp")
+
+
+def _numbers(value: Any, *, least: int, what: str) -> dict[TopicPartition, int]:
+    if not isinstance(value, dict):
+        raise ConfigError("it is not a JSON object")
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ConfigError(f"the value of {topic} is not an object of partitions")
+        for number, one in partitions.items():
+            if not number.isdecimal():
+                raise ConfigError(f"{number!r} is not a partition of {topic}")
+            if not _is_whole(one) or one < least:
+                raise ConfigError(f"{one!r} is not a valid {what} for {topic}-{number}")
+            found[TopicPartition(topic, int(number))] = one
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ---------------------------------------------------------------------------------- settings of the Java clients
+
+
 _BOTH: Final = """
     auto.include.jmx.reporter bootstrap.servers client.dns.lookup client.id config.providers
     connections.max.idle.ms enable.metrics.push interceptor.classes metadata.max.age.ms
@@ -72,522 +593,5 @@ _PRODUCER: Final = """
     partitioner.ignore.keys retries transaction.timeout.ms transaction.two.phase.commit.enable transactional.id
     value.serializer
 """
-
 CONSUMER_NAMES: Final = tuple((_BOTH + _CONSUMER).split())
 PRODUCER_NAMES: Final = tuple((_BOTH + _PRODUCER).split())
-
-
-EARLIEST: Final = -2
-LATEST: Final = -1
-
-
-class Bounds(NamedTuple):
-    """What a partition holds: offsets from `earliest` up to, not including, `latest`."""
-
-    earliest: int
-    latest: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtEnd:
-    """One end of every log: EARLIEST or LATEST."""
-
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtOffsets:
-    """An offset for each partition, which may be an end."""
-
-    offsets: Mapping[TopicPartition, int] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class AtTimes:
-    """The first record at or after a time: one for all partitions, or each its own. Where no record is that young it is
-    an error, or with `or_latest` the end."""
-
-    time_ms: int | None
-    times_ms: Mapping[TopicPartition, int] = field(hash=False)
-    or_latest: bool = False
-
-
-Position = AtEnd | AtOffsets | AtTimes
-
-
-def timestamps_to_look_up(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The times to look up, besides both ends."""
-    if not isinstance(position, AtTimes):
-        return {}
-    wanted = set(partitions)
-    if position.time_ms is not None:
-        return dict.fromkeys(wanted, position.time_ms)
-    _check_covers(position.times_ms, wanted, "timestamp")
-    return dict(position.times_ms)
-
-
-def resolve_position(
-    position: Position,
-    bounds: Mapping[TopicPartition, Bounds],
-    found: Mapping[TopicPartition, int],
-    *,
-    fail_on_data_loss: bool = True,
-) -> dict[TopicPartition, int]:
-    """The offset in each partition; `found` answers the questions, -1 where there is no such record.
-
-    bounds 10..50: earliest 10, latest 50, offset 5 is data loss or 10, a time after the last record an error or 50.
-    """
-    if isinstance(position, AtEnd):
-        return {partition: ends[position.end + 2] for partition, ends in bounds.items()}
-    if isinstance(position, AtTimes):
-        return {partition: _at_time(position, partition, ends, found) for partition, ends in bounds.items()}
-    _check_covers(position.offsets, set(bounds), "offset")
-    return {
-        partition: _at_offset(partition, position.offsets[partition], ends, fail_on_data_loss)
-        for partition, ends in bounds.items()
-    }
-
-
-def _at_time(position: AtTimes, partition: TopicPartition, ends: Bounds, found: Mapping[TopicPartition, int]) -> int:
-    offset = found.get(partition, -1)
-    if offset >= 0:
-        return offset
-    if position.or_latest:
-        return ends.latest
-    time_ms = position.time_ms if position.time_ms is not None else position.times_ms[partition]
-    raise ConfigError(
-        f"{partition} has no record at or after {time_ms} (startingTimestamp or startingOffsetsByTimestamp)",
-        hint="Set startingOffsetsByTimestampStrategy to latest to begin at the end of such partitions",
-    )
-
-
-def _at_offset(partition: TopicPartition, offset: int, ends: Bounds, fail_on_data_loss: bool) -> int:
-    if offset in (EARLIEST, LATEST):
-        return ends[offset + 2]
-    if ends.earliest <= offset <= ends.latest:
-        return offset
-    if fail_on_data_loss:
-        raise DataLost(
-            f"{partition} has no offset {offset}: it holds {ends.earliest} to {ends.latest}",
-            hint="Ask for offsets that exist, or set failOnDataLoss to false to take what there is",
-        )
-    return min(max(offset, ends.earliest), ends.latest)
-
-
-def _check_covers(given: Mapping[TopicPartition, int], wanted: set[TopicPartition], what: str) -> None:
-    missing, strange = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
-    if missing:
-        raise ConfigError(
-            f"there is no {what} for {', '.join(map(str, missing))}",
-            hint="Name every partition of every topic that is read"
-            + ("; -2 stands for earliest, -1 for latest" if what == "offset" else ""),
-        )
-    if strange:
-        raise ConfigError(f"there is a {what} for {', '.join(map(str, strange))}, which is not read")
-
-
-# ---------------------------------------------------------------------------------------------- JSON of the options
-
-
-def partitions_from_json(value: Any) -> frozenset[TopicPartition]:
-    """{"views": [0, 1]}"""
-    if not isinstance(value, dict) or not value:
-        raise ConfigError("it names no partitions")
-    found: set[TopicPartition] = set()
-    for topic, numbers in value.items():
-        if not isinstance(numbers, list) or not all(_is_whole(one) and one >= 0 for one in numbers):
-            raise ConfigError(f"the partitions of {topic} are no list of numbers")
-        found.update(TopicPartition(topic, one) for one in numbers)
-    if not found:
-        raise ConfigError("it names no partitions")
-    return frozenset(found)
-
-
-def offsets_from_json(value: Any) -> dict[TopicPartition, int]:
-    """{"views": {"0": 23, "1": -2}}"""
-    return _numbers(value, least=EARLIEST, what="offset")
-
-
-def times_from_json(value: Any) -> dict[TopicPartition, int]:
-    """{"views": {"0": 1700000000000}}"""
-    return _numbers(value, least=0, what="timestamp")
-
-
-def _numbers(value: Any, *, least: int, what: str) -> dict[TopicPartition, int]:
-    if not isinstance(value, dict):
-        raise ConfigError("it is no JSON object")
-    found: dict[TopicPartition, int] = {}
-    for topic, partitions in value.items():
-        if not isinstance(partitions, dict):
-            raise ConfigError(f"{topic} has no object of partitions")
-        for number, one in partitions.items():
-            if not number.isdecimal():
-                raise ConfigError(f"{number!r} is no partition of {topic}")
-            if not _is_whole(one) or one < least:
-                raise ConfigError(f"{one!r} is no {what} for {topic}-{number}")
-            found[TopicPartition(topic, int(number))] = one
-    return found
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-Isolation = Literal["read_uncommitted", "read_committed"]
-T = TypeVar("T")
-
-MIB: Final = 1024 * 1024
-
-SOURCE_NAMES: Final = (
-    "assign", "subscribe", "subscribePattern",
-    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingOffsets",
-    "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
-    "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms",
-    "groupIdPrefix", "visibleLag", "penstock.batchRows", "penstock.fetchBytes", *DECODE_NAMES,
-)  # fmt: skip
-SINK_NAMES: Final = ("topic", "includeHeaders")
-
-_REJECTED: Final = {
-    "kafka.auto.offset.reset": "set startingOffsets to earliest or latest: Spark keeps the offsets, not the consumer",
-    "kafka.key.deserializer": "keys are binary: turn them into something else by DataFrame operations",
-    "kafka.value.deserializer": "values are binary: use DataFrame operations, or the option penstock.decode",
-    "kafka.enable.auto.commit": "Spark's checkpoint holds the offsets; the option visibleLag shows them to others",
-    "kafka.interceptor.classes": "there is no Java consumer whose records could be changed",
-}
-_POLL_TIMEOUT_MS: Final = 120_000
-_DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
-_UNITS_MS: Final = {
-    "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TlsOptions:
-    """How to speak TLS, with PEM files."""
-
-    truststore: str | None = None
-    certificates: str | None = None
-    keystore: str | None = None
-    key_password: str | None = None
-    check_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderOptions:
-    """What a task needs to know to read a range; it travels to the executors."""
-
-    include_headers: bool = False
-    batch_rows: int = 20_000
-    fetch_bytes: int = 8 * MIB
-    fail_on_data_loss: bool = True
-    poll_timeout_ms: int = _POLL_TIMEOUT_MS
-    """How long a task may get no further before it gives up."""
-    request_timeout_ms: int = 30_000
-    connect_timeout_ms: int = 10_000
-    check_crcs: bool = True
-    client_id: str = "penstock-spark"
-    rack: str | None = None
-    tls: TlsOptions | None = None
-
-    def connection_options(self) -> ReaderOptions:
-        """The same for all options that can share a connection."""
-        return replace(
-            _DEFAULTS, request_timeout_ms=self.request_timeout_ms, connect_timeout_ms=self.connect_timeout_ms,
-            client_id=self.client_id, rack=self.rack, tls=self.tls,
-        )  # fmt: skip
-
-
-_DEFAULTS: Final = ReaderOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Which topics: exactly one of the three."""
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    partitions: frozenset[TopicPartition] = frozenset()
-
-    def __str__(self) -> str:
-        if self.pattern is not None:
-            return f"topics like {self.pattern}"
-        return f"topic{'s' if len(self.wanted) > 1 else ''} {', '.join(self.wanted)}"
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The topics by name; none for a pattern."""
-        return self.names or tuple(sorted({one.topic for one in self.partitions}))
-
-    def takes(self, topic: str) -> bool:
-        if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
-        return topic in self.wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a micro-batch may and should have."""
-
-    max_offsets: int | None = None
-    min_offsets: int | None = None
-    max_delay_ms: int = _DEFAULT_DELAY_MS
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSplit:
-    """How many tasks."""
-
-    min_partitions: int | None = None
-    max_records: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """All of them."""
-
-    bootstrap: str
-    topics: Topics
-    starting: Position
-    ending: Position
-    limits: Limits
-    splitting: TaskSplit
-    reader: ReaderOptions
-    isolation: Isolation = "read_uncommitted"
-    group_id: str | None = None
-    group_id_prefix: str = ""
-    visible_lag: bool = True
-
-
-def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a reader. Raises ConfigError, UnknownOption."""
-    options = _RawOptions(given)
-    options.check_names((*SOURCE_NAMES, *SINK_NAMES, *_prefixed(CONSUMER_NAMES)))
-    for name, instead in _REJECTED.items():
-        if options.has(name):
-            raise ConfigError(f"option {name} is not supported", hint=instead[0].upper() + instead[1:])
-    if streaming:
-        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
-            if options.has(name):
-                raise ConfigError(f"option {name} is for batch queries", hint="A stream has no end; leave it out")
-    starting, ending = _positions(options, streaming=streaming)
-    return SourceOptions(
-        bootstrap=bootstrap_of(given),
-        topics=_topics(options),
-        starting=starting,
-        ending=ending,
-        limits=_limits(options),
-        splitting=TaskSplit(options.count("minPartitions"), options.count("maxRecordsPerPartition")),
-        reader=_reader(options),
-        isolation=options.one_of("kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"),
-        group_id=options.text("kafka.group.id"),
-        group_id_prefix=options.text("groupIdPrefix") or "",
-        visible_lag=options.flag("visibleLag", True),
-    )
-
-
-def bootstrap_of(given: Mapping[str, str]) -> str:
-    """Where the cluster is; readers and writers need it alike."""
-    found = _RawOptions(given).text("kafka.bootstrap.servers")
-    if not found:
-        raise ConfigError(
-            "option kafka.bootstrap.servers is missing", hint='Write .option("kafka.bootstrap.servers", "host:9092")'
-        )
-    return found
-
-
-def check_sink_names(given: Mapping[str, str]) -> None:
-    """Refuse what a writer does not know. Raises UnknownOption."""
-    names = (*SOURCE_NAMES, *SINK_NAMES, "checkpointLocation", *_prefixed(PRODUCER_NAMES), *_prefixed(CONSUMER_NAMES))
-    _RawOptions(given).check_names(names)
-
-
-def tls_of(given: Mapping[str, str]) -> TlsOptions | None:
-    """TLS, if kafka.security.protocol asks for it; what is not supported is refused."""
-    options = _RawOptions(given)
-    protocol = (options.text("kafka.security.protocol") or "PLAINTEXT").upper()
-    if protocol == "PLAINTEXT":
-        return None
-    if protocol != "SSL":
-        raise ConfigError(
-            f"kafka.security.protocol {protocol} is not supported", hint="PLAINTEXT and SSL are, SASL is not"
-        )
-    for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
-        kind = options.text(name)
-        if kind is not None and kind.upper() != "PEM":
-            raise ConfigError(f"{name} is {kind}", hint="Only PEM files are read here: convert the store to PEM")
-    return TlsOptions(
-        truststore=options.text("kafka.ssl.truststore.location"),
-        certificates=options.text("kafka.ssl.truststore.certificates"),
-        keystore=options.text("kafka.ssl.keystore.location"),
-        key_password=options.text("kafka.ssl.key.password"),
-        check_hostname=(options.given("kafka.ssl.endpoint.identification.algorithm") or "https").strip() != "",
-    )
-
-
-def _topics(options: _RawOptions) -> Topics:
-    ways = [name for name in ("assign", "subscribe", "subscribePattern") if options.has(name)]
-    if len(ways) != 1:
-        said = "none is given" if not ways else f"{' and '.join(ways)} are given"
-        raise ConfigError(f"exactly one of assign, subscribe, subscribePattern says what to read; {said}")
-    text = options.text(ways[0])
-    if ways[0] == "assign":
-        return Topics(partitions=options.parsed("assign", partitions_from_json))
-    if not text:
-        raise ConfigError(f"option {ways[0]} is empty")
-    if ways[0] == "subscribePattern":
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise ConfigError(f"subscribePattern {text!r} is no regular expression: {error}") from None
-        return Topics(pattern=text)
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise ConfigError(f"option subscribe is {text!r}: it names no topic")
-    return Topics(names=names)
-
-
-def _positions(options: _RawOptions, *, streaming: bool) -> tuple[Position, Position]:
-    strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-    starting = _position(options, "starting", AtEnd(LATEST if streaming else EARLIEST), or_latest=strategy == "latest")
-    ending = _position(options, "ending", AtEnd(LATEST), or_latest=True)
-    if not streaming:
-        _reject_end(starting, LATEST, "startingOffsets", "latest")
-        _reject_end(ending, EARLIEST, "endingOffsets", "earliest")
-    return starting, ending
-
-
-def _position(options: _RawOptions, edge: str, default: Position, *, or_latest: bool) -> Position:
-    """By one time for all, else by times, else by offsets."""
-    time_name, times_name, offsets_name = f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"
-    if options.has(time_name):
-        return AtTimes(options.whole(time_name, least=0), {}, or_latest)
-    if options.has(times_name):
-        return AtTimes(None, options.parsed(times_name, times_from_json), or_latest)
-    text = options.text(offsets_name)
-    if text is None:
-        return default
-    if text.lower() in ("earliest", "latest"):
-        return AtEnd(EARLIEST if text.lower() == "earliest" else LATEST)
-    return AtOffsets(options.parsed(offsets_name, offsets_from_json))
-
-
-def _reject_end(position: Position, end: int, name: str, word: str) -> None:
-    if position == AtEnd(end):
-        raise ConfigError(f"{name} cannot be {word} in a batch query", hint="Nothing would ever be read")
-    if isinstance(position, AtOffsets):
-        for partition, offset in position.offsets.items():
-            if offset == end:
-                raise ConfigError(f"{name} of {partition} cannot be {word} ({end}) in a batch query")
-
-
-def _limits(options: _RawOptions) -> Limits:
-    most, least = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
-    if most is not None and least is not None and least > most:
-        raise ConfigError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
-    return Limits(most, least, options.duration_ms("maxTriggerDelay", _DEFAULT_DELAY_MS))
-
-
-def _reader(options: _RawOptions) -> ReaderOptions:
-    default = _DEFAULTS
-    fetch = options.count("penstock.fetchBytes") or options.count("kafka.max.partition.fetch.bytes")
-    return ReaderOptions(
-        include_headers=options.flag("includeHeaders", default.include_headers),
-        batch_rows=options.count("penstock.batchRows") or default.batch_rows,
-        fetch_bytes=min(fetch or default.fetch_bytes, options.count("kafka.fetch.max.bytes") or 512 * MIB),
-        fail_on_data_loss=options.flag("failOnDataLoss", default.fail_on_data_loss),
-        poll_timeout_ms=options.count("kafkaConsumer.pollTimeoutMs") or default.poll_timeout_ms,
-        request_timeout_ms=options.count("kafka.request.timeout.ms") or default.request_timeout_ms,
-        connect_timeout_ms=options.count("kafka.socket.connection.setup.timeout.ms") or default.connect_timeout_ms,
-        check_crcs=options.flag("kafka.check.crcs", default.check_crcs),
-        client_id=options.text("kafka.client.id") or default.client_id,
-        rack=options.text("kafka.client.rack"),
-        tls=tls_of(options.all),
-    )
-
-
-def _prefixed(names: Iterable[str]) -> list[str]:
-    return [f"kafka.{name}" for name in names]
-
-
-class _RawOptions:
-    """Options as they were given, asked for by name."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self.all = {name.lower(): value for name, value in given.items()}
-
-    def check_names(self, known: Iterable[str]) -> None:
-        names = {name.lower(): name for name in known}
-        for name in self.all:
-            if name not in names:
-                near = get_close_matches(name, names, n=1, cutoff=0.6)
-                hint = f"Did you mean {names[near[0]]}?" if near else "Look at the documentation for those there are"
-                raise UnknownOption(f"there is no option {name}", hint=hint)
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self.all
-
-    def given(self, name: str) -> str | None:
-        return self.all.get(name.lower())
-
-    def text(self, name: str) -> str | None:
-        value = self.given(name)
-        return value.strip() if value is not None else None
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise ConfigError(f"option {name} is {value!r}; it can be true or false")
-        return value.lower() == "true"
-
-    def one_of(self, name: str, values: tuple[Any, ...], default: Any) -> Any:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in values:
-            raise ConfigError(f"option {name} is {value!r}; it can be {' or '.join(values)}")
-        return value.lower()
-
-    def whole(self, name: str, *, least: int = 1) -> int:
-        value = self.text(name) or ""
-        if not re.fullmatch(r"-?[0-9]{1,19}", value) or int(value) < least:
-            raise ConfigError(f"option {name} is {value!r}; it must be a whole number of at least {least}")
-        return int(value)
-
-    def count(self, name: str, *, least: int = 1) -> int | None:
-        return self.whole(name, least=least) if self.has(name) else None
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """A number of milliseconds, or one with a unit, as Spark writes them: 30s, 15m."""
-        value = self.text(name)
-        if value is None:
-            return default
-        found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", value.lower())
-        if found is None or found[2] not in _UNITS_MS:
-            raise ConfigError(f"option {name} is {value!r}; write a time like 500ms, 30s, 15m or 1h")
-        return int(found[1]) * _UNITS_MS[found[2]]
-
-    def parsed(self, name: str, parse: Callable[[Any], T]) -> T:
-        text = self.text(name) or ""
-        try:
-            return parse(json.loads(text))
-        except ValueError as error:
-            said = error.message if isinstance(error, ConfigError) else "it is no JSON"
-            raise ConfigError(f"option {name} is {text}: {said}", hint=_EXAMPLES.get(name, "")) from None
-
-
-_EXAMPLES: Final = {
-    "assign": 'Write partitions by topic: {"views": [0, 1]}',
-    **dict.fromkeys(
-        ("startingOffsets", "endingOffsets"),
-        'Write offsets by topic and partition: {"views": {"0": 23, "1": -2}}; -2 is earliest, -1 is latest',
-    ),
-    **dict.fromkeys(
-        ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
-        'Write milliseconds by topic and partition: {"views": {"0": 1700000000000}}',
-    ),
-}

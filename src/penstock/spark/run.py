@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> None:
     finish_always()
     kind = arguments[0] if arguments[0] in ("-m", "-c") else ""
     what, rest = (arguments[1], arguments[2:]) if kind else (arguments[0], arguments[1:])
-    # The folder of this file was put there for it, and would hide modules by the names of its siblings.
+    # Python put the folder of this file on the path, where its modules would shadow others.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [entry for entry in sys.path if entry != here]
     if kind == "-c":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def begin(spark: object) -> str | None:
-    """Finishes the shell's session; the text of the user's PYTHONSTARTUP, if there is one."""
+    """Registers the data source; returns the text of the user's PYTHONSTARTUP, if any."""
     from typing import Any, cast
 
     from penstock.spark.session import finish

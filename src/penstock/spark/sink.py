@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.errors import ConfigError, PenstockError
+from penstock.spark.errors import one_line
 from penstock.spark.options import TlsOptions, bootstrap_of, check_sink_names, tls_of
 
 if TYPE_CHECKING:
@@ -35,23 +36,100 @@ if TYPE_CHECKING:
     from penstock.client.producer.producer import Producer
 
 
+_log = logging.getLogger("penstock.spark")
 _KAFKA: Final = "kafka."
-# A task is a burst: a lone record need not wait for others, but batches should be worth their request.
+# A task sends in a burst: linger briefly so that requests carry full batches.
 _DEFAULTS: Final = {"linger_ms": 5.0, "client_id": "penstock-spark-sink"}
 _REJECTED: Final = {
-    "kafka.key.serializer": "Keys are bytes or text, as the column has them",
-    "kafka.value.serializer": "Values are bytes or text, as the column has them",
-    "kafka.interceptor.classes": "There is no Java producer whose records could be seen",
-    "kafka.partitioner.class": "Choose partitions with a column partition",
-    "kafka.transactional.id": "The sink is at least once; transactions are not the query's to name",
+    "kafka.key.serializer": "Keys are written as the column has them: binary or string",
+    "kafka.value.serializer": "Values are written as the column has them: binary or string",
+    "kafka.interceptor.classes": "Interceptors need the Java producer, which is not used",
+    "kafka.partitioner.class": "Add a column named partition to choose partitions",
+    "kafka.transactional.id": "The sink is at least once and does not use transactions",
 }
 _NOT_OPTIONS: Final = frozenset({"self", "bootstrap_servers", "key", "value", "partitioner", "interceptors", "ssl"})
 _OTHER_NAMES: Final = {"kafka.socket.connection.setup.timeout.ms": "connect_timeout_ms"}
+_COLUMNS: Final = ("value", "key", "headers", "partition")
+_MAX_PRODUCERS: Final = 4
+_QUICK_CLOSE_S: Final = 1.0
+_ANY_PARTITION: Final = "Correct the column partition; null lets the key decide"
+_NO_TOPIC: Final = 'Give every row a topic, or one for all with .option("topic", ...)'
+
+# ---------------------------------------------------------------------------------------------- writers
+
+
+class IncompleteWrite(PenstockError):
+    """A commit was requested although a task has not reported its write."""
+
+
+class WriteFailed(PenstockError):
+    """The records of a task could not be stored."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer for `DataSource.writer`."""
+    if overwrite:
+        raise ConfigError("a topic cannot be overwritten", hint='Use .mode("append")')
+    return BatchWriter(checked_options(options, schema))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Pickled to every task, and to a process of the driver for commit or abort."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        return TaskWriter(self._options).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        receipt = batch_receipt(messages, None)
+        _log.info(
+            "write committed records=%d ranges=%s", receipt.records, ", ".join(map(str, receipt.stored)) or "none"
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        log_abort("the write", messages)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer for `DataSource.streamWriter`.
+
+    In complete mode (`overwrite`) each batch is appended as a whole, as in the stock connector.
+    """
+    return StreamWriter(checked_options(options, schema))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Pickled to every task; built again in the driver for each commit or abort."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        return TaskWriter(self._options).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        receipt = batch_receipt(messages, batchId)
+        _log.info("batch committed batch=%r records=%d", str(receipt.key), receipt.records)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        log_abort(f"batch {batchId}", messages)
+
+
+def log_abort(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    """Logs what an aborted write left: records in a log cannot be removed."""
+    left = ranges_left_in_log(messages)
+    if left:
+        _log.warning("write aborted what=%r records_left_in_log=%s", what, ", ".join(map(str, left)))
+
+
+# ---------------------------------------------------------------------------------------------- options and columns
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Checked, and small enough to travel with every task."""
+    """Checked options, pickled into every task."""
 
     bootstrap: str
     topic: str | None
@@ -63,14 +141,21 @@ class SinkOptions:
         return float(dict(self.producer).get("delivery_timeout_ms", 120_000)) / 1000
 
 
+def checked_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """The options of a writer for rows of this schema. Raises ConfigError."""
+    found = sink_options(options)
+    check_schema(schema, found.topic)
+    return found
+
+
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a writer; raises ConfigError, in one line."""
+    """Parses the options of a writer. Raises ConfigError."""
     check_sink_names(given)
     named = {name.lower(): value for name, value in given.items()}
     bootstrap = bootstrap_of(given)
     topic = named.get("topic")
     if topic is not None and not topic.strip():
-        raise ConfigError("option topic is empty", hint="Name a topic, or leave it out and have a column topic")
+        raise ConfigError("option topic is empty", hint="Set a topic, or remove the option and add a column topic")
     for name, hint in _REJECTED.items():
         if name in named:
             raise ConfigError(f"option {name} is not supported", hint=hint)
@@ -95,7 +180,7 @@ def _producer(named: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check(chosen: Mapping[str, Any]) -> None:
-    """The producer's own judgement, here rather than in every task."""
+    """Runs the producer's own checks once, in the driver."""
     from penstock.client.producer.producer import Producer
     from penstock.client.producer.settings import checked_settings
 
@@ -105,7 +190,7 @@ def _check(chosen: Mapping[str, Any]) -> None:
 
 
 def _settings() -> dict[str, Callable[[str], Any]]:
-    """The producer's keywords, and how text becomes a value of each."""
+    """The producer's keyword arguments, with the conversion of each from text."""
     from penstock.client.producer.producer import Producer
 
     parameters = inspect.signature(Producer.__init__).parameters.values()
@@ -127,116 +212,27 @@ def _converted(name: str, value: str, convert: Callable[[str], Any]) -> Any:
     try:
         return convert(value)
     except ValueError:
-        wanted = {_truth: "true or false", int: "a whole number", float: "a number"}.get(convert, "text")
+        wanted = {_truth: "true or false", int: "an integer", float: "a number"}.get(convert, "text")
         raise ConfigError(f"option {name} is {value!r}", hint=f"It must be {wanted}") from None
 
 
-class BatchKey(NamedTuple):
-    """A query's batch; of a batch write, which has neither, both are None."""
-
-    query_id: str | None
-    batch_id: int | None
-
-    def __str__(self) -> str:
-        return "the write" if self.query_id is None else f"batch {self.batch_id} of query {self.query_id}"
-
-
-class StoredRange(NamedTuple):
-    """Offsets `start` to `end` (exclusive) of a partition hold records of this write, perhaps among others'."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
-
-
-@dataclass(frozen=True)
-class TaskReceipt(WriterCommitMessage):
-    """One task's share: all of its records are acknowledged."""
-
-    key: BatchKey
-    task: int
-    attempt: int
-    records: int
-    stored: tuple[StoredRange, ...]
-
-
-@dataclass(frozen=True)
-class BatchReceipt:
-    """A whole batch."""
-
-    key: BatchKey
-    records: int
-    stored: tuple[StoredRange, ...]
-
-
-class IncompleteWrite(PenstockError):
-    """The driver was asked to commit what not all tasks have written."""
-
-
-def batch_receipt(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> BatchReceipt:
-    """The receipt of a batch. Raises IncompleteWrite when one is missing or is of another batch."""
-    receipts = [message for message in messages if isinstance(message, TaskReceipt)]
-    missing = len(messages) - len(receipts)
-    keys = {receipt.key for receipt in receipts}
-    key = next(iter(keys)) if keys else BatchKey(None, batch_id)
-    if missing:
-        raise IncompleteWrite(f"{missing} of {len(messages)} tasks have not said that their records are stored")
-    if len(keys) > 1:
-        raise IncompleteWrite(f"tasks have written for different batches: {', '.join(sorted(map(str, keys)))}")
-    if batch_id is not None and key.batch_id not in (None, batch_id):
-        raise IncompleteWrite(f"batch {batch_id} is to be committed, but tasks have written {key}")
-    ranges = merged_ranges(stored for receipt in receipts for stored in receipt.stored)
-    return BatchReceipt(key, sum(receipt.records for receipt in receipts), ranges)
-
-
-def ranges_left_in_log(messages: Sequence[WriterCommitMessage | None]) -> tuple[StoredRange, ...]:
-    """What an aborted batch has left in the log, as far as tasks could still tell."""
-    receipts = [message for message in messages if isinstance(message, TaskReceipt)]
-    return merged_ranges(stored for receipt in receipts for stored in receipt.stored)
-
-
-def merged_ranges(ranges: Iterable[StoredRange]) -> tuple[StoredRange, ...]:
-    """One range a partition: from the first offset to past the last."""
-    found: dict[tuple[str, int], StoredRange] = {}
-    for each in ranges:
-        place = (each.topic, each.partition)
-        known = found.get(place, each)
-        found[place] = StoredRange(*place, min(known.start, each.start), max(known.end, each.end))
-    return tuple(found[place] for place in sorted(found))
-
-
-_COLUMNS: Final = ("value", "key", "headers", "partition")
-_MAX_PRODUCERS: Final = 4
-_QUICK_CLOSE_S: Final = 1.0
-_ANY_PARTITION: Final = "Correct the column partition; where it is null the key decides"
-_NO_TOPIC: Final = 'Give every row a topic, or one for all with .option("topic", ...)'
-
-
-class WriteFailed(PenstockError):
-    """A task's records could not be stored; the text says which and why, in one line."""
-
-
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Whether rows of this schema can be records; raises ConfigError, before anything is written."""
+    """Checks that rows of this schema can be records, before anything is written. Raises ConfigError."""
     from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
     kinds = {field.name: field.dataType for field in schema.fields}
     twice = sorted({name for name in kinds if schema.names.count(name) > 1})
     if twice:
-        raise ConfigError(f"there are several columns {twice[0]}", hint="Rename or drop all but one")
+        raise ConfigError(f"column {twice[0]} appears more than once", hint="Rename or drop all but one")
     if "value" not in kinds:
         have = ", ".join(schema.names) or "none"
-        raise ConfigError(f"there is no column value; there are {have}", hint="Select what to write AS value")
+        raise ConfigError(f"column value is missing; columns are {have}", hint="Alias the column to write AS value")
     for name in ("value", "key"):
         if name in kinds and not isinstance(kinds[name], (StringType, BinaryType)):
             raise _wrong(name, "string or binary", kinds[name])
     if topic is None:
         if "topic" not in kinds:
-            raise ConfigError("there is neither an option topic nor a column topic", hint=_NO_TOPIC)
+            raise ConfigError("no topic: set the option topic or add a column topic", hint=_NO_TOPIC)
         if not isinstance(kinds["topic"], StringType):
             raise _wrong("topic", "string", kinds["topic"])
     if "partition" in kinds and not isinstance(kinds["partition"], IntegerType):
@@ -253,11 +249,14 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 def _wrong(name: str, wanted: str, found: Any) -> ConfigError:
-    return ConfigError(f"column {name} must be {wanted}, not {found.simpleString()}", hint=f"CAST it to {wanted}")
+    return ConfigError(f"column {name} must be {wanted}, not {found.simpleString()}", hint=f"Cast it to {wanted}")
+
+
+# ---------------------------------------------------------------------------------------------- tasks
 
 
 class TaskWriter:
-    """Writes one task's rows."""
+    """Writes the rows of one task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -270,7 +269,7 @@ class TaskWriter:
             discard(self._options)
             raise WriteFailed(one_line(error), code=error.code, retriable=error.retriable) from None
         except (TypeError, ValueError) as error:
-            # The kernel's refusal of a row, such as a header without a key.
+            # The kernel rejected a row, for example a header without a key.
             discard(self._options)
             raise WriteFailed(one_line(error)) from None
 
@@ -298,7 +297,7 @@ class TaskWriter:
 
 
 def by_topic(batch: pyarrow.RecordBatch, topic: str | None) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
-    """A batch's rows by their topic, only with columns that make a record; in the order of their topics' first rows."""
+    """The rows of a batch by topic, in order of first appearance, with only the columns of a record."""
     names = [name for name in _COLUMNS if name in batch.schema.names]
     if not batch.num_rows:
         return
@@ -310,7 +309,7 @@ def by_topic(batch: pyarrow.RecordBatch, topic: str | None) -> Iterator[tuple[st
 
     topics = batch.column("topic")
     if topics.null_count:
-        raise ConfigError("a row has no topic: its column topic is null", hint=_NO_TOPIC)
+        raise ConfigError("column topic is null in a row", hint=_NO_TOPIC)
     distinct = pc.unique(topics).to_pylist()
     if len(distinct) == 1:
         yield distinct[0], rows
@@ -320,7 +319,7 @@ def by_topic(batch: pyarrow.RecordBatch, topic: str | None) -> Iterator[tuple[st
 
 
 def check_partitions(rows: pyarrow.RecordBatch, topic: str, count: int) -> None:
-    """Whether the topic has the partitions that rows ask for; raises ConfigError."""
+    """Checks that the topic has the partitions of the rows. Raises ConfigError."""
     if "partition" not in rows.schema.names:
         return
     import pyarrow.compute as pc
@@ -329,7 +328,7 @@ def check_partitions(rows: pyarrow.RecordBatch, topic: str, count: int) -> None:
     for wanted in (ends["min"].as_py(), ends["max"].as_py()):
         if wanted is not None and not 0 <= wanted < count:
             has = "partition 0 only" if count == 1 else f"partitions 0 to {count - 1}"
-            raise ConfigError(f"a row asks for partition {wanted}, but {topic} has {has}", hint=_ANY_PARTITION)
+            raise ConfigError(f"a row has partition {wanted}, but {topic} has {has}", hint=_ANY_PARTITION)
 
 
 def _ranges(delivery: BulkDelivery, timeout_s: float) -> list[StoredRange]:
@@ -342,7 +341,7 @@ def _ranges(delivery: BulkDelivery, timeout_s: float) -> list[StoredRange]:
 
 
 def _where() -> tuple[BatchKey, int, int]:
-    """The batch that this task works for, its number, and which attempt it is."""
+    """The batch of this task, the task's number, and its attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -354,17 +353,91 @@ def _where() -> tuple[BatchKey, int, int]:
     return key, context.partitionId(), context.attemptNumber()
 
 
-def one_line(error: BaseException) -> str:
-    return " ".join(part.strip() for part in str(error).splitlines() if part.strip()) or type(error).__name__
+# ---------------------------------------------------------------------------------------------- receipts
 
 
-# ------------------------------------------------------------------------------------- producers of this process
+class BatchKey(NamedTuple):
+    """Identifies a micro-batch. Both are None for a batch write."""
+
+    query_id: str | None
+    batch_id: int | None
+
+    def __str__(self) -> str:
+        return "the write" if self.query_id is None else f"batch {self.batch_id} of query {self.query_id}"
+
+
+class StoredRange(NamedTuple):
+    """Offsets [start, end) of a partition contain the records of this write, possibly interleaved with others."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class TaskReceipt(WriterCommitMessage):
+    """What one task stored; all its records are acknowledged."""
+
+    key: BatchKey
+    task: int
+    attempt: int
+    records: int
+    stored: tuple[StoredRange, ...]
+
+
+@dataclass(frozen=True)
+class BatchReceipt:
+    """What all tasks of a batch stored."""
+
+    key: BatchKey
+    records: int
+    stored: tuple[StoredRange, ...]
+
+
+def batch_receipt(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> BatchReceipt:
+    """Merges the receipts of all tasks. Raises IncompleteWrite if one is missing or is of another batch."""
+    receipts = [message for message in messages if isinstance(message, TaskReceipt)]
+    missing = len(messages) - len(receipts)
+    keys = {receipt.key for receipt in receipts}
+    key = next(iter(keys)) if keys else BatchKey(None, batch_id)
+    if missing:
+        raise IncompleteWrite(f"{missing} of {len(messages)} tasks did not confirm that their records are stored")
+    if len(keys) > 1:
+        raise IncompleteWrite(f"tasks wrote for different batches: {', '.join(sorted(map(str, keys)))}")
+    if batch_id is not None and key.batch_id not in (None, batch_id):
+        raise IncompleteWrite(f"cannot commit batch {batch_id}: tasks have written {key}")
+    ranges = merged_ranges(stored for receipt in receipts for stored in receipt.stored)
+    return BatchReceipt(key, sum(receipt.records for receipt in receipts), ranges)
+
+
+def ranges_left_in_log(messages: Sequence[WriterCommitMessage | None]) -> tuple[StoredRange, ...]:
+    """Offset ranges that an aborted batch left in the log, as far as its tasks reported them."""
+    receipts = [message for message in messages if isinstance(message, TaskReceipt)]
+    return merged_ranges(stored for receipt in receipts for stored in receipt.stored)
+
+
+def merged_ranges(ranges: Iterable[StoredRange]) -> tuple[StoredRange, ...]:
+    """One range per partition, from the first offset to the last."""
+    found: dict[tuple[str, int], StoredRange] = {}
+    for each in ranges:
+        place = (each.topic, each.partition)
+        known = found.get(place, each)
+        found[place] = StoredRange(*place, min(known.start, each.start), max(known.end, each.end))
+    return tuple(found[place] for place in sorted(found))
+
+
+# -------------------------------------------------------------------------------------------- producers of this process
+
 
 _producers: dict[SinkOptions, Producer[Any, Any]] = {}
 
 
 def producer_for(options: SinkOptions) -> Producer[Any, Any]:
-    """This process's idempotent producer for these options."""
+    """The idempotent producer of this process for these options."""
     from penstock.client.producer.producer import Producer
     from penstock.spark.connections import ssl_context
 
@@ -379,7 +452,7 @@ def producer_for(options: SinkOptions) -> Producer[Any, Any]:
 
 
 def discard(options: SinkOptions) -> None:
-    """Lets go of a producer that has failed, and of what it still holds."""
+    """Closes a failed producer and drops its unsent records."""
     producer = _producers.pop(options, None)
     if producer is not None:
         producer.close(0)
@@ -390,71 +463,7 @@ def _close_all() -> None:
         _producers.popitem()[1].close(_QUICK_CLOSE_S)
 
 
-# A child has neither the threads nor, rightly, the connections of its parent.
+# A forked child has neither the threads nor the connections of its parent.
 os.register_at_fork(after_in_child=_producers.clear)
-# Registered after the producer's own handler would be, had it been imported first: it runs before it, and quietly.
+# Handlers run in reverse order: this one closes the producers before their own handler warns about them.
 atexit.register(_close_all)
-
-
-_log = logging.getLogger("penstock.spark")
-
-
-def checked_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Options of a writer for rows of this schema; raises ConfigError."""
-    found = sink_options(options)
-    check_schema(schema, found.topic)
-    return found
-
-
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """What `DataSource.writer` returns."""
-    if overwrite:
-        raise ConfigError("a topic cannot be overwritten", hint='Use .mode("append")')
-    return BatchWriter(checked_options(options, schema))
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """Pickled to every task, and for commit or abort to a process of the driver."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        return TaskWriter(self._options).write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        receipt = batch_receipt(messages, None)
-        _log.info("%d records stored: %s", receipt.records, ", ".join(map(str, receipt.stored)) or "nothing")
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log_abort("the write", messages)
-
-
-def log_abort(what: str, messages: list[WriterCommitMessage | None]) -> None:
-    """A log keeps what it has: an abort can only say what is there."""
-    left = ranges_left_in_log(messages)
-    if left:
-        _log.warning("%s was aborted; of it stay in the log: %s", what, ", ".join(map(str, left)))
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """What `DataSource.streamWriter` returns. In complete mode (`overwrite`) each batch is appended whole, as the stock
-    connector does: a log forgets nothing."""
-    return StreamWriter(checked_options(options, schema))
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Pickled to every task; built anew in the driver for each commit or abort."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        return TaskWriter(self._options).write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        receipt = batch_receipt(messages, batchId)
-        _log.info("%s: %d records stored", receipt.key, receipt.records)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        log_abort(f"batch {batchId}", messages)

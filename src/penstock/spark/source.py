@@ -75,8 +75,249 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+_log = logging.getLogger("penstock.spark")
+
+# ---------------------------------------------------------------------------------------------- the data source
+
+
+class PenstockDataSource(DataSource):
+    """Topics as DataFrames and DataFrames as topics."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        # It is not known yet whether the query is a stream; options that only one kind rejects are rejected later.
+        options = _checked(self.options)
+        return source_schema(options, spec_of_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options, decode = self._reading(schema, streaming=False)
+        return BatchReader(options, decode)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options, decode = self._reading(schema, streaming=True)
+        return StreamReader(options, decode)
+
+    def _reading(self, schema: StructType, *, streaming: bool) -> tuple[SourceOptions, DecodeSpec | None]:
+        options = parse_source(self.options, streaming=streaming)
+        decode = spec_of_options(self.options)
+        if [(field.name, field.dataType) for field in schema] != [
+            (field.name, field.dataType) for field in source_schema(options, decode)
+        ]:
+            raise ConfigError(
+                "the schema of this source is fixed",
+                hint="Remove .schema(...); use penstock.decode to decode values",
+            )
+        return options, decode
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from penstock.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+def source_schema(options: SourceOptions, decode: DecodeSpec | None) -> StructType:
+    """The columns of a query."""
+    found = parse_schema(source_ddl(include_headers=options.reader.include_headers))
+    return found if decode is None else StructType([*found.fields, decoded_field(decode)])
+
+
+def _checked(given: Any) -> SourceOptions:
+    """Parses as a stream if possible, else as a batch, and raises the error of the batch."""
+    try:
+        return parse_source(given, streaming=True)
+    except ConfigError:
+        return parse_source(given, streaming=False)
+
+
+# ---------------------------------------------------------------------------------------------- reading ranges
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """One task: a range of offsets. Spark pickles it for the executors."""
+
+    plan: OffsetRange
+
+    def __str__(self) -> str:
+        return f"{self.plan.topic}-{self.plan.partition} {self.plan.start}..{self.plan.end}"
+
+
+class RangeReader:
+    """Reads ranges in executors, for batches and streams."""
+
+    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
+        self._options = options
+        self._decode = decode
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        # Spark runs one task even for an empty plan, with a partition that is not ours.
+        if not isinstance(partition, RangePartition):
+            return
+        plan, options = partition.plan, self._options
+        batches = read_range(
+            options.bootstrap,
+            options.reader,
+            plan.topic,
+            plan.partition,
+            plan.start,
+            plan.end,
+            isolation=options.isolation,
+            topic_id=plan.topic_id,
+        )
+        if self._decode is None:
+            yield from batches
+        else:
+            for batch in batches:
+                yield decode_batch(batch, self._decode)
+        freeze_after_first_task()
+
+
+class BatchReader(DataSourceReader):
+    """Reads everything between two positions."""
+
+    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
+        self._options = options
+        self._ranges = RangeReader(options, decode)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        offset_reader = OffsetReader(options)
+        available = offset_reader.existing()
+        begin = offset_reader.resolve(options.starting, available)
+        end = offset_reader.resolve(options.ending, available)
+        freeze_after_first_task()
+        return [RangePartition(plan) for plan in plan_ranges(begin, end, available.ids, options.splitting)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._ranges.read(partition)
+
+
+# ---------------------------------------------------------------------------------------------- streams
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the micro-batches of a stream and reads their ranges."""
+
+    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
+        self._options = options
+        self._ranges = RangeReader(options, decode)
+        self._opened_offset_reader: OffsetReader | None = None
+        self._initial: StreamOffset | None = None
+        self._last_available: AvailableOffsets | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        limits = options.limits
+        self._gate = None if limits.min_offsets is None else Gate(limits.min_offsets, limits.max_delay_ms)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy goes to every task, which needs only what to read.
+        return {"_options": self._options, "_ranges": self._ranges}
+
+    @property
+    def _offset_reader(self) -> OffsetReader:
+        if self._opened_offset_reader is None:
+            self._opened_offset_reader = OffsetReader(self._options)
+        return self._opened_offset_reader
+
+    def _lag(self) -> LagTarget | None:
+        options = self._options
+        return LagTarget(options.group_id_prefix, options.bootstrap) if options.visible_lag else None
+
+    # ------------------------------------------------------------------------------------------ Spark's calls
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+        if self._initial is None:
+            available = self._offset_reader.existing()
+            offsets = self._offset_reader.resolve(self._options.starting, available)
+            self._initial = StreamOffset(offsets, available.ids, is_initial=True, lag=self._lag())
+        return self._initial.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        available = self._offset_reader.available()
+        self._target = {partition: bounds.latest for partition, bounds in available.bounds.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Spark accepts one limit; returning any makes it call `latestOffset` with limits."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        before = StreamOffset.from_json(start)
+        available = self._last_available = self._offset_reader.available()
+        begin = batch_start(
+            before, available, self._options.topics, fail_on_data_loss=self._options.reader.fail_on_data_loss
+        )
+        for loss in begin.losses:
+            _log.warning("%s; skipped because failOnDataLoss=false", loss)
+        latest = {partition: bounds.latest for partition, bounds in available.bounds.items()}
+        if self._target is not None:
+            latest = _capped(latest, begin.offsets, self._target)
+        ends = self._limited(begin.offsets, latest, limit)
+        moved = {partition: offset for partition, offset in begin.moved.items() if partition in ends}
+        if ends == before.offsets and not moved:
+            return start
+        ids = {topic: topic_id for topic, topic_id in available.ids.items() if any(one.topic == topic for one in ends)}
+        return StreamOffset(ends, ids, moved, lag=self._lag()).to_json()
+
+    def _limited(
+        self, begin: dict[TopicPartition, int], latest: dict[TopicPartition, int], limit: ReadLimit
+    ) -> dict[TopicPartition, int]:
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        waiting = sum(end - begin[partition] for partition, end in latest.items())
+        # Trigger.AvailableNow reads to its end; a minimum would wait for records that never come.
+        if self._gate is not None and self._target is None and not self._gate.opens(waiting, time.monotonic() * 1000):
+            return {partition: begin[partition] for partition in latest}
+        return pro_rata(begin, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The last known end offsets, for progress reports; the brokers are not asked again."""
+        if self._last_available is None:
+            return None
+        latest = {partition: bounds.latest for partition, bounds in self._last_available.bounds.items()}
+        return StreamOffset(latest).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        until = StreamOffset.from_json(end)
+        begin = {**StreamOffset.from_json(start).offsets, **until.starts}
+        unknown = until.offsets.keys() - begin.keys()
+        if unknown:
+            # A checkpoint of the stock connector has no start for new partitions: they start at their beginning.
+            bounds = self._offset_reader.available().bounds
+            begin.update({one: bounds[one].earliest for one in unknown if one in bounds})
+        return [RangePartition(plan) for plan in plan_ranges(begin, until.offsets, until.ids, self._options.splitting)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return self._ranges.read(partition)
+
+
+def _capped(
+    latest: dict[TopicPartition, int], begin: dict[TopicPartition, int], target: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """End offsets capped at the start of the query (Trigger.AvailableNow); newer partitions are read next time."""
+    return {
+        partition: max(begin[partition], min(end, target[partition]))
+        for partition, end in latest.items()
+        if partition in target
+    }
+
+
+# ---------------------------------------------------------------------------------------------- offsets of the cluster
+
+
 class OffsetReader:
-    """Blocking; for one query."""
+    """Asks the cluster for the partitions and offsets of one query. Blocking."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -90,40 +331,40 @@ class OffsetReader:
         self._known: list[TopicPartition] = []
         self._ids: dict[str, str] = {}
 
-    def survey(self) -> AvailableOffsets:
-        """All partitions that are to be read, with their ends."""
+    def available(self) -> AvailableOffsets:
+        """All partitions of the query with their earliest and latest offsets."""
         try:
-            return self._cluster.run(self._survey())
+            return self._cluster.run(self._available())
         except PenstockError as error:
             raise in_one_line(error) from None
 
     def existing(self) -> AvailableOffsets:
-        """The same, for a query that begins: topics that are not there are an error."""
-        survey = self.survey()
-        if survey.missing:
+        """The same for a new query: a missing topic is an error."""
+        available = self.available()
+        if available.missing:
             try:
-                raise self._cluster.run(self._explained(survey.missing))
+                raise self._cluster.run(self._explained(available.missing))
             except PenstockError as error:
                 raise in_one_line(error) from None
-        return survey
+        return available
 
-    def resolve(self, position: Position, survey: AvailableOffsets) -> dict[TopicPartition, int]:
-        """A position of the user's as offsets."""
-        times_ms = timestamps_to_look_up(position, survey.bounds)
+    def resolve(self, position: Position, available: AvailableOffsets) -> dict[TopicPartition, int]:
+        """The offsets of a position."""
+        times_ms = timestamps_to_look_up(position, available.bounds)
         try:
             found = self._cluster.run(self._lookup.all_offsets(times_ms, self._timeout_ms)) if times_ms else {}
         except PenstockError as error:
             raise in_one_line(error) from None
         return resolve_position(
             position,
-            survey.bounds,
+            available.bounds,
             {partition: one.offset for partition, one in found.items()},
             fail_on_data_loss=self._options.reader.fail_on_data_loss,
         )
 
     # ------------------------------------------------------------------------------------------ on the loop
 
-    async def _survey(self) -> AvailableOffsets:
+    async def _available(self) -> AvailableOffsets:
         known = list(self._known)
         view, first, last = await asyncio.gather(
             self._refreshed(), self._ends(known, EARLIEST), self._ends(known, LATEST)
@@ -135,7 +376,7 @@ class OffsetReader:
             if (found := view.topic(topic)) is not None and found.topic_id is not None
         }
         if ids != {topic: self._ids[topic] for topic in ids if topic in self._ids}:
-            first, last = {}, {}  # The answers may be of the topic that was there before.
+            first, last = {}, {}  # The offsets may be those of the previous topic of this name.
         earliest, latest = await asyncio.gather(
             self._completed(partitions, first, EARLIEST), self._completed(partitions, last, LATEST)
         )
@@ -157,7 +398,7 @@ class OffsetReader:
         return await self._lookup.offsets(wanted) if wanted else {}
 
     async def _completed(self, partitions: list[TopicPartition], found: Found, end: int) -> dict[TopicPartition, int]:
-        """An answer for each, asked again for those that have none."""
+        """The offset of each partition; those without an answer are asked again."""
         good = {one: answer.offset for one, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
         again = {one: end for one in partitions if one not in good}
         if again:
@@ -189,9 +430,9 @@ class OffsetReader:
                 )
 
     async def _explained(self, missing: frozenset[str]) -> UnknownTopic:
-        """Why nothing can be read, with the name that was probably meant."""
+        """The error for missing topics, with the name that was probably meant."""
         name = min(missing)
-        hint = "Create it first, or look for a typing mistake"
+        hint = "Create the topic, or check its name"
         response = await ask_metadata(await self._client.to_any(), None, timeout_ms=self._timeout_ms)
         near = get_close_matches(name, [one.name for one in response.topics if one.name and one.partitions], n=1)
         if near:
@@ -199,235 +440,6 @@ class OffsetReader:
         return UnknownTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             where=f"topic {name}",
-            detail=f"it does not exist at {self._options.bootstrap}",
+            detail=f"it does not exist on {self._options.bootstrap}",
             hint=hint,
         )
-
-
-@dataclass(frozen=True)
-class RangePartition(InputPartition):
-    """One task: a range of offsets. Frozen and small, since Spark pickles it for the executors."""
-
-    plan: OffsetRange
-
-    def __str__(self) -> str:
-        return f"{self.plan.topic}-{self.plan.partition} {self.plan.start}..{self.plan.end}"
-
-
-class RangeReader:
-    """Reads ranges in executors, for batch and stream alike."""
-
-    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
-        self._options = options
-        self._decode = decode
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        # Where nothing is planned Spark still runs one task, of a partition that is not ours.
-        if not isinstance(partition, RangePartition):
-            return
-        plan, options = partition.plan, self._options
-        batches = read_range(
-            options.bootstrap,
-            options.reader,
-            plan.topic,
-            plan.partition,
-            plan.start,
-            plan.end,
-            isolation=options.isolation,
-            topic_id=plan.topic_id,
-        )
-        if self._decode is None:
-            yield from batches
-        else:
-            for batch in batches:
-                yield decode_batch(batch, self._decode)
-        freeze_after_first_task()
-
-
-class BatchReader(DataSourceReader):
-    """Everything between two positions."""
-
-    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
-        self._options = options
-        self._ranges = RangeReader(options, decode)
-
-    def partitions(self) -> list[InputPartition]:
-        options = self._options
-        offset_reader = OffsetReader(options)
-        survey = offset_reader.existing()
-        begin = offset_reader.resolve(options.starting, survey)
-        end = offset_reader.resolve(options.ending, survey)
-        freeze_after_first_task()
-        return [RangePartition(plan) for plan in plan_ranges(begin, end, survey.ids, options.splitting)]
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return self._ranges.read(partition)
-
-
-class PenstockDataSource(DataSource):
-    """Topics as DataFrames and DataFrames as topics."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock"
-
-    def schema(self) -> StructType:
-        # Whether the query is a stream is not known here; what only one of the two refuses is refused later.
-        options = _checked(self.options)
-        return source_schema(options, spec_of_options(self.options))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        options, decode = self._reading(schema, streaming=False)
-        return BatchReader(options, decode)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-
-        options, decode = self._reading(schema, streaming=True)
-        return StreamReader(options, decode)
-
-    def _reading(self, schema: StructType, *, streaming: bool) -> tuple[SourceOptions, DecodeSpec | None]:
-        options = parse_source(self.options, streaming=streaming)
-        decode = spec_of_options(self.options)
-        if [(field.name, field.dataType) for field in schema] != [
-            (field.name, field.dataType) for field in source_schema(options, decode)
-        ]:
-            raise ConfigError(
-                "the source has a schema of its own, which cannot be set",
-                hint="Leave .schema(...) out; penstock.decode turns values into columns",
-            )
-        return options, decode
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from penstock.spark.sink import batch_writer
-
-        return batch_writer(self.options, schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        from penstock.spark.sink import stream_writer
-
-        return stream_writer(self.options, schema, overwrite)
-
-
-def source_schema(options: SourceOptions, decode: DecodeSpec | None) -> StructType:
-    """The columns of a query."""
-    found = parse_schema(source_ddl(include_headers=options.reader.include_headers))
-    return found if decode is None else StructType([*found.fields, decoded_field(decode)])
-
-
-def _checked(given: Any) -> SourceOptions:
-    """As a stream if that is possible, else as a batch: the reason of the latter is told."""
-    try:
-        return parse_source(given, streaming=True)
-    except ConfigError:
-        return parse_source(given, streaming=False)
-
-
-_log = logging.getLogger("penstock.spark")
-
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions, decode: DecodeSpec | None) -> None:
-        self._options = options
-        self._ranges = RangeReader(options, decode)
-        self._opened_offset_reader: OffsetReader | None = None
-        self._initial: StreamOffset | None = None
-        self._last_available: AvailableOffsets | None = None
-        self._target: dict[TopicPartition, int] | None = None
-        limits = options.limits
-        self._gate = None if limits.min_offsets is None else Gate(limits.min_offsets, limits.max_delay_ms)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy goes to every task, which needs what to read and none of what was found out here.
-        return {"_options": self._options, "_ranges": self._ranges}
-
-    @property
-    def _offset_reader(self) -> OffsetReader:
-        if self._opened_offset_reader is None:
-            self._opened_offset_reader = OffsetReader(self._options)
-        return self._opened_offset_reader
-
-    def _lag(self) -> LagTarget | None:
-        options = self._options
-        return LagTarget(options.group_id_prefix, options.bootstrap) if options.visible_lag else None
-
-    # ------------------------------------------------------------------------------------------ Spark's calls
-
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
-        if self._initial is None:
-            survey = self._offset_reader.existing()
-            offsets = self._offset_reader.resolve(self._options.starting, survey)
-            self._initial = StreamOffset(offsets, survey.ids, is_initial=True, lag=self._lag())
-        return self._initial.to_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        survey = self._offset_reader.survey()
-        self._target = {partition: bounds.latest for partition, bounds in survey.bounds.items()}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Only one kind can be named; that there is one tells `latestOffset` that limits count at all."""
-        limits = self._options.limits
-        if limits.max_offsets is not None:
-            return ReadMaxRows(limits.max_offsets)
-        if limits.min_offsets is not None:
-            return ReadMinRows(limits.min_offsets)
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        before = StreamOffset.from_json(start)
-        survey = self._last_available = self._offset_reader.survey()
-        begin = batch_start(
-            before, survey, self._options.topics, fail_on_data_loss=self._options.reader.fail_on_data_loss
-        )
-        for loss in begin.losses:
-            _log.warning("%s; going on, since failOnDataLoss is false", loss)
-        latest = {partition: bounds.latest for partition, bounds in survey.bounds.items()}
-        if self._target is not None:
-            latest = _no_further(latest, begin.offsets, self._target)
-        ends = self._limited(begin.offsets, latest, limit)
-        moved = {partition: offset for partition, offset in begin.moved.items() if partition in ends}
-        if ends == before.offsets and not moved:
-            return start
-        ids = {topic: topic_id for topic, topic_id in survey.ids.items() if any(one.topic == topic for one in ends)}
-        return StreamOffset(ends, ids, moved, lag=self._lag()).to_json()
-
-    def _limited(
-        self, begin: dict[TopicPartition, int], latest: dict[TopicPartition, int], limit: ReadLimit
-    ) -> dict[TopicPartition, int]:
-        if isinstance(limit, ReadAllAvailable):
-            return latest
-        waiting = sum(end - begin[partition] for partition, end in latest.items())
-        # What is there now has to be read to its end, so a minimum would wait for what never comes.
-        if self._gate is not None and self._target is None and not self._gate.opens(waiting, time.monotonic() * 1000):
-            return {partition: begin[partition] for partition in latest}
-        return pro_rata(begin, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends as they were seen last: for progress reports, which are not worth a question of their own."""
-        if self._last_available is None:
-            return None
-        latest = {partition: bounds.latest for partition, bounds in self._last_available.bounds.items()}
-        return StreamOffset(latest).to_json()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        until = StreamOffset.from_json(end)
-        begin = {**StreamOffset.from_json(start).offsets, **until.starts}
-        unknown = until.offsets.keys() - begin.keys()
-        if unknown:
-            # A checkpoint of the stock connector does not say where new partitions begin: at their beginning.
-            bounds = self._offset_reader.survey().bounds
-            begin.update({one: bounds[one].earliest for one in unknown if one in bounds})
-        return [RangePartition(plan) for plan in plan_ranges(begin, until.offsets, until.ids, self._options.splitting)]
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return self._ranges.read(partition)
-
-
-def _no_further(
-    latest: dict[TopicPartition, int], begin: dict[TopicPartition, int], target: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Ends as far as there was something when the query started; partitions that are newer than that come next time."""
-    return {
-        partition: max(begin[partition], min(end, target[partition]))
-        for partition, end in latest.items()
-        if partition in target
-    }

@@ -19,7 +19,7 @@ _ENDED: Final = 1
 
 
 def quiet(worker: Callable[..., int]) -> Callable[..., int]:
-    """The worker of a connection, which ends with that."""
+    """Wraps a worker so that it ends quietly when its pipe is closed."""
 
     def work(*given: Any) -> int:
         try:
@@ -31,5 +31,5 @@ def quiet(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 if __name__ == "__main__":
-    setattr(daemon, "worker", quiet(daemon.worker))  # noqa: B010 - it is a module's function
+    setattr(daemon, "worker", quiet(daemon.worker))  # noqa: B010 - mypy rejects assigning to a module's function
     daemon.manager()
