@@ -16,7 +16,7 @@ from penstock.log.errors import (
     ProducerStateError,
     TooManyProducers,
 )
-from penstock.log.producer_state import NEW, CompletedTransaction, ProducerStates, Verdict, last_sequence_of
+from penstock.log.producer_state import NEW, CompletedTransaction, ProducerStates, SequenceCheck, last_sequence_of
 from penstock.records.batch import EndMarker
 
 LAST = 2**31 - 1
@@ -47,14 +47,14 @@ class Log:
         self.states = states or ProducerStates()
         self.end = 0
 
-    def produce(self, batch: Batch, *, now_ms: int = 0) -> Verdict:
+    def produce(self, batch: Batch, *, now_ms: int = 0) -> SequenceCheck:
         verdict = self.states.check(batch)
         if not verdict.is_duplicate:
             self.states.apply(batch, self.end, now_ms=now_ms)
             self.end += batch.records
         return verdict
 
-    def send(self, sequence: int, count: int = 1, *, epoch: int = 0) -> Verdict:
+    def send(self, sequence: int, count: int = 1, *, epoch: int = 0) -> SequenceCheck:
         return self.produce(Batch(1, epoch, sequence, count))
 
     def write(self, producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> None:
@@ -88,7 +88,7 @@ def test_each_of_the_last_five_batches_is_recognised_and_answered_with_its_first
         log.produce(Batch(base_sequence=sequence, records=2, max_timestamp=500 + sequence))
     for sequence in range(4, 14, 2):
         retry = Batch(base_sequence=sequence, records=2, max_timestamp=9999)
-        assert log.produce(retry) == Verdict(True, sequence, sequence + 1, 500 + sequence)
+        assert log.produce(retry) == SequenceCheck(True, sequence, sequence + 1, 500 + sequence)
     assert log.end == 14
     with pytest.raises(OutOfOrderSequence) as caught:
         log.send(2, 2)

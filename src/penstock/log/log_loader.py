@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Opened:
-    """An open log, and what had to be done to it. `log.damage` tells if not all is there that was durable."""
+    """An open log, and what recovery did. `log.damage` is set if durable data is damaged or missing."""
 
     log: PartitionLog
     was_clean: bool
@@ -61,8 +61,9 @@ class Opened:
 
 @dataclass(slots=True)
 class _Found:
-    """The segments to go on with. `ended` is where durable bytes are damaged: what is behind is not looked at.
-    `is_short`: durable bytes are missing at the end.
+    """The segments of the log.
+
+    `ended`: damage to durable bytes, after which nothing was read. `is_short`: durable bytes are missing at the end.
     """
 
     sealed: SegmentTable
@@ -86,34 +87,24 @@ def open_log(
     now_ms: int = 0,
     max_producers: int = 100_000,
 ) -> Opened:
-    """The log in `folder`, made if there is none.
+    """The log in `folder`, created if there is none.
 
-    `clean`: the last stop was one. `recovery_point`: the offset below which everything was durable then; None if that
-    is not known (its checkpoint is damaged), when gaps between segments are taken for compaction's.
+    `clean`: the last stop was clean. `recovery_point`: everything below it was durable at the last stop; None if
+    unknown (its checkpoint is damaged), and then gaps between segments count as compaction's.
     """
     files.make_folder(folder)
     table = SegmentTable.load(files, folder) if clean else None
     has_manifest = table is not None and len(table) > 0
     if table is None or not has_manifest:
         table = _list_segments(files, folder)
-    interval = settings.index_interval_bytes
-    if not len(table):
-        found = _Found(table, Segment.create(files, folder, log_start_offset, interval))
-    elif clean:
-        found = _open_clean(files, folder, table, interval)
-    else:
-        found = _recover(files, folder, list(table), settings, recovery_point)
-        if has_failed_sync(files, folder):
-            _write_anew(files, folder, [*found.unsynced, found.active])
-    end = found.active.next_offset
-    if not clean:
-        found.is_short = end < (recovery_point or 0)
+    found = _load_segments(files, folder, table, settings, clean, recovery_point, log_start_offset)
     damage = found.ended or _missing_end(found, None if clean else recovery_point)
-    if damage is None and not has_manifest:  # who notes damage leaves none
+    if damage is None and not has_manifest:  # damage is noted only where no manifest was left
         damage = read_damage_note(files, folder)
+    end = found.active.next_offset
     if log_start_offset > end and found.ended is None:
-        logger.warning("%s: the log ends at %d, before its start %d: emptied", folder, end, log_start_offset)
-        found = _start_over(files, folder, found, log_start_offset, interval)
+        logger.warning("log emptied: folder=%s end_offset=%d log_start_offset=%d", folder, end, log_start_offset)
+        found = _start_over(files, folder, found, log_start_offset, settings.index_interval_bytes)
         end = log_start_offset
     first = found.sealed.bases[0] if len(found.sealed) else found.active.base_offset
     epochs = _load_epochs(files, folder, needed=end > first and (clean or bool(recovery_point)))
@@ -159,6 +150,27 @@ def _list_segments(files: Files, folder: str) -> SegmentTable:
     return SegmentTable.of([Row(base, size, UNKNOWN_TIMESTAMP) for base, size in zip(bases, sizes, strict=True)])
 
 
+def _load_segments(
+    files: Files,
+    folder: str,
+    table: SegmentTable,
+    settings: LogSettings,
+    clean: bool,
+    recovery_point: int | None,
+    log_start_offset: int,
+) -> _Found:
+    if not len(table):
+        found = _Found(table, Segment.create(files, folder, log_start_offset, settings.index_interval_bytes))
+    elif clean:
+        return _open_clean(files, folder, table, settings.index_interval_bytes)
+    else:
+        found = _recover(files, folder, list(table), settings, recovery_point)
+        if has_failed_sync(files, folder):
+            _rewrite_segments(files, folder, [*found.unsynced, found.active])
+    found.is_short = not clean and found.active.next_offset < (recovery_point or 0)
+    return found
+
+
 def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -> _Found:
     active = Segment(files, folder, table.bases[-1], index_interval_bytes=interval)
     found = _Found(table.without_last(), active)
@@ -167,14 +179,14 @@ def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -
     if trouble is None and before.max_timestamp not in (UNKNOWN_TIMESTAMP, active.max_timestamp):
         trouble = "lost its end"
     if trouble is not None:
-        logger.warning("%s: index %s: rebuilt", active.path, trouble)
+        logger.warning("index rebuilt: path=%s reason=%s", active.path, trouble)
         damage = recover(active, active.base_offset, active.base_offset, durable_bytes=before.size)
         found.walked = active.size
         found.ended = _ended(damage)
     found.is_short = active.size < before.size
     if damage is None and found.is_short:
-        damage = Damage(active.path, active.size, before.size - active.size, "the file was cut off", True)
-    # The stop was clean, so whatever is wrong here was durable and damaged since: go on without it, and say so.
+        damage = Damage(active.path, active.size, before.size - active.size, "the file is shorter than it was", True)
+    # After a clean stop everything was durable, so whatever is wrong was damaged since.
     if damage is not None:
         found.damages.append(damage._replace(was_synced=True))
         _log_damage(found.damages[0])
@@ -182,7 +194,7 @@ def _open_clean(files: Files, folder: str, table: SegmentTable, interval: int) -
 
 
 def _ended(damage: Damage | None) -> LogDamage | None:
-    """What ends a log for good; a torn end does not."""
+    """Damage to durable bytes, which ends the log. A torn end does not."""
     if damage is None or not damage.was_synced:
         return None
     found = LogDamage.of(DamagedLog(damage.path, damage.position, damage.reason))
@@ -190,7 +202,7 @@ def _ended(damage: Damage | None) -> LogDamage | None:
 
 
 def _recover(files: Files, folder: str, rows: list[Row], settings: LogSettings, recovery_point: int | None) -> _Found:
-    """Walk the segments that may hold more than was durable; sealed ones below are left as they are."""
+    """Walk the segments that may contain data that was not durable, and leave earlier ones alone."""
     known = recovery_point or 0
     first = len(rows) - 1
     while first > 0 and rows[first].base_offset > known:
@@ -204,7 +216,7 @@ def _recover(files: Files, folder: str, rows: list[Row], settings: LogSettings, 
     for index in range(first, len(rows)):
         segment = Segment(files, folder, rows[index].base_offset, index_interval_bytes=settings.index_interval_bytes)
         walked.append(segment)
-        # Without the epochs the batches must tell them, and damage among them is then better met here.
+        # Without the epochs file every batch is needed to rebuild it, so no mark is used.
         marked = None
         if index == first and epochs is not None and known > segment.base_offset:
             marked = newest_mark(files, folder, segment.base_offset, known)
@@ -216,16 +228,16 @@ def _recover(files: Files, folder: str, rows: list[Row], settings: LogSettings, 
             _log_damage(damage)
             ended = _ended(damage)
         elif index + 1 < len(rows) and segment.next_offset < known:
-            reason = f"it ends at offset {segment.next_offset}, and all below {known} had been durable"
+            reason = f"it ends at offset {segment.next_offset}, but offsets up to {known} were durable"
             ended = LogDamage(segment.base_offset, segment.size, segment.path, reason, ends_log=True)
         if index + 1 == len(rows) or ended is not None:
             break
         following = rows[index + 1].base_offset
-        # Segments that were not durable are not compacted: where one ends short of the next, something is missing.
+        # Segments that were not durable are never compacted, so a gap before the next one means data loss.
         gap = segment.next_offset < following and recovery_point is not None and following > known
         if damage is not None or segment.next_offset > following or gap:
             logger.warning(
-                "%s ends at offset %d, the next segment begins at %d: the %d later segments are removed",
+                "later segments removed: path=%s end_offset=%d next_segment=%d removed=%d",
                 segment.path, segment.next_offset, following, len(rows) - index - 1,
             )  # fmt: skip
             removed = _remove(files, folder, rows[index + 1 :])
@@ -237,36 +249,36 @@ def _recover(files: Files, folder: str, rows: list[Row], settings: LogSettings, 
 
 
 def _missing_end(found: _Found, recovery_point: int | None) -> LogDamage | None:
-    """Noted at once: when the checkpoints are written, nothing else tells any more that the log was longer."""
+    """Note missing durable bytes now: once the checkpoints are written, nothing else shows that the log was longer."""
     if not found.is_short:
         return None
     active = found.active
-    known = "more" if recovery_point is None else f"all below {recovery_point}"
-    reason = f"the log ends at offset {active.next_offset}, and {known} had been durable"
+    known = "more" if recovery_point is None else f"offsets up to {recovery_point}"
+    reason = f"the log ends at offset {active.next_offset}, but {known} were durable"
     damage = LogDamage(active.base_offset, active.size, active.path, reason)
     write_damage_note(active.files, active.folder, damage)
     return damage
 
 
 def _judge_damage(log: PartitionLog, damage: LogDamage, now_ms: int) -> None:
-    """Say what is damaged; cut it off if somebody decided that."""
+    """Log the damage, or cut it off if the operator accepted the loss."""
     if is_loss_accepted(log.files, log.folder):
-        logger.error("%s: cut at byte %d, as %s tells", damage.path, damage.position, ACCEPT_LOSS_FILE)
+        logger.error("damage cut off, loss accepted: path=%s position=%d", damage.path, damage.position)
         cut_damage(log, now_ms)
         remove_loss_acceptance(log.files, log.folder)
         return
-    until = "takes no records" if damage.ends_log else "is not complete"
+    until = "accepts no records" if damage.ends_log else "is not complete"
     logger.error(
-        "%s is damaged at byte %d (%s): the log %s until another replica has repaired it. If there is none, look at it "
-        "with `penstock log verify %s`; to go on without what is there and behind, make an empty file %s/%s and start "
-        "again",
+        "log damaged: path=%s position=%d reason=%s. The log %s until another replica has repaired it. If there is "
+        "none, inspect it with `penstock log verify %s`; to continue without the damaged data and everything after it, "
+        "create an empty file %s/%s and restart",
         damage.path, damage.position, damage.reason, until, log.folder, log.folder, ACCEPT_LOSS_FILE,
     )  # fmt: skip
 
 
-def _write_anew(files: Files, folder: str, segments: list[Segment]) -> None:
-    """What was walked may be in the page cache alone, and every sync from here on would pass over it."""
-    logger.warning("%s: a sync failed before the last stop: what it was of is written to new files", folder)
+def _rewrite_segments(files: Files, folder: str, segments: list[Segment]) -> None:
+    """After a failed sync segments may exist only in the page cache, which later syncs skip: write new files."""
+    logger.warning("segments rewritten after a failed sync: folder=%s count=%d", folder, len(segments))
     for segment in segments:
         for path in (segment.path, segment.aborted.path):
             if files.exists(path):
@@ -279,13 +291,13 @@ def _write_anew(files: Files, folder: str, segments: list[Segment]) -> None:
 def _log_damage(damage: Damage) -> None:
     level = logging.ERROR if damage.was_synced else logging.WARNING
     logger.log(
-        level, "%s: ends at byte %d, without %d bytes%s: %s", damage.path, damage.position, damage.size,
-        " THAT HAD BEEN DURABLE" if damage.was_synced else "", damage.reason,
+        level, "log ends early: path=%s position=%d lost_bytes=%d were_durable=%s reason=%s",
+        damage.path, damage.position, damage.size, damage.was_synced, damage.reason,
     )  # fmt: skip
 
 
 def _remove(files: Files, folder: str, rows: list[Row]) -> int:
-    """Delete segments, the newest first, so that what a crash leaves is still without a hole."""
+    """Delete segments, the newest first, so that a crash leaves no gap."""
     for row in reversed(rows):
         Segment(files, folder, row.base_offset).remove()
     files.sync_folder(folder)
@@ -304,11 +316,11 @@ def _start_over(files: Files, folder: str, found: _Found, offset: int, interval:
 
 
 def _load_epochs(files: Files, folder: str, *, needed: bool) -> LeaderEpochs | None:
-    """Those of the checkpoint; None if it is damaged, or empty although it is `needed`."""
+    """The leader epochs from the checkpoint; None if it is damaged, or empty although `needed`."""
     try:
         epochs = LeaderEpochs.load(files, f"{folder}/{LEADER_EPOCH_FILE}")
     except CheckpointError as error:
-        logger.warning("%s: rebuilt from the log", error)
+        logger.warning("leader epochs rebuilt from the log: %s", error)
         return None
     return epochs if epochs.entries or not needed else None
 
@@ -321,8 +333,8 @@ def _rebuild_epochs(log: PartitionLog) -> None:
 
 
 def _restore_after_crash(log: PartitionLog, recovered: list[Segment], recovery_point: int, now_ms: int) -> None:
-    """Replay all that was not durable, even where a snapshot survived: epochs and aborted transactions are in none."""
-    # A snapshot inside of a segment is as doubtful as the segment's index of aborts, which only a mark vouches for.
+    """Replay everything that was not durable, despite snapshots: they hold no epochs and aborted transactions."""
+    # A snapshot inside a segment needs the segment's transaction index, which is only trusted up to a mark.
     limit = min(recovery_point, log.log_end_offset, recovered[0].trusted_offset)
     for segment in recovered:
         segment.aborted.cut_damaged_tail()
@@ -338,7 +350,7 @@ def _restore_after_crash(log: PartitionLog, recovered: list[Segment], recovery_p
 
 
 def _note_mark(log: PartitionLog, now_ms: int) -> None:
-    """After a clean stop: whether it left a mark; where the active segment is small there need be none."""
+    """After a clean stop, note the mark that it wrote, if the active segment is large enough to have one."""
     active, offset = log.active, log.restored_offset
     if is_worth_marking(active.size) and offset is not None and offset > active.base_offset:
         mark = mark_at(log.files, log.folder, offset)
@@ -347,7 +359,7 @@ def _note_mark(log: PartitionLog, now_ms: int) -> None:
 
 
 def _restore_producers(log: PartitionLog, limit: int, now_ms: int) -> None:
-    """Producers and aborted transactions as the batches say, read from the newest snapshot up to `limit` on."""
+    """Restore producers and aborted transactions from the newest snapshot up to `limit` and the batches after it."""
     start = load_newest_snapshot(log.files, log.folder, limit, log.producers)
     log.restored_offset = start
     if start is None:

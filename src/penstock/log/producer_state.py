@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict, deque
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
@@ -41,34 +41,38 @@ from penstock.log.errors import (
 from penstock.records.batch import EndMarker
 from penstock.runtime.files import Buffer
 
-NO_SEQUENCE = -1
-NO_EPOCH = -1
-NO_OFFSET = -1
-NO_TIMESTAMP = -1
+NO_SEQUENCE: Final = -1
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
 
-# The most requests an idempotent producer may have in flight, hence the most batches it may send again.
-BATCHES_KEPT = 5
-MAX_SEQUENCE = 2**31 - 1
-SNAPSHOT_SUFFIX = ".snapshot"
+# An idempotent producer has at most this many requests in flight, so it repeats at most this many batches.
+BATCHES_KEPT: Final = 5
+MAX_SEQUENCE: Final = 2**31 - 1
+DEFAULT_MAX_PRODUCERS: Final = 100_000
+SNAPSHOT_SUFFIX: Final = ".snapshot"
 
-_VERSION = 1
-_EXTENSION_MAGIC = b"PNSK"
-_EXTENSION_VERSION = 1
-_PREFIX = struct.Struct(">hI")
-_COUNT = struct.Struct(">i")
-_ENTRY = struct.Struct(">qhiqiqiq")
-_EXTENSION = struct.Struct(">4sh")
-_ACTIVITY = struct.Struct(">qb")
-_BATCHES = tuple(struct.Struct(">" + "iqiq" * count) for count in range(BATCHES_KEPT + 1))
-_UNREPLICATED = struct.Struct(">qq")
+_VERSION: Final = 1
+_EXTENSION_MAGIC: Final = b"PNSK"
+_EXTENSION_VERSION: Final = 1
+_PREFIX: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_EXTENSION: Final = struct.Struct(">4sh")
+_ACTIVITY: Final = struct.Struct(">qb")
+_BATCHES: Final = tuple(struct.Struct(">" + "iqiq" * count) for count in range(BATCHES_KEPT + 1))
+_UNREPLICATED: Final = struct.Struct(">qq")
+
+
+# ------------------------------------------------------------------------------------------------------- snapshot file
 
 
 class SnapshotError(LogError):
-    """The bytes are not a snapshot, or are a damaged one."""
+    """The bytes are not a snapshot, or a damaged one."""
 
 
 class AppendedBatch(NamedTuple):
-    """A batch as it stands in the log; `last_sequence` is -1 for one without (a coordinator's own)."""
+    """A batch in the log. `last_sequence` is -1 for a batch of a coordinator, which has none."""
 
     last_sequence: int
     last_offset: int
@@ -81,14 +85,14 @@ class AppendedBatch(NamedTuple):
 
     @property
     def base_sequence(self) -> int:
-        """With sequences wrapping: a batch of three that ends at 1 began at 2^31 - 1."""
+        """Sequences wrap: a batch of three that ends at 1 starts at 2^31 - 1."""
         if self.last_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
 
 
 class ProducerEntry(NamedTuple):
-    """What is remembered of one producer. A change makes a new entry, so entries may be shared freely."""
+    """The state of one producer. Immutable: a change creates a new entry."""
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -104,7 +108,7 @@ class ProducerEntry(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Of its last data batch; -1 if none is known."""
+        """Of its last data batch; -1 if unknown."""
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     @property
@@ -120,9 +124,11 @@ class UnreplicatedTransaction(NamedTuple):
 
 
 class ProducerSnapshot(NamedTuple):
+    """The state of all producers at an offset."""
+
     entries: tuple[ProducerEntry, ...] = ()
     unreplicated: tuple[UnreplicatedTransaction, ...] = ()
-    mark: bytes = b""  # of the segment at that offset, if it has one
+    mark: bytes = b""  # a recovery mark of the segment at that offset, if any
 
 
 def snapshot_name(offset: int) -> str:
@@ -131,7 +137,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def snapshot_offset(name: str) -> int | None:
-    """The offset in a snapshot's file name; None for another file's name."""
+    """The offset in a snapshot's file name; None for other names."""
     digits = name.removesuffix(SNAPSHOT_SUFFIX)
     if len(digits) != 20 or digits == name or not (digits.isascii() and digits.isdigit()):
         return None
@@ -139,7 +145,7 @@ def snapshot_offset(name: str) -> int | None:
 
 
 def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
-    """The bytes of a snapshot file. Needs nothing but its argument, so it may run beside the event loop."""
+    """The bytes of a snapshot file. May run on any thread."""
     entries = snapshot.entries
     body = bytearray(_COUNT.pack(len(entries)))
     for entry in entries:
@@ -170,10 +176,10 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
 def decode_snapshot(data: Buffer) -> ProducerSnapshot:
     """The snapshot in a file's bytes, ours or Kafka's. SnapshotError if they are damaged."""
     if len(data) < _PREFIX.size + _COUNT.size:
-        raise SnapshotError(f"{len(data)} bytes are too few for a snapshot")
+        raise SnapshotError(f"{len(data)} bytes are too short for a snapshot")
     version, crc = _PREFIX.unpack_from(data)
     if version != _VERSION:
-        raise SnapshotError(f"version {version} is not known, {_VERSION} is")
+        raise SnapshotError(f"unknown version {version}, expected {_VERSION}")
     body = memoryview(data)[_PREFIX.size :]
     if crc32c(body) != crc:
         raise SnapshotError(f"the checksum is {crc32c(body):#010x}, not {crc:#010x}")
@@ -204,7 +210,7 @@ def _decode_entry(
     transaction_first_offset: int,
 ) -> ProducerEntry:
     if producer_id < 0:
-        raise SnapshotError(f"producer id {producer_id}")
+        raise SnapshotError(f"invalid producer id {producer_id}")
     batches: tuple[AppendedBatch, ...] = ()
     if last_offset >= 0:
         batches = (_checked(AppendedBatch(last_sequence, last_offset, offset_delta, timestamp_ms)),)
@@ -241,7 +247,7 @@ def _decode_extension(entries: tuple[ProducerEntry, ...], extension: memoryview)
             extended.append(entry._replace(batches=batches, last_active_ms=last_active_ms))
         (count,) = _COUNT.unpack_from(extension, position)
     except struct.error as error:
-        raise SnapshotError("the extension is cut off") from error
+        raise SnapshotError("the extension is incomplete") from error
     position += _COUNT.size
     end = position + count * _UNREPLICATED.size
     if count < 0 or end > len(extension):
@@ -255,23 +261,23 @@ def _decode_mark(rest: memoryview) -> bytes:
     if not rest:
         return b""
     if len(rest) <= _COUNT.size or _COUNT.unpack_from(rest)[0] != len(rest) - _COUNT.size:
-        raise SnapshotError(f"{len(rest)} bytes behind the transactions are no mark")
+        raise SnapshotError(f"{len(rest)} bytes after the transactions are not a recovery mark")
     return bytes(rest[_COUNT.size :])
 
 
 def _require_continuation(entry: ProducerEntry, batches: tuple[AppendedBatch, ...]) -> None:
-    """The extension tells of the same last batch as Kafka's part, and of earlier ones before it."""
+    """The extension must have the same last batch as Kafka's part, and earlier ones before it."""
     last_offset = batches[-1].last_offset if batches else NO_OFFSET
     rising = all(earlier.last_offset < later.base_offset for earlier, later in pairwise(batches))
     if last_offset != entry.last_offset or not rising:
         raise SnapshotError(f"contradictory batches of producer {entry.producer_id}")
 
 
-DEFAULT_MAX_PRODUCERS = 100_000
+# --------------------------------------------------------------------------------------------------------------- state
 
 
 class ProducerBatch(Protocol):
-    """What of a batch's header matters here."""
+    """What this module needs from a batch header."""
 
     @property
     def base_offset(self) -> int: ...
@@ -291,8 +297,8 @@ class ProducerBatch(Protocol):
     def is_control(self) -> bool: ...
 
 
-class Verdict(NamedTuple):
-    """What to do with a batch: write it, or answer a retry with what the first time got."""
+class SequenceCheck(NamedTuple):
+    """The result for a batch: write it, or answer a retry with the offsets of the first attempt."""
 
     is_duplicate: bool
     base_offset: int = NO_OFFSET
@@ -300,14 +306,14 @@ class Verdict(NamedTuple):
     timestamp_ms: int = -1
 
 
-NEW = Verdict(is_duplicate=False)
+NEW: Final = SequenceCheck(is_duplicate=False)
 
 
 class CompletedTransaction(NamedTuple):
     """A transaction from its first record to its marker.
 
-    `last_stable_offset` is what the log's would be with the marker replicated: where the oldest transaction
-    still open begins, else the offset after the marker. The transaction index stores it.
+    `last_stable_offset` is the log's once the marker is replicated: the start of the oldest open transaction, or the
+    offset after the marker. The transaction index stores it.
     """
 
     producer_id: int
@@ -333,9 +339,9 @@ class ProducerStates:
         self._max_producers = max_producers
         # The least recently active first.
         self._producers: OrderedDict[int, ProducerEntry] = OrderedDict()
-        # Producer id -> first offset; rising, since the log opens them in that order.
+        # Producer id -> first offset; ascending, since the log opens them in that order.
         self._ongoing: OrderedDict[int, int] = OrderedDict()
-        # Rising in both columns: see _await_replication.
+        # Ascending in both columns: see _await_replication.
         self._unreplicated: deque[UnreplicatedTransaction] = deque()
 
     @property
@@ -349,12 +355,12 @@ class ProducerStates:
         """All producers, the least recently active first."""
         return tuple(self._producers.values())
 
-    # --- decide
+    # --- check
 
-    def check(self, batch: ProducerBatch, *, from_client: bool = True) -> Verdict:
-        """Whether to write a data batch; raises a ProducerStateError for one that must be refused.
+    def check(self, batch: ProducerBatch, *, from_client: bool = True) -> SequenceCheck:
+        """Whether to write a data batch. Raises a ProducerStateError if it must be rejected.
 
-        The coordinators' own batches (`from_client=False`) carry a producer's id and epoch, but no sequence.
+        Batches of coordinators (`from_client=False`) have a producer id and epoch, but no sequence.
         """
         producer_id, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if producer_id < 0:
@@ -369,20 +375,20 @@ class ProducerStates:
                 raise TooManyProducers(producer_id, self._max_producers)
             return NEW
         if from_client:
-            due = _due_sequence(entry, epoch)
-            # Only 0 can be both due and a repetition: it is due again after batches without sequence.
-            if sequence != due or sequence == 0:
+            expected = _expected_sequence(entry, epoch)
+            # Only 0 can be both expected and a repetition: after batches without sequence it is expected again.
+            if sequence != expected or sequence == 0:
                 duplicate = _find_duplicate(entry, batch)
                 if duplicate is not None:
-                    return Verdict(True, duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms)
-                if sequence != due:
-                    raise OutOfOrderSequence(producer_id, epoch, sequence, due)
+                    return SequenceCheck(True, duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms)
+                if sequence != expected:
+                    raise OutOfOrderSequence(producer_id, epoch, sequence, expected)
         if entry.in_transaction and not batch.is_transactional:
             raise NotInTransaction(producer_id, entry.transaction_first_offset)
         return NEW
 
     def check_marker(self, batch: ProducerBatch, marker: EndMarker) -> None:
-        """Raises a ProducerStateError if this control batch must not be written."""
+        """Raises a ProducerStateError if this control batch must be rejected."""
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         entry = self._producers.get(producer_id)
         current = entry.epoch if entry else NO_EPOCH
@@ -394,7 +400,7 @@ class ProducerStates:
         elif marker.coordinator_epoch < entry.coordinator_epoch:
             raise CoordinatorFenced(producer_id, marker.coordinator_epoch, entry.coordinator_epoch)
 
-    # --- change
+    # --- apply
 
     def apply(
         self,
@@ -405,14 +411,14 @@ class ProducerStates:
         append_time_ms: int | None = None,
         marker: EndMarker | None = None,
     ) -> CompletedTransaction | None:
-        """Take note of a batch that is in the log at `base_offset`; returns the transaction that it ended.
+        """Apply a batch that is in the log at `base_offset`. Returns the transaction that it ended, if any.
 
-        `append_time_ms` replaces the batch's own timestamp where the log stamps records. A control batch
-        comes with its `marker`; without one (compaction emptied it) it tells nothing.
+        `append_time_ms` replaces the batch's timestamp where the broker stamps records. A control batch comes with its
+        `marker`; without one (compaction emptied it) it is ignored.
 
-        A producer's first transactional batch at offset 10 (three records) opens a transaction at 10; its
-        commit marker at 15 ends it: CompletedTransaction(first_offset=10, last_offset=15). Until the high
-        watermark is above 15, `first_unstable_offset` stays 10.
+        A producer's first transactional batch at offset 10 (three records) opens a transaction at 10; its commit marker
+        at 15 ends it: CompletedTransaction(first_offset=10, last_offset=15). Until the high watermark is above 15,
+        `first_unstable_offset` stays 10.
         """
         producer_id = batch.producer_id
         if producer_id < 0:
@@ -472,7 +478,7 @@ class ProducerStates:
         self._ongoing[producer_id] = first_offset
 
     def _await_replication(self, completed: UnreplicatedTransaction) -> None:
-        # One that ended earlier and began later leaves before this one and is never the least meanwhile.
+        # A transaction that ended earlier and started later is replicated earlier and never the smallest.
         unreplicated = self._unreplicated
         while unreplicated and unreplicated[-1].first_offset > completed.first_offset:
             unreplicated.pop()
@@ -485,21 +491,21 @@ class ProducerStates:
         while len(self._ongoing) < len(producers) > self._max_producers:
             oldest_id, oldest = producers.popitem(last=False)
             if oldest.in_transaction:
-                # Back in, at the far end, so that the next search does not meet it again.
+                # Back at the other end, so that the next search does not find it again.
                 producers[oldest_id] = oldest
 
-    # --- what readers may see
+    # --- last stable offset
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None if none is open."""
+        """The start of the oldest open transaction; None if none is open."""
         return next(iter(self._ongoing.values())) if self._ongoing else None
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset that readers of committed records must not see yet; None if there is none.
+        """The first offset that consumers of committed records may not read yet; None if there is none.
 
-        The least of where the open transactions begin and where those begin whose marker may still be lost.
+        The smallest start of the open transactions and of those whose marker is not yet replicated.
         """
         undecided = self.first_undecided_offset
         if not self._unreplicated:
@@ -508,19 +514,19 @@ class ProducerStates:
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """All below `high_watermark` is replicated: transactions whose marker is there are stable.
+        """Transactions whose marker is below `high_watermark` are stable from now on.
 
-        Decided transactions 10-15 and 20-25: at high watermark 15 both stay (15 itself is not replicated), at
-        16 the first is dropped and the first unstable offset becomes 20.
+        Transactions 10-15 and 20-25: at high watermark 15 both stay (15 itself is not replicated), at 16 the first is
+        dropped and the first unstable offset becomes 20.
         """
         unreplicated = self._unreplicated
         while unreplicated and unreplicated[0].last_offset < high_watermark:
             unreplicated.popleft()
 
-    # --- forget
+    # --- expire
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget those idle for `expiration_ms`, unless they have a transaction open; returns how many."""
+        """Forget producers idle for `expiration_ms` without an open transaction; how many."""
         expired = []
         for producer_id, entry in self._producers.items():
             if entry.in_transaction:
@@ -533,22 +539,22 @@ class ProducerStates:
         return len(expired)
 
     def clear(self) -> None:
-        """Forget everything: the log was truncated, a snapshot and a replay follow."""
+        """Forget all producers, before a snapshot is loaded and batches are replayed."""
         self._producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
 
-    # --- persist
+    # --- snapshot
 
     def snapshot(self) -> ProducerSnapshot:
-        """The state as a value that later changes do not touch: encode it wherever there is time."""
+        """An immutable copy of the state, which any thread may encode."""
         return ProducerSnapshot(self.entries(), tuple(self._unreplicated))
 
     def encode_snapshot(self) -> bytes:
         return encode_snapshot(self.snapshot())
 
     def load_snapshot(self, data: Buffer) -> None:
-        """Replace the state by that of a snapshot file. SnapshotError, nothing changed, if it is damaged."""
+        """Replace the state by that of a snapshot file. On SnapshotError the state is unchanged."""
         snapshot = decode_snapshot(data)
         self.clear()
         open_ones = [entry for entry in snapshot.entries if entry.in_transaction]
@@ -565,14 +571,14 @@ def _find_duplicate(entry: ProducerEntry, batch: ProducerBatch) -> AppendedBatch
         return None
     offset_delta = batch.last_offset - batch.base_offset
     last_sequence = last_sequence_of(batch.base_sequence, offset_delta)
-    # The last ones are the likeliest to be repeated.
+    # The last batches are the most likely to be repeated.
     for appended in reversed(entry.batches):
         if appended.last_sequence == last_sequence and appended.offset_delta == offset_delta:
             return appended
     return None
 
 
-def _due_sequence(entry: ProducerEntry, epoch: int) -> int:
+def _expected_sequence(entry: ProducerEntry, epoch: int) -> int:
     if epoch != entry.epoch or not entry.batches:
         return 0
     return (entry.batches[-1].last_sequence + 1) & MAX_SEQUENCE

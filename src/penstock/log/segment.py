@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from penstock.log.checkpoints import read_file
 from penstock.log.errors import DamagedLog, DiskFull, LogFailed, TooManyOpenFiles, is_disk_full, is_process_limit
 from penstock.log.file_records import Piece, Place, Run, walk, walk_headers, walk_runs
 from penstock.log.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_INDEX_SUFFIX, Entry, SparseIndex, TransactionIndex

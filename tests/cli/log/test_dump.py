@@ -196,7 +196,7 @@ def test_a_transaction_index_of_an_unknown_version_is_damaged(tmp_path: Path) ->
     patch(index, 0, b"\x00\x09")
     result = run("log", "dump", index)
     assert result.exit_code == 1
-    assert "an entry of version 9" in result.stdout
+    assert "unknown entry version 9" in result.stdout
 
 
 def test_a_snapshot_shows_its_producers(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_an_index_verified_alone_tells_only_of_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("position", "data", "reason"),
     [
-        (0, b"\x00\x07", "an entry of version 7"),
+        (0, b"\x00\x07", "unknown entry version 7"),
         (2, b"\xff", "impossible values"),
         (18, b"\x00" * 8, "impossible values"),
         (26, b"\x7f", "is behind the marker"),
