@@ -71,7 +71,8 @@ def test_what_is_delivered_is_added_to_what_is_there(tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.gz"
     given = {"spark.archives": "x.zip#x", "spark.executorEnv.PYTHONPATH": "mine"}
     assert delivery_settings(archive, given) == {
-        "spark.archives": f"x.zip#x,{archive}#{ARCHIVE_FOLDER}", "spark.executorEnv.PYTHONPATH": f"{ARCHIVE_FOLDER}:mine"
+        "spark.archives": f"x.zip#x,{archive}#{ARCHIVE_FOLDER}",
+        "spark.executorEnv.PYTHONPATH": f"{ARCHIVE_FOLDER}:mine",
     }  # fmt: skip
 
 

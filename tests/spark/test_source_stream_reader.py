@@ -16,7 +16,7 @@ from tests.spark.source_stories import at, fill, offsets_json, recreate, remove_
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import ClusterView, TopicPartition
 from penstock.client.errors import ConfigError, UnknownTopic
-from penstock.client.offset_lookup import Found
+from penstock.client.leader_requests import Found
 from penstock.spark.errors import CheckpointMismatch, DataLost, TopicRecreated
 from penstock.spark.offsets import OffsetRange, StreamOffset
 from penstock.spark.options import LATEST, parse_source

@@ -128,7 +128,7 @@ def batch_start(
     gone = sorted(start.offsets.keys() - available.bounds.keys())
     if gone:
         losses.append(_gone(gone, available, topics))
-    recreated = {topic for topic, known in start.ids.items() if topic in available.ids and available.ids[topic] != known}
+    recreated = {topic for topic, known in start.ids.items() if available.ids.get(topic, known) != known}
     losses += [_recreated(topic) for topic in sorted(recreated)]
     for partition, bounds in available.bounds.items():
         at = start.offsets.get(partition)
@@ -162,8 +162,7 @@ def _gone(partitions: list[TopicPartition], available: AvailableOffsets, topics:
             hint="Subscribe to the topic again, or set failOnDataLoss=false to drop it",
         )
     return DataLost(
-        f"{names} no longer exist{'s' if len(partitions) == 1 else ''} or {'is' if len(partitions) == 1 else 'are'} not "
-        "visible to this user",
+        f"cannot find {names}, which the checkpoint has: deleted, or not visible to this user",
         hint="Set failOnDataLoss=false to continue without it",
     )
 

@@ -1,4 +1,4 @@
-"""Schemas as text: what Spark's own parser reads, read without it."""
+"""Schemas as text: reads what Spark's own parser reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_it_reads_what_spark_reads(spark: SparkSession, text: str) -> None:
+def test_parser_reads_what_spark_reads(spark: SparkSession, text: str) -> None:
     expected = StructType.fromDDL(text)
     assert parse_schema(text) == expected
     assert parse_schema(expected.json()) == expected
@@ -34,28 +34,28 @@ def test_it_reads_what_spark_reads(spark: SparkSession, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "does not parse at its end: the name of a column is expected"),
-        ("a", "does not parse at its end: a type"),
-        ("a FOO", "does not parse at 'FOO': a type"),
-        ("a ARRAY<INT", "does not parse at its end: '>' is expected"),
-        ("a INT b", "does not parse at 'b': the end, or a comma"),
-        ("a INT,", "does not parse at its end: the name of a column"),
-        ("a INT, a STRING", "two columns a"),
-        ("a DECIMAL(40, 2)", "DECIMAL(40, 2) cannot be"),
-        ("a MAP<STRING>", "does not parse at '>': ',' is expected"),
-        ("a INT; DROP TABLE t", "does not parse at '; DROP TABLE t'"),
+        ("", "invalid schema at its end: expected the name of a column"),
+        ("a", "invalid schema at its end: expected a type"),
+        ("a FOO", "invalid schema at 'FOO': expected a type"),
+        ("a ARRAY<INT", "invalid schema at its end: expected '>'"),
+        ("a INT b", "invalid schema at 'b': expected the end, or a comma"),
+        ("a INT,", "invalid schema at its end: expected the name of a column"),
+        ("a INT, a STRING", "two columns named a"),
+        ("a DECIMAL(40, 2)", "DECIMAL(40, 2) is not valid"),
+        ("a MAP<STRING>", "invalid schema at '>': expected ','"),
+        ("a INT; DROP TABLE t", "invalid schema at '; DROP TABLE t'"),
         ("a " + "ARRAY<" * 100, "nested deeper than 64"),
         ("{", "not Spark's schema JSON"),
         ('{"type": "array"}', "of type 'array'"),
         ('{"type": "struct", "fields": [{}]}', "not Spark's schema JSON"),
     ],
 )
-def test_what_does_not_parse_is_refused_with_the_place_in_one_line(text: str, problem: str) -> None:
+def test_invalid_schema_is_rejected_with_the_place_in_one_line(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_schema(text)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_without_a_session_it_reads_too() -> None:
+def test_parser_needs_no_session() -> None:
     assert parse_schema("id BIGINT") == StructType([StructField("id", LongType())])

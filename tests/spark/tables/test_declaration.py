@@ -1,4 +1,4 @@
-"""Declarations: TOML to tables, and what is refused."""
+"""Declarations: TOML to tables, and what is rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.spark.tables.declaration import Table, from_json, from_mapping, fr
 LEAST = {"name": "views", "topic": "views"}
 
 
-def test_a_file_declares_a_table(tmp_path: Path) -> None:
+def test_file_declares_a_table(tmp_path: Path) -> None:
     path = tmp_path / "views.toml"
     path.write_text(
         """
@@ -38,7 +38,7 @@ def test_a_file_declares_a_table(tmp_path: Path) -> None:
     assert table.options == {"kafka.client.id": "loader"}
 
 
-def test_a_declaration_survives_the_way_into_the_table_and_back() -> None:
+def test_declaration_round_trips_through_json() -> None:
     table = from_mapping(
         {**LEAST, "schema": "a long, b timestamp_s", "mode": "upsert", "key": ["a"], "event_time": "b"}
     )
@@ -50,37 +50,37 @@ def test_a_declaration_survives_the_way_into_the_table_and_back() -> None:
     [
         ({"name": None}, "name"),
         ({"topic": ""}, "no topic"),
-        ({"name": "a/b"}, "no name for a table"),
-        ({"name": "a__dead"}, "no name for a table"),
+        ({"name": "a/b"}, "not a valid table name"),
+        ({"name": "a__dead"}, "not a valid table name"),
         ({"partition": "day"}, "Did you mean partition_by?"),
         ({"mode": "apend"}, "Did you mean append?"),
         ({"format": "xml"}, "format is 'xml'"),
-        ({"schema": "a in"}, "'in' is no type"),
-        ({"schema": 5}, "no text"),
+        ({"schema": "a in"}, "at 'in': expected a type"),
+        ({"schema": 5}, "not a string"),
         ({"schema": "a int, A int"}, "twice"),
-        ({"schema": "_offset long"}, "hide"),
-        ({"schema": "event_day date"}, "hide"),
+        ({"schema": "_offset long"}, "is reserved"),
+        ({"schema": "event_day date"}, "is reserved"),
         ({"schema": "a int", "columns": {"a": "int"}}, "both"),
         ({"schema": "user string", "mode": "upsert", "key": ["usr"]}, "Did you mean user?"),
-        ({"schema": "user string", "event_time": "user"}, "is no time"),
+        ({"schema": "user string", "event_time": "user"}, "is not a timestamp"),
         ({"schema": "user string", "event_time": "at"}, "not in the schema"),
         ({"key": ["user"]}, "mode is append"),
-        ({"retention": "1 year"}, "no duration"),
+        ({"retention": "1 year"}, "is not a duration"),
         ({"retention": "30d", "partition_by": "none"}, "needs partitions"),
-        ({"vacuum_after": "5m"}, "below an hour"),
+        ({"vacuum_after": "5m"}, "less than an hour"),
         ({"format": "avro"}, "needs avro_schema"),
         ({"format": "avro", "avro_schema": "missing.avsc"}, "No such file"),
-        ({"format": "avro", "avro_schema": "{not json"}, "avro_schema is no JSON"),
+        ({"format": "avro", "avro_schema": "{not json"}, "avro_schema is not valid JSON"),
         ({"format": "protobuf", "message": "views.desc"}, "views.desc#shop.View"),
         ({"target_file_mb": 0}, "above 0"),
         ({"target_file_mb": "12"}, "above 0"),
         ({"start": "yesterday"}, "earliest, latest"),
         ({"options": 5}, "options is 5"),
-        ({"options": {"kafka.isolation.level": "read_uncommitted"}}, 'Write isolation = "read_uncommitted"'),
-        ({"descriptors": "x"}, "no setting"),
+        ({"options": {"kafka.isolation.level": "read_uncommitted"}}, 'Set isolation = "read_uncommitted"'),
+        ({"descriptors": "x"}, "unknown table setting"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(settings: dict[str, Any], said: str) -> None:
+def test_invalid_declaration_is_rejected_in_one_line(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         from_mapping({**LEAST, **settings})
     assert said in str(caught.value)
@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(settings: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("content", "said"), [(b"name = ", "is not TOML"), (b"\xff\xfe", "is not UTF-8"), (None, "No such file")]
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "views.toml"
     if content is not None:
         path.write_bytes(content)
@@ -99,6 +99,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     assert said in str(caught.value)
 
 
-def test_settings_of_a_later_version_are_passed_over() -> None:
+def test_settings_of_a_later_version_are_ignored() -> None:
     text = to_json(Table("views", "views")).replace('"mode"', '"colour": "blue", "mode"')
     assert from_json(text) == Table("views", "views")

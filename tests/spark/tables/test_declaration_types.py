@@ -1,4 +1,4 @@
-"""Schemas as text."""
+"""Schemas of tables as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.spark.errors import DeclarationError
 from penstock.spark.tables.declaration import TIMESTAMP, Column, columns_text, parse_columns, type_text
 
 
-def test_a_schema_is_read_as_it_is_written() -> None:
+def test_schema_round_trips_through_its_text() -> None:
     text = (
         "user string not null, ms int, at timestamp_ms, tags array<string>, "
         "place struct<city:string,at:struct<x:double,y:double>>, price decimal(10,2), `odd name` long"
@@ -20,7 +20,7 @@ def test_a_schema_is_read_as_it_is_written() -> None:
     assert columns_text(columns) == text
 
 
-def test_spark_s_own_text_of_a_schema_is_understood() -> None:
+def test_simple_string_of_spark_is_accepted() -> None:
     columns = parse_columns("user:string,n:bigint,t:timestamp")
     assert [type_text(column.type) for column in columns] == ["string", "long", "timestamp"]
 
@@ -29,22 +29,25 @@ def test_spark_s_own_text_of_a_schema_is_understood() -> None:
     ("text", "said"),
     [
         ("", "no columns"),
-        ("user", "a name or a type was expected"),
-        ("user strin", "'strin' is no type"),
-        ("user string page string", "',' was expected"),
-        ("a struct<>", "has fields"),
-        ("a struct<b:int,b:int>", "by a name of its own"),
-        ("a array<int", "'>' was expected"),
-        ("a decimal(50,2)", "1 to 38 digits"),
-        ("a decimal(5,9)", "1 to 38 digits"),
-        ("a array<timestamp_ms>", "is for columns"),
-        ("a string not nul", "'null' was expected"),
-        ("5 int", "no name of a column"),
+        ("user", "invalid schema at its end: expected a type"),
+        ("user strin", "at 'strin': expected a type"),
+        ("user string page string", "at 'page string': expected the end, or a comma"),
+        ("a struct<>", "struct without fields"),
+        ("a struct<b:int,b:int>", "two columns named b"),
+        ("a array<int", "expected '>'"),
+        ("a decimal(50,2)", "1 <= p <= 38"),
+        ("a decimal(5,9)", "s <= p"),
+        ("a array<timestamp_ms>", "timestamp_ms is allowed only for columns"),
+        ("a string not nul", "expected NULL after NOT"),
+        ("5 int", "at '5 int': expected the name of a column"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "deep"),
-        ("a int; drop", "',' was expected"),
+        ("a int; drop", "at '; drop': expected the end, or a comma"),
+        ("a struct<b: int not null>", "NOT NULL and COMMENT are allowed only for columns"),
+        ("a int comment 'x'", "has a COMMENT"),
+        ("a map<string, int>", "no type map"),
     ],
 )
-def test_a_schema_that_does_not_parse_is_refused_with_the_place(text: str, said: str) -> None:
+def test_invalid_schema_is_rejected_with_the_place(text: str, said: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         parse_columns(text)
     assert said in str(caught.value)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from pyspark.sql import types as spark
 
 from penstock.client.errors import ConfigError, DeserializationError
+from penstock.spark.errors import one_line
 from penstock.spark.formats.decoder import RecordFormat, undecodable
 from penstock.spark.formats.spec import DecodeSpec
 
@@ -43,7 +44,7 @@ _MAX_SCHEMA_BYTES: Final = 4 * 1024 * 1024
 
 
 def avro_format(spec: DecodeSpec) -> RecordFormat:
-    """Raises ConfigError, MissingDependency."""
+    """Prepares an Avro spec. Raises ConfigError, MissingDependency."""
     from penstock.client.serializers import Avro
 
     schema = json.loads(spec.schema)
@@ -76,7 +77,7 @@ def _resolver(spec: DecodeSpec, schema: Any) -> Callable[[int], Any]:
         return lambda _: schema
     base = spec.registry.rstrip("/")
     if not base.startswith(("http://", "https://")):
-        raise ConfigError(f"the registry {base!r} is no URL", hint="It begins with http:// or https://")
+        raise ConfigError(f"the registry {base!r} is not a URL", hint="Start it with http:// or https://")
 
     def ask(number: int) -> Any:
         with urllib.request.urlopen(f"{base}/schemas/ids/{number}", timeout=_REGISTRY_TIMEOUT_S) as answer:
@@ -93,11 +94,9 @@ def struct_of_avro(schema: Any) -> spark.StructType:
     try:
         whole = library.expand_schema(schema)
     except Exception as error:  # noqa: BLE001 - fastavro raises whatever the mismatch leads to
-        raise ConfigError(
-            f"not an Avro schema: {' '.join(str(error).split())}", hint="See the Avro specification"
-        ) from None
+        raise ConfigError(f"not an Avro schema: {one_line(error)}", hint="See the Avro specification") from None
     if not isinstance(whole, dict) or whole.get("type") != "record":
-        raise ConfigError("the Avro schema is not of a record", hint="Wrap it in a record with one field")
+        raise ConfigError("the Avro schema is not a record", hint="Wrap it in a record with one field")
     return _struct(whole, "")
 
 
@@ -127,21 +126,19 @@ def _field(schema: Any, path: str) -> tuple[spark.DataType, bool]:
         return spark.LongType(), is_nullable
     if sorted(map(str, parts)) == ["double", "float"]:
         return spark.DoubleType(), is_nullable
-    raise ConfigError(f"the Avro field {path} is a union of several types", hint="Only a union with null can be read")
+    raise ConfigError(f"the Avro field {path} is a union of several types", hint="Only a union with null is supported")
 
 
 def _type(schema: Any, path: str) -> spark.DataType:
     if isinstance(schema, str):
         if schema not in _PRIMITIVES:
-            raise ConfigError(
-                f"the Avro field {path} holds {schema}, which holds itself", hint="Spark has no such types"
-            )
+            raise ConfigError(f"the Avro field {path} is recursive ({schema})", hint="Spark has no recursive types")
         return _PRIMITIVES[schema]()
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, (dict, list)):
         return _field(kind, path)[0]
     if logical in _TIMES:
-        raise ConfigError(f"the Avro field {path} is of {logical}", hint="Spark has no type for a time of day")
+        raise ConfigError(f"the Avro field {path} is a {logical}", hint="Spark has no type for a time of day")
     if logical == "uuid":
         return spark.StringType()
     if logical == "decimal":

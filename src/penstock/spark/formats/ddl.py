@@ -1,154 +1,239 @@
 """Parses schemas without a JVM: `id BIGINT NOT NULL, tags ARRAY<STRING>, who STRUCT<name: STRING>`.
 
 The text means what Spark's DDL means; Spark's schema JSON (`df.schema.json()`) is accepted too. Planning and tasks run
-in Python processes without a session, where Spark's own parser is not available. An error names the place and what was
-expected, in one line.
+in Python processes without a session, where Spark's own parser is not available. `parse_fields` and `parse_type` give
+a neutral tree, from which `parse_schema` makes Spark's types and the declaration of a table makes Arrow's. An error
+names the place and what was expected, in one line.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
-
-from pyspark.sql import types as spark
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.errors import ConfigError
+from penstock.spark.errors import one_line
 
-_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*')|([<>,:()]))")
-_SIMPLE: Final[dict[str, type[spark.DataType]]] = {
-    "boolean": spark.BooleanType,
-    "tinyint": spark.ByteType,
-    "byte": spark.ByteType,
-    "smallint": spark.ShortType,
-    "short": spark.ShortType,
-    "int": spark.IntegerType,
-    "integer": spark.IntegerType,
-    "bigint": spark.LongType,
-    "long": spark.LongType,
-    "float": spark.FloatType,
-    "real": spark.FloatType,
-    "double": spark.DoubleType,
-    "string": spark.StringType,
-    "binary": spark.BinaryType,
-    "date": spark.DateType,
-    "timestamp": spark.TimestampType,
-    "timestamp_ltz": spark.TimestampType,
-    "timestamp_ntz": spark.TimestampNTZType,
-}
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_.-]*)|(\d+)|('(?:[^'\\]|\\.)*')|([<>,:()]))")
+_SPARK_TYPES: Final = {
+    "boolean": "Boolean", "tinyint": "Byte", "byte": "Byte", "smallint": "Short", "short": "Short",
+    "int": "Integer", "integer": "Integer", "bigint": "Long", "long": "Long", "float": "Float", "real": "Float",
+    "double": "Double", "string": "String", "binary": "Binary", "date": "Date", "timestamp": "Timestamp",
+    "timestamp_ltz": "Timestamp", "timestamp_ntz": "TimestampNTZ",
+}  # fmt: skip
 _DECIMALS: Final = frozenset({"decimal", "dec", "numeric"})
 _MAX_DEPTH: Final = 64
 _MAX_PRECISION: Final = 38
 
 
-def parse_schema(text: str) -> spark.StructType:
-    """The schema; raises ConfigError."""
+# ---------------------------------------------------------------------------------------------- the tree
+
+
+class Named(NamedTuple):
+    """A type without parameters, in lower case."""
+
+    word: str
+
+
+class Decimal(NamedTuple):
+    precision: int
+    scale: int
+
+
+class Array(NamedTuple):
+    element: Type
+
+
+class Map(NamedTuple):
+    key: Type
+    value: Type
+
+
+class Struct(NamedTuple):
+    fields: tuple[Field, ...]
+
+
+Type = Named | Decimal | Array | Map | Struct
+
+
+class Field(NamedTuple):
+    """A column, or a field of a struct."""
+
+    name: str
+    type: Type
+    is_nullable: bool = True
+    comment: str | None = None
+
+
+def parse_fields(text: str, words: Collection[str], *, max_depth: int = _MAX_DEPTH) -> tuple[Field, ...]:
+    """The columns of a schema; `words` are the types without parameters. Raises ConfigError."""
+    parser = _Parser(text, words, max_depth)
+    found = parser.fields(is_nested=False)
+    parser.end()
+    return found
+
+
+def parse_type(name: str, text: str, words: Collection[str], *, max_depth: int = _MAX_DEPTH) -> Field:
+    """The column `name` whose type, with NOT NULL and COMMENT, is `text`. Raises ConfigError."""
+    parser = _Parser(text, words, max_depth)
+    found = parser.field(name)
+    parser.end()
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- Spark's types
+
+
+def parse_schema(text: str) -> StructType:
+    """The schema as Spark's types. Raises ConfigError."""
     stripped = text.strip()
     if stripped.startswith("{"):
         return _from_json(stripped)
-    return _Parser(stripped).schema()
+    if re.match(r"struct\s*<", stripped, re.IGNORECASE):
+        kind = parse_type("", stripped, _SPARK_TYPES).type
+        if isinstance(kind, Struct):
+            return _spark_struct(kind)
+    return _spark_struct(Struct(parse_fields(stripped, _SPARK_TYPES)))
 
 
-def _from_json(text: str) -> spark.StructType:
-    import json
+def _from_json(text: str) -> StructType:
+    from pyspark.sql.types import StructType
 
     try:
         document = json.loads(text)
-        if document.get("type") != "struct":
-            raise ConfigError(f"the schema is of type {document.get('type')!r}", hint="It must be a struct")
-        return spark.StructType.fromJson(document)
-    except ConfigError:
-        raise
+        kind = document.get("type")
+        schema = StructType.fromJson(document) if kind == "struct" else None
     except Exception as error:  # noqa: BLE001 - pyspark raises whatever the mismatch leads to
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"the schema is not Spark's schema JSON: {why}", hint="df.schema.json() writes it") from None
+        raise ConfigError(
+            f"the schema is not Spark's schema JSON: {one_line(error)}", hint="df.schema.json() writes it"
+        ) from None
+    if schema is None:
+        raise ConfigError(f"the schema is of type {kind!r}", hint="It must be a struct")
+    return schema
+
+
+def _spark_struct(struct: Struct) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType(
+        [
+            StructField(
+                field.name, _spark_type(field.type), field.is_nullable,
+                None if field.comment is None else {"comment": field.comment},
+            )
+            for field in struct.fields
+        ]
+    )  # fmt: skip
+
+
+def _spark_type(kind: Type) -> DataType:
+    from pyspark.sql import types as spark
+
+    match kind:
+        case Decimal(precision, scale):
+            return spark.DecimalType(precision, scale)
+        case Array(element):
+            return spark.ArrayType(_spark_type(element))
+        case Map(key, value):
+            return spark.MapType(_spark_type(key), _spark_type(value))
+        case Struct():
+            return _spark_struct(kind)
+        case Named(word):
+            made: DataType = getattr(spark, f"{_SPARK_TYPES[word]}Type")()
+            return made
+
+
+# ---------------------------------------------------------------------------------------------- the parser
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    """Recursive descent over the tokens of a text."""
+
+    def __init__(self, text: str, words: Collection[str], max_depth: int) -> None:
         self._text = text
+        self._words = words
+        self._max_depth = max_depth
         self._at = 0
         self._depth = 0
 
-    def schema(self) -> spark.StructType:
-        if self._word() == "struct" and self._after_word().lstrip().startswith("<"):
-            found = self._type()
-            if isinstance(found, spark.StructType):
-                self._end()
-                return found
-        fields = self._fields(is_nested=False)
-        self._end()
-        return spark.StructType(fields)
-
-    def _end(self) -> None:
+    def end(self) -> None:
         if self._text[self._at :].strip():
             raise self._error("the end, or a comma and the next column")
 
-    def _fields(self, *, is_nested: bool) -> list[spark.StructField]:
-        fields: list[spark.StructField] = []
+    def fields(self, *, is_nested: bool) -> tuple[Field, ...]:
+        fields: list[Field] = []
         while True:
             name = self._name()
             if name in [field.name for field in fields]:
-                raise ConfigError(f"the schema has two columns {name}", hint="Names must differ")
+                raise ConfigError(f"the schema has two columns named {name}", hint="Rename one")
             if self._peek() == ":":
                 self._next()
             elif is_nested and self._peek() in (",", ">", ""):
                 raise self._error("a type")
-            kind = self._type()
-            nullable = not self._skip_words("not", "null")
-            metadata = {"comment": self._string()} if self._skip_words("comment") else None
-            fields.append(spark.StructField(name, kind, nullable, metadata))
+            fields.append(self.field(name))
             if self._peek() != ",":
-                return fields
+                return tuple(fields)
             self._next()
 
-    def _type(self) -> spark.DataType:
+    def field(self, name: str) -> Field:
+        kind = self._type()
+        is_nullable = True
+        if self._word() == "not":
+            self._next()
+            if self._word() != "null":
+                raise self._error("NULL after NOT")
+            self._next()
+            is_nullable = False
+        if self._word() != "comment":
+            return Field(name, kind, is_nullable)
+        self._next()
+        return Field(name, kind, is_nullable, self._string())
+
+    def _type(self) -> Type:
         self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise ConfigError(f"the schema is nested deeper than {_MAX_DEPTH}", hint="Flatten it")
+        if self._depth > self._max_depth:
+            raise ConfigError(f"the schema is nested deeper than {self._max_depth}", hint="Flatten it")
         try:
             return self._one_type()
         finally:
             self._depth -= 1
 
-    def _one_type(self) -> spark.DataType:
+    def _one_type(self) -> Type:
         word = self._word()
-        if word in _SIMPLE:
-            self._next()
-            return _SIMPLE[word]()
+        known = word in self._words or word in _DECIMALS or word in ("array", "map", "struct", "varchar", "char")
+        if not known:
+            raise self._error("a type, such as STRING, BIGINT or ARRAY<...>")
+        self._next()
+        if word in self._words:
+            return Named(word)
         if word in _DECIMALS:
-            self._next()
             return self._decimal()
-        if word == "array":
-            self._next()
-            self._expect("<")
-            element = self._type()
-            self._expect(">")
-            return spark.ArrayType(element)
-        if word == "map":
-            self._next()
-            self._expect("<")
-            key = self._type()
-            self._expect(",")
-            value = self._type()
-            self._expect(">")
-            return spark.MapType(key, value)
-        if word == "struct":
-            self._next()
-            self._expect("<")
-            fields = [] if self._peek() == ">" else self._fields(is_nested=True)
-            self._expect(">")
-            return spark.StructType(fields)
         if word in ("varchar", "char"):
-            self._next()
             self._expect("(")
             self._number()
             self._expect(")")
-            return spark.StringType()
-        raise self._error("a type, such as STRING, BIGINT or ARRAY<...>")
+            return Named("string")
+        self._expect("<")
+        found: Type
+        if word == "array":
+            found = Array(self._type())
+        elif word == "map":
+            key = self._type()
+            self._expect(",")
+            found = Map(key, self._type())
+        else:
+            found = Struct(() if self._peek() == ">" else self.fields(is_nested=True))
+        self._expect(">")
+        return found
 
-    def _decimal(self) -> spark.DecimalType:
+    def _decimal(self) -> Decimal:
         if self._peek() != "(":
-            return spark.DecimalType(10, 0)
+            return Decimal(10, 0)
         self._next()
         precision, scale = self._number(), 0
         if self._peek() == ",":
@@ -157,11 +242,11 @@ class _Parser:
         self._expect(")")
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
             raise ConfigError(
-                f"DECIMAL({precision}, {scale}) cannot be", hint="Precision is 1 to 38, scale at most that"
+                f"DECIMAL({precision}, {scale}) is not valid", hint="DECIMAL(p, s) needs 1 <= p <= 38 and s <= p"
             )
-        return spark.DecimalType(precision, scale)
+        return Decimal(precision, scale)
 
-    # --- tokens
+    # ------------------------------------------------------------------------------------------ tokens
 
     def _match(self) -> re.Match[str] | None:
         return _TOKEN.match(self._text, self._at)
@@ -181,35 +266,19 @@ class _Parser:
         found = self._match()
         return found[2].lower() if found is not None and found[2] else ""
 
-    def _after_word(self) -> str:
-        found = self._match()
-        return "" if found is None else self._text[found.end() :]
-
-    def _skip_words(self, *words: str) -> bool:
-        start = self._at
-        for word in words:
-            if self._word() != word:
-                self._at = start
-                return False
-            self._next()
-        return True
-
     def _name(self) -> str:
         found = self._match()
-        if found is not None and found[1]:
-            self._at = found.end()
-            return found[1][1:-1].replace("``", "`")
-        if found is not None and found[2]:
-            self._at = found.end()
-            return found[2]
-        raise self._error("the name of a column")
+        if found is None or not (found[1] or found[2]):
+            raise self._error("the name of a column")
+        self._at = found.end()
+        return found[1][1:-1].replace("``", "`") if found[1] else found[2]
 
     def _number(self) -> int:
         found = self._match()
         if found is None or not found[3]:
             raise self._error("a number")
         self._at = found.end()
-        return int(found[3])
+        return int(found[3][:9])
 
     def _string(self) -> str:
         found = self._match()
@@ -226,6 +295,4 @@ class _Parser:
     def _error(self, wanted: str) -> ConfigError:
         rest = " ".join(self._text[self._at :].split())
         where = f"at {rest[:24]!r}" if rest else "at its end"
-        return ConfigError(
-            f"the schema does not parse {where}: {wanted} is expected", hint='Write it as "id BIGINT, name STRING"'
-        )
+        return ConfigError(f"invalid schema {where}: expected {wanted}", hint='Write it as "id BIGINT, name STRING"')

@@ -26,12 +26,14 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from penstock.client.errors import ConfigError, DeserializationError
+from penstock.spark.errors import one_line
 from penstock.spark.formats.spec import OPTION, OPTION_NAMES, DecodeSpec, parse_spec, spec_of_options
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
+
 
 __all__ = [
     "DecodeSpec",
@@ -44,14 +46,267 @@ __all__ = [
     "parse_spec",
     "spec_of_options",
 ]
-
-
-# Of the struct at a path of field numbers, the field of this number.
+# Returns the function that takes the n-th field of a struct from a record.
 Access = Callable[[spark.StructType, int], Callable[[Any], Any]]
+_WHERE: Final = ("topic", "partition", "offset")
+_INTEGERS: Final[dict[type[spark.DataType], int]] = {
+    spark.ByteType: 7,
+    spark.ShortType: 15,
+    spark.IntegerType: 31,
+    spark.LongType: 63,
+}
+_ATOMS: Final[dict[type[spark.DataType], Any]] = {
+    spark.BooleanType: bool,
+    spark.FloatType: float,
+    spark.DoubleType: float,
+    spark.StringType: str,
+    spark.BinaryType: bytes,
+    spark.DateType: datetime.date,
+    spark.TimestampType: datetime.datetime,
+    spark.TimestampNTZType: datetime.datetime,
+    spark.DecimalType: decimal.Decimal,
+}
+
+# ---------------------------------------------------------------------------------------------- DataFrames and batches
+
+
+def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
+    """Adds a column with the decoded column value, named `decoded` unless the spec has another name.
+
+    `spec` is a text as in the option, or a DecodeSpec; `parts` are schema, message, framing, registry, mode, column.
+    """
+    from pyspark.sql.functions import col
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    if isinstance(spec, str):
+        spec = parse_spec(spec, **parts)
+    elif parts:
+        raise ConfigError(
+            "a DecodeSpec takes no further arguments", hint="Pass a DecodeSpec, or text with keyword arguments"
+        )
+    if "value" not in df.columns:
+        raise ConfigError(f"column value is missing; columns are {', '.join(df.columns)}")
+    if spec.column in df.columns:
+        raise _taken(spec.column)
+    with_place = all(name in df.columns for name in _WHERE)
+    # The stubs do not know that the function type can come from annotations.
+    make: Any = arrow_udf
+    function = make(_placed(spec) if with_place else _alone(spec), decoded_field(spec).dataType)
+    columns = [col("value"), *(col(name) for name in _WHERE if with_place)]
+    return df.withColumn(spec.column, function(*columns))
+
+
+def decode_batch(batch: pyarrow.RecordBatch, spec: DecodeSpec) -> pyarrow.RecordBatch:
+    """The batch with the decoded column added. Raises DeserializationError in mode failfast."""
+    decoded = Decoder(spec).decode(batch.column("value"))
+    if decoded.failures and spec.mode == "failfast":
+        row, reason = decoded.failures[0]
+        where = [batch.column(name)[row].as_py() if name in batch.schema.names else None for name in _WHERE]
+        raise _poisoned(spec, reason, where, batch.column("value")[row].as_py())
+    if spec.column in batch.schema.names:
+        raise _taken(spec.column)
+    return batch.append_column(spec.column, decoded.array)
+
+
+def decoded_field(spec: DecodeSpec) -> StructField:
+    """The column that decoding adds."""
+    from pyspark.sql.types import StructField
+
+    return StructField(spec.column, Decoder(spec).struct, True)
+
+
+def _alone(spec: DecodeSpec) -> Callable[[pyarrow.Array], pyarrow.Array]:
+    def decoded(value: pyarrow.Array) -> pyarrow.Array:
+        return _checked(spec, value, None)
+
+    return _annotated(decoded, 1)
+
+
+def _placed(spec: DecodeSpec) -> Callable[..., pyarrow.Array]:
+    def decoded(
+        value: pyarrow.Array, topic: pyarrow.Array, partition: pyarrow.Array, offset: pyarrow.Array
+    ) -> pyarrow.Array:
+        return _checked(spec, value, (topic, partition, offset))
+
+    return _annotated(decoded, 4)
+
+
+def _annotated(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Replaces annotations that are text by types: Spark reads them to find the function type."""
+    import pyarrow
+
+    names = list(function.__annotations__)[:count]
+    function.__annotations__ = {**dict.fromkeys(names, pyarrow.Array), "return": pyarrow.Array}
+    return function
+
+
+def _checked(spec: DecodeSpec, values: pyarrow.Array, where: tuple[pyarrow.Array, ...] | None) -> pyarrow.Array:
+    decoded = Decoder(spec).decode(values)
+    if decoded.failures and spec.mode == "failfast":
+        row, reason = decoded.failures[0]
+        place = [None, None, None] if where is None else [column[row].as_py() for column in where]
+        raise _poisoned(spec, reason, place, values[row].as_py())
+    return decoded.array
+
+
+def _poisoned(spec: DecodeSpec, reason: str, where: list[Any], data: Any) -> DeserializationError:
+    topic, partition, offset = where
+    place = "a record" if topic is None else f"{topic}-{partition} at offset {offset}"
+    return DeserializationError(
+        f"{place} does not match its {spec.format} schema: {reason}",
+        topic=topic, partition=partition, offset=offset, field="value",
+        data=data if isinstance(data, bytes) else None,
+        hint=f"Set {OPTION}.mode=permissive to decode such records as null",
+    )  # fmt: skip
+
+
+def _taken(column: str) -> ConfigError:
+    return ConfigError(f"column {column} already exists", hint=f"Choose another name with {OPTION}.column")
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+class Undecodable(Exception):
+    """A record does not match the schema; the text is the reason, in one line."""
+
+
+def undecodable(error: DeserializationError) -> Undecodable:
+    """The reason of a client's error, without the details of the client."""
+    cause = error.__cause__
+    return Undecodable(one_line(cause if cause is not None else error.message))
+
+
+class Decoded(NamedTuple):
+    """Decoded values, null for a null or bad value, and the bad ones as (row, reason)."""
+
+    array: pyarrow.StructArray
+    failures: list[tuple[int, str]]
+
+
+class Decoder:
+    """Decodes values by a spec. Raises ConfigError if the spec is invalid."""
+
+    def __init__(self, spec: DecodeSpec) -> None:
+        self.spec = spec
+        self._format: RecordFormat = record_format(spec)
+        self.struct = nullable(self._format.struct)
+
+    def decode(self, values: pyarrow.Array) -> Decoded:
+        """Decodes a column of binary or string. Bad records do not raise."""
+        failures: list[tuple[int, str]] = []
+        read = self._format.read
+        records: list[Any] = []
+        for row, value in enumerate(_bytes_of(values)):
+            try:
+                records.append(None if value is None else read(value))
+            except Undecodable as reason:
+                records.append(None)
+                failures.append((row, str(reason)))
+        try:
+            return Decoded(self._array(records), failures)
+        except (ArithmeticError, TypeError, ValueError):
+            # Some value does not fit its column, such as a decimal with too many digits: find the records.
+            records, more = self._without_misfits(records)
+            return Decoded(self._array(records), sorted([*failures, *more]))
+
+    def _array(self, records: list[Any]) -> pyarrow.StructArray:
+        return struct_array(records, self._format.struct, self._format.access)
+
+    def _without_misfits(self, records: list[Any]) -> tuple[list[Any], list[tuple[int, str]]]:
+        kept: list[Any] = []
+        failures: list[tuple[int, str]] = []
+        for row, record in enumerate(records):
+            try:
+                self._array([record])
+            except (ArithmeticError, TypeError, ValueError) as error:
+                failures.append((row, one_line(error)))
+                kept.append(None)
+            else:
+                kept.append(record)
+        return kept, failures
+
+
+def _bytes_of(values: pyarrow.Array) -> list[bytes | None]:
+    import pyarrow as pa
+
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = values.cast(pa.large_binary())
+    found: list[bytes | None] = values.to_pylist()
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- formats
+
+
+class RecordFormat(NamedTuple):
+    """A spec that is ready for use. `read` decodes a record's bytes; it raises Undecodable."""
+
+    struct: spark.StructType
+    read: Callable[[bytes], Any]
+    access: Access
+
+
+def struct_of(spec: DecodeSpec) -> spark.StructType:
+    """The struct of the decoded records. Raises ConfigError if the spec is invalid."""
+    return record_format(spec).struct
+
+
+@lru_cache(maxsize=32)
+def record_format(spec: DecodeSpec) -> RecordFormat:
+    """Prepares a spec. Raises ConfigError."""
+    if spec.format == "json":
+        return _json_format(spec)
+    if spec.format == "avro":
+        from penstock.spark.formats.avro import avro_format
+
+        return avro_format(spec)
+    from penstock.spark.formats.protobuf import protobuf_format
+
+    return protobuf_format(spec)
+
+
+def _json_format(spec: DecodeSpec) -> RecordFormat:
+    from penstock.spark.formats.ddl import parse_schema
+
+    struct = parse_schema(spec.schema)
+    decode = msgspec.json.Decoder(_json_type(struct)).decode
+
+    def read(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except (ValueError, RecursionError) as error:
+            raise Undecodable(str(error)) from None
+
+    return RecordFormat(struct, read, lambda _, number: attrgetter(f"f{number}"))
+
+
+def _json_type(kind: spark.DataType) -> Any:
+    if isinstance(kind, spark.StructType):
+        # Attributes by number, since column names may be no Python names. Required ones come first.
+        names = {f"f{number}": field.name for number, field in enumerate(kind.fields)}
+        fields = [(f"f{number}", field) for number, field in enumerate(kind.fields)]
+        required = [(name, _json_type(field.dataType)) for name, field in fields if not field.nullable]
+        others = [(name, _json_type(field.dataType) | None, None) for name, field in fields if field.nullable]
+        return msgspec.defstruct("Record", [*required, *others], rename=names, gc=False)
+    if isinstance(kind, spark.ArrayType):
+        return list[_json_type(kind.elementType) | None]  # type: ignore[misc]
+    if isinstance(kind, spark.MapType):
+        return dict[_json_type(kind.keyType), _json_type(kind.valueType) | None]  # type: ignore[misc]
+    if type(kind) in _INTEGERS:
+        limit = 2 ** _INTEGERS[type(kind)]
+        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
+    atom = _ATOMS.get(type(kind))
+    if atom is None:
+        raise ConfigError(f"JSON cannot represent {kind.simpleString()}", hint="Use STRING and cast it in Spark")
+    return atom
+
+
+# ---------------------------------------------------------------------------------------------- Arrow columns
 
 
 def arrow_type(kind: spark.DataType) -> pyarrow.DataType:
-    """Arrow's name for a type of Spark, with times in UTC."""
+    """The Arrow type of a Spark type, with times in UTC."""
     return to_arrow_type(kind, timezone="UTC")
 
 
@@ -68,28 +323,11 @@ def struct_array(records: Sequence[Any], struct: spark.StructType, access: Acces
         take = access(struct, number)
         values = list(map(take, records)) if is_dense else [None if r is None else take(r) for r in records]
         columns.append(_column(values, field.dataType, access))
-    # Children of an absent struct are null, whatever the schema says.
+    # Children of a null struct are null, even if the schema says NOT NULL.
     named = zip(struct.names, columns, strict=True)
     fields = [pa.field(name, column.type, nullable=True) for name, column in named]
     mask = None if is_dense else pa.array([record is None for record in records], pa.bool_())
     return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
-
-
-def nullable(struct: spark.StructType) -> spark.StructType:
-    """The same with every field nullable, as columns of decoded records are."""
-    return spark.StructType(
-        [spark.StructField(field.name, _nullable(field.dataType), True, field.metadata) for field in struct.fields]
-    )
-
-
-def _nullable(kind: spark.DataType) -> spark.DataType:
-    if isinstance(kind, spark.StructType):
-        return nullable(kind)
-    if isinstance(kind, spark.ArrayType):
-        return spark.ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, spark.MapType):
-        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    return kind
 
 
 def _column(values: list[Any], kind: spark.DataType, access: Access) -> pyarrow.Array:
@@ -116,7 +354,7 @@ def _is_nested(kind: spark.DataType) -> bool:
 
 
 def _offsets(values: list[Any]) -> pyarrow.Array:
-    """Where each list begins, null for one that is; and where the last ends."""
+    """The start of each list, null for a null list, and the end of the last."""
     import pyarrow as pa
 
     offsets: list[int | None] = []
@@ -127,249 +365,18 @@ def _offsets(values: list[Any]) -> pyarrow.Array:
     return pa.array([*offsets, position], pa.int32())
 
 
-_INTEGERS: Final[dict[type[spark.DataType], int]] = {
-    spark.ByteType: 7,
-    spark.ShortType: 15,
-    spark.IntegerType: 31,
-    spark.LongType: 63,
-}
-_ATOMS: Final[dict[type[spark.DataType], Any]] = {
-    spark.BooleanType: bool,
-    spark.FloatType: float,
-    spark.DoubleType: float,
-    spark.StringType: str,
-    spark.BinaryType: bytes,
-    spark.DateType: datetime.date,
-    spark.TimestampType: datetime.datetime,
-    spark.TimestampNTZType: datetime.datetime,
-    spark.DecimalType: decimal.Decimal,
-}
+def nullable(struct: spark.StructType) -> spark.StructType:
+    """The same struct with every field nullable, as decoded columns are."""
+    return spark.StructType(
+        [spark.StructField(field.name, _nullable(field.dataType), True, field.metadata) for field in struct.fields]
+    )
 
 
-class Undecodable(Exception):
-    """A record that is not what the schema says; the text is the reason, in one line."""
-
-
-class RecordFormat(NamedTuple):
-    """A spec made ready: `read` turns a record's bytes into an object, raising Undecodable."""
-
-    struct: spark.StructType
-    read: Callable[[bytes], Any]
-    access: Access
-
-
-def struct_of(spec: DecodeSpec) -> spark.StructType:
-    """What the spec's records hold; raises ConfigError if it cannot be."""
-    return record_format(spec).struct
-
-
-@lru_cache(maxsize=32)
-def record_format(spec: DecodeSpec) -> RecordFormat:
-    """The spec made ready; raises ConfigError."""
-    if spec.format == "json":
-        return _json_format(spec)
-    if spec.format == "avro":
-        from penstock.spark.formats.avro import avro_format
-
-        return avro_format(spec)
-    from penstock.spark.formats.protobuf import protobuf_format
-
-    return protobuf_format(spec)
-
-
-# ------------------------------------------------------------------------------------------------------------- JSON
-
-
-def _json_format(spec: DecodeSpec) -> RecordFormat:
-    from penstock.spark.formats.ddl import parse_schema
-
-    struct = parse_schema(spec.schema)
-    decode = msgspec.json.Decoder(_json_type(struct)).decode
-
-    def read(data: bytes) -> Any:
-        try:
-            return decode(data)
-        except (ValueError, RecursionError) as error:
-            raise Undecodable(str(error)) from None
-
-    return RecordFormat(struct, read, lambda _, number: attrgetter(f"f{number}"))
-
-
-def _json_type(kind: spark.DataType) -> Any:
+def _nullable(kind: spark.DataType) -> spark.DataType:
     if isinstance(kind, spark.StructType):
-        # Attributes by number: a column's name need not be a name in Python. What must be there comes first.
-        names = {f"f{number}": field.name for number, field in enumerate(kind.fields)}
-        fields = [(f"f{number}", field) for number, field in enumerate(kind.fields)]
-        required = [(name, _json_type(field.dataType)) for name, field in fields if not field.nullable]
-        others = [(name, _json_type(field.dataType) | None, None) for name, field in fields if field.nullable]
-        return msgspec.defstruct("Record", [*required, *others], rename=names, gc=False)
+        return nullable(kind)
     if isinstance(kind, spark.ArrayType):
-        return list[_json_type(kind.elementType) | None]  # type: ignore[misc]
+        return spark.ArrayType(_nullable(kind.elementType), True)
     if isinstance(kind, spark.MapType):
-        return dict[_json_type(kind.keyType), _json_type(kind.valueType) | None]  # type: ignore[misc]
-    if type(kind) in _INTEGERS:
-        limit = 2 ** _INTEGERS[type(kind)]
-        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-    atom = _ATOMS.get(type(kind))
-    if atom is None:
-        raise ConfigError(f"JSON has nothing for {kind.simpleString()}", hint="Use STRING and cast it in Spark")
-    return atom
-
-
-def undecodable(error: DeserializationError) -> Undecodable:
-    """The reason of a client's error, without what only a client knows."""
-    cause = error.__cause__
-    return Undecodable(" ".join((str(cause) if cause is not None else error.message).split()))
-
-
-_WHERE: Final = ("topic", "partition", "offset")
-
-
-class Decoded(NamedTuple):
-    """An array of structs, null where there was no value or a bad one; and the bad ones, each by row and reason."""
-
-    array: pyarrow.StructArray
-    failures: list[tuple[int, str]]
-
-
-class Decoder:
-    """Reads values of a spec; raises ConfigError if the spec cannot be."""
-
-    def __init__(self, spec: DecodeSpec) -> None:
-        self.spec = spec
-        self._format: RecordFormat = record_format(spec)
-        self.struct = nullable(self._format.struct)
-
-    def decode(self, values: pyarrow.Array) -> Decoded:
-        """A column of bytes or text, decoded. Bad records raise nothing."""
-        failures: list[tuple[int, str]] = []
-        read = self._format.read
-        records: list[Any] = []
-        for row, value in enumerate(_bytes_of(values)):
-            try:
-                records.append(None if value is None else read(value))
-            except Undecodable as reason:
-                records.append(None)
-                failures.append((row, str(reason)))
-        try:
-            return Decoded(self._array(records), failures)
-        except (ArithmeticError, TypeError, ValueError):
-            # A value that its column cannot hold, such as a decimal with too many digits: whose is it?
-            records, more = self._without_misfits(records)
-            return Decoded(self._array(records), sorted([*failures, *more]))
-
-    def _array(self, records: list[Any]) -> pyarrow.StructArray:
-        return struct_array(records, self._format.struct, self._format.access)
-
-    def _without_misfits(self, records: list[Any]) -> tuple[list[Any], list[tuple[int, str]]]:
-        kept: list[Any] = []
-        failures: list[tuple[int, str]] = []
-        for row, record in enumerate(records):
-            try:
-                self._array([record])
-            except (ArithmeticError, TypeError, ValueError) as error:
-                failures.append((row, " ".join(str(error).split())))
-                kept.append(None)
-            else:
-                kept.append(record)
-        return kept, failures
-
-
-def decoded_field(spec: DecodeSpec) -> StructField:
-    """The column that decoding adds."""
-    from pyspark.sql.types import StructField
-
-    return StructField(spec.column, Decoder(spec).struct, True)
-
-
-def decode_batch(batch: pyarrow.RecordBatch, spec: DecodeSpec) -> pyarrow.RecordBatch:
-    """The batch with the decoded column added. Raises DeserializationError in mode failfast."""
-    decoded = Decoder(spec).decode(batch.column("value"))
-    if decoded.failures and spec.mode == "failfast":
-        row, reason = decoded.failures[0]
-        where = [batch.column(name)[row].as_py() if name in batch.schema.names else None for name in _WHERE]
-        raise _poisoned(spec, reason, where, batch.column("value")[row].as_py())
-    if spec.column in batch.schema.names:
-        raise _taken(spec.column)
-    return batch.append_column(spec.column, decoded.array)
-
-
-def decode(df: DataFrame, spec: DecodeSpec | str, **parts: str) -> DataFrame:
-    """The DataFrame with its column value decoded into one more column, `decoded` unless the spec names another.
-
-    `spec` is a text as in the option, or a DecodeSpec; `parts` are schema, message, framing, registry, mode, column.
-    """
-    from pyspark.sql.functions import col
-    from pyspark.sql.pandas.functions import arrow_udf
-
-    if isinstance(spec, str):
-        spec = parse_spec(spec, **parts)
-    elif parts:
-        raise ConfigError("a DecodeSpec says everything itself", hint="Give either it or text and parts")
-    if "value" not in df.columns:
-        raise ConfigError(f"there is no column value to decode; there are {', '.join(df.columns)}")
-    if spec.column in df.columns:
-        raise _taken(spec.column)
-    with_place = all(name in df.columns for name in _WHERE)
-    # Its stubs do not know that the kind of function can be left to the annotations.
-    make: Any = arrow_udf
-    function = make(_placed(spec) if with_place else _alone(spec), decoded_field(spec).dataType)
-    columns = [col("value"), *(col(name) for name in _WHERE if with_place)]
-    return df.withColumn(spec.column, function(*columns))
-
-
-def _alone(spec: DecodeSpec) -> Callable[[pyarrow.Array], pyarrow.Array]:
-    def decoded(value: pyarrow.Array) -> pyarrow.Array:
-        return _checked(spec, value, None)
-
-    return _annotated(decoded, 1)
-
-
-def _placed(spec: DecodeSpec) -> Callable[..., pyarrow.Array]:
-    def decoded(
-        value: pyarrow.Array, topic: pyarrow.Array, partition: pyarrow.Array, offset: pyarrow.Array
-    ) -> pyarrow.Array:
-        return _checked(spec, value, (topic, partition, offset))
-
-    return _annotated(decoded, 4)
-
-
-def _annotated(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Spark looks at annotations to see what kind of function it is; ours are text, and of a lazy import."""
-    import pyarrow
-
-    names = list(function.__annotations__)[:count]
-    function.__annotations__ = {**dict.fromkeys(names, pyarrow.Array), "return": pyarrow.Array}
-    return function
-
-
-def _checked(spec: DecodeSpec, values: pyarrow.Array, where: tuple[pyarrow.Array, ...] | None) -> pyarrow.Array:
-    decoded = Decoder(spec).decode(values)
-    if decoded.failures and spec.mode == "failfast":
-        row, reason = decoded.failures[0]
-        place = [None, None, None] if where is None else [column[row].as_py() for column in where]
-        raise _poisoned(spec, reason, place, values[row].as_py())
-    return decoded.array
-
-
-def _bytes_of(values: pyarrow.Array) -> list[bytes | None]:
-    import pyarrow as pa
-
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        values = values.cast(pa.large_binary())
-    found: list[bytes | None] = values.to_pylist()
-    return found
-
-
-def _poisoned(spec: DecodeSpec, reason: str, where: list[Any], data: Any) -> DeserializationError:
-    topic, partition, offset = where
-    place = "a record" if topic is None else f"{topic}-{partition} at offset {offset}"
-    return DeserializationError(
-        f"{place} is not the {spec.format} of its schema: {reason}",
-        topic=topic, partition=partition, offset=offset, field="value",
-        data=data if isinstance(data, bytes) else None, hint=f"{OPTION}.mode = permissive makes such records null",
-    )  # fmt: skip
-
-
-def _taken(column: str) -> ConfigError:
-    return ConfigError(f"there is a column {column} already", hint=f"Name another with {OPTION}.column")
+        return spark.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    return kind

@@ -15,6 +15,7 @@ from pyspark.sql import types as spark
 
 from penstock.client.errors import ConfigError
 from penstock.client.serializers.base import load_optional
+from penstock.spark.errors import one_line
 from penstock.spark.formats.decoder import RecordFormat, Undecodable
 from penstock.spark.formats.spec import DecodeSpec
 
@@ -25,7 +26,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def protobuf_format(spec: DecodeSpec) -> RecordFormat:
-    """Raises ConfigError, MissingDependency."""
+    """Prepares a Protobuf spec. Raises ConfigError, MissingDependency."""
     message_class = _message_class(spec)
     descriptor = message_class.DESCRIPTOR
     error = load_optional("google.protobuf.message", "protobuf", "protobuf", "decoding Protobuf").DecodeError
@@ -47,12 +48,12 @@ def protobuf_format(spec: DecodeSpec) -> RecordFormat:
                 remember(*_inside(column.dataType, field))
 
     remember(struct, descriptor)
-    # Structs are told apart by identity, so they must not go away: `struct` holds all of them.
+    # Structs are identified by id(), so they must stay alive: `struct` holds all of them.
     return RecordFormat(struct, read, lambda part, number: getters[id(part)][number])
 
 
 def _inside(kind: spark.DataType, field: Any) -> tuple[spark.DataType, Any]:
-    """The struct within a column, if there is one, and the message that it is of."""
+    """The type inside a column, and its message type."""
     if _is_map(field):
         value = field.message_type.fields_by_name["value"]
         return (kind.valueType if isinstance(kind, spark.MapType) else kind), value.message_type
@@ -65,7 +66,7 @@ def _message_class(spec: DecodeSpec) -> Any:
     pb2: Any = load_optional("google.protobuf.descriptor_pb2", "protobuf", "protobuf", "decoding Protobuf")
     pools: Any = load_optional("google.protobuf.descriptor_pool", "protobuf", "protobuf", "decoding Protobuf")
     factory: Any = load_optional("google.protobuf.message_factory", "protobuf", "protobuf", "decoding Protobuf")
-    # A set written without --include_imports lacks what everybody has.
+    # A set written without --include_imports lacks the well-known types.
     load_optional("google.protobuf.timestamp_pb2", "protobuf", "protobuf", "decoding Protobuf")
     try:
         files = pb2.FileDescriptorSet.FromString(spec.descriptors).file
@@ -76,15 +77,14 @@ def _message_class(spec: DecodeSpec) -> Any:
         for file in files:
             pool.AddSerializedFile(file.SerializeToString())
     except Exception as error:  # noqa: BLE001 - the pool raises errors of every kind
-        why = " ".join(str(error).split()) or type(error).__name__
-        hint = "protoc --include_imports --descriptor_set_out=FILE writes them"
-        raise ConfigError(f"the Protobuf descriptors cannot be used: {why}", hint=hint) from None
+        hint = "Write them with protoc --include_imports --descriptor_set_out=FILE"
+        raise ConfigError(f"cannot load the Protobuf descriptors: {one_line(error)}", hint=hint) from None
     try:
         return factory.GetMessageClass(pool.FindMessageTypeByName(spec.schema))
     except KeyError:
         names = sorted(_full_names(files))
         known = ", ".join(names[:8]) or "none"
-        raise ConfigError(f"there is no Protobuf message {spec.schema}", hint=f"There is {known}") from None
+        raise ConfigError(f"unknown Protobuf message {spec.schema}", hint=f"Available: {known}") from None
 
 
 def _full_names(files: Any) -> list[str]:
@@ -92,12 +92,12 @@ def _full_names(files: Any) -> list[str]:
 
 
 def _unframed(data: bytes) -> bytes:
-    """Without the frame: a zero, the schema's number, and the indexes of the message as zigzag varints."""
+    """Removes the frame: a zero byte, the schema id, and the message indexes as zigzag varints."""
     if len(data) <= _FRAME_BYTES or data[0] != 0:
-        raise Undecodable("it does not begin with the frame of a schema registry")
+        raise Undecodable("it has no schema registry frame")
     count, position = _varint(data, _FRAME_BYTES)
     if count > _MAX_INDEXES:
-        raise Undecodable(f"its frame names {count} message indexes")
+        raise Undecodable(f"the frame has {count} message indexes")
     for _ in range(count):
         _, position = _varint(data, position)
     return data[position:]
@@ -112,7 +112,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value >> 1, position
         shift += 7
-    raise Undecodable("its frame is cut off")
+    raise Undecodable("the frame is truncated")
 
 
 # ------------------------------------------------------------------------------------------- types and their values
@@ -120,7 +120,9 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 def _struct(descriptor: Any, path: tuple[str, ...]) -> spark.StructType:
     if descriptor.full_name in path:
-        raise ConfigError(f"the Protobuf message {descriptor.full_name} holds itself", hint="Spark has no such types")
+        raise ConfigError(
+            f"the Protobuf message {descriptor.full_name} is recursive", hint="Spark has no recursive types"
+        )
     inner = (*path, descriptor.full_name)
     return spark.StructType(
         [spark.StructField(field.name, _column(field, inner), _has_presence(field)) for field in descriptor.fields]
@@ -183,7 +185,7 @@ def _converter(field: Any) -> Callable[[Any], Any]:
         return _moment
     if field.enum_type is not None:
         names = {value.number: value.name for value in field.enum_type.values}
-        # proto3 keeps numbers that its reader has no name for.
+        # proto3 keeps unknown numbers.
         return lambda number: names.get(number, str(number))
     return lambda value: value
 

@@ -35,7 +35,7 @@ _EXAMPLE: Final = 'Write it as "json: id BIGINT, name STRING", "avro: file.avsc"
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    """Made by `parse_spec` or `spec_of_options`."""
+    """How values are decoded. Created by `parse_spec` or `spec_of_options`."""
 
     format: Format
     schema: str
@@ -56,11 +56,11 @@ def parse_spec(
     mode: str = "failfast",
     column: str = DEFAULT_COLUMN,
 ) -> DecodeSpec:
-    """The spec of a text such as "json: id BIGINT"; the schema may be given apart. Raises ConfigError."""
+    """Parses a text such as "json: id BIGINT"; the schema may be given separately. Raises ConfigError."""
     name, colon, rest = text.partition(":")
     chosen = name.strip().lower()
     if chosen not in FORMATS:
-        raise ConfigError(f"{OPTION} begins with {name.strip()!r}, which is no format", hint=_EXAMPLE)
+        raise ConfigError(f"{OPTION} starts with {name.strip()!r}, which is not a format", hint=_EXAMPLE)
     wanted = (schema if schema is not None else rest if colon else "").strip()
     if not wanted:
         raise ConfigError(f"{OPTION} has no schema", hint=_EXAMPLE)
@@ -69,9 +69,9 @@ def parse_spec(
     if not column.strip():
         raise ConfigError(f"{OPTION}.column is empty", hint=f"Its default is {DEFAULT_COLUMN}")
     if chosen == "json" and framing.lower() != "none":
-        raise ConfigError("JSON has no framing", hint=f"Leave {OPTION}.framing out")
+        raise ConfigError("JSON has no framing", hint=f"Remove {OPTION}.framing")
     if registry is not None and (chosen != "avro" or framing.lower() != "confluent"):
-        raise ConfigError("a registry is only asked about framed Avro", hint=f'Add {OPTION}.framing = "confluent"')
+        raise ConfigError("a registry applies only to framed Avro", hint=f'Add {OPTION}.framing = "confluent"')
     descriptors = b""
     if chosen == "avro":
         wanted = _avro_text(wanted)
@@ -86,7 +86,7 @@ def parse_spec(
 
 
 def spec_of_options(options: Mapping[str, str]) -> DecodeSpec | None:
-    """What a reader's options ask for; None if they do not. Raises ConfigError."""
+    """The spec of a reader's options, None if they have none. Raises ConfigError."""
     named = {name.lower(): value for name, value in options.items()}
     parts = {part: named[f"{OPTION}.{part}"] for part in _PARTS if f"{OPTION}.{part}" in named}
     if OPTION not in named:
@@ -98,7 +98,7 @@ def spec_of_options(options: Mapping[str, str]) -> DecodeSpec | None:
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value.lower() not in known:
-        raise ConfigError(f"{OPTION}.{name} is {value!r}", hint=f"It is {' or '.join(known)}")
+        raise ConfigError(f"{OPTION}.{name} is {value!r}", hint=f"Use {' or '.join(known)}")
 
 
 def _check(spec: DecodeSpec) -> None:
@@ -114,7 +114,7 @@ def _avro_text(wanted: str) -> str:
         return json.dumps(json.loads(wanted))
     except ValueError as error:
         raise ConfigError(
-            f"the Avro schema is not JSON: {error}", hint="Give the text of an .avsc, or its file"
+            f"the Avro schema is not JSON: {error}", hint="Give the text of an .avsc file, or its path"
         ) from None
 
 
@@ -122,7 +122,7 @@ def _protobuf(wanted: str, message: str | None) -> tuple[str, bytes]:
     path, _, named = wanted.rpartition("#") if message is None else (wanted, "", message)
     if not path or not named.strip():
         raise ConfigError(
-            f"the Protobuf schema {wanted!r} names no message", hint="Write it as file.desc#package.Message"
+            f"the Protobuf schema {wanted!r} does not name a message", hint="Write it as file.desc#package.Message"
         )
     return named.strip(), _read(path, "the Protobuf descriptors")
 
@@ -132,6 +132,4 @@ def _read(path: str, what: str) -> bytes:
         return Path(path).expanduser().read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"{what} {path} cannot be read: {why}", hint="The driver reads it; name a file there"
-        ) from None
+        raise ConfigError(f"cannot read {what} {path}: {why}", hint="The file must exist on the driver") from None

@@ -20,7 +20,8 @@ import base64
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,8 +29,48 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from penstock.client.errors import ConfigError
 from penstock.spark.errors import DeclarationError
+from penstock.spark.formats import ddl
 
+FORMATS: Final = ("json", "avro", "protobuf", "text", "binary")
+MODES: Final = ("append", "upsert")
+PARTITIONINGS: Final = ("day", "hour", "none")
+EVOLUTIONS: Final = ("add", "none")
+LATE_POLICIES: Final = ("accept", "dead", "drop")
+ERROR_POLICIES: Final = ("dead", "fail", "drop")
+LOSS_POLICIES: Final = ("fail", "skip")
+FRAMINGS: Final = ("none", "confluent")
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
+STARTS: Final = ("earliest", "latest")
+METADATA: Final = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
+DAY: Final = "event_day"
+HOUR: Final = "event_hour"
+DEAD_SUFFIX: Final = "__dead"
+RESERVED: Final = frozenset({*METADATA, DAY, HOUR, "_deleted", "_reason"})
+_OWN: Final = ", ".join(sorted(RESERVED))
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_CHOICES: Final = {
+    "format": FORMATS,
+    "mode": MODES,
+    "partition_by": PARTITIONINGS,
+    "evolution": EVOLUTIONS,
+    "late": LATE_POLICIES,
+    "on_error": ERROR_POLICIES,
+    "on_data_loss": LOSS_POLICIES,
+    "framing": FRAMINGS,
+    "isolation": ISOLATIONS,
+}
+_DURATIONS: Final = {
+    "allowed_lateness": "allowed_lateness_ms",
+    "retention": "retention_ms",
+    "vacuum_after": "vacuum_after_ms",
+}
+_INTERNAL: Final = frozenset({*_DURATIONS.values(), "value_schema", "descriptors"})
+_EXTRA: Final = ("schema", "avro_schema", "message")
+_HOUR_MS: Final = 3_600_000
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _SIMPLE: Final[dict[str, Any]] = {
     "boolean": pa.bool_(),
@@ -63,12 +104,15 @@ _NAMES: Final = {
     pa.date32(): "date",
     TIMESTAMP: "timestamp",
 }
-_WORD = re.compile(r"\s*(`[^`]*`|[A-Za-z_][A-Za-z0-9_.-]*|\d+|[<>(),:])")
-_DEEPEST: Final = 16
+_WORDS: Final = frozenset({*_SIMPLE, *_EPOCHS})
+_TYPES: Final = f"Types are {', '.join(_NAMES.values())}, decimal(p,s), array<> and struct<>"
+_MAX_DEPTH: Final = 16
+
+# ---------------------------------------------------------------------------------------------- the declaration
 
 
 class Column(NamedTuple):
-    """`epoch` is "ms" or "s" where records write the time as a number since 1970."""
+    """A declared column. `epoch` is "ms" or "s" if records have the time as a number since 1970."""
 
     name: str
     type: pa.DataType
@@ -80,202 +124,9 @@ class Column(NamedTuple):
         return f"{_quoted(self.name)} {kind}{' not null' if self.required else ''}"
 
 
-class _Words:
-    """The words of a schema, one after another."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-
-    def fail(self, problem: str) -> DeclarationError:
-        near = self.text[self.position : self.position + 20].strip()
-        place = f" at {near!r}" if near else " at its end"
-        return DeclarationError(
-            f"the schema does not parse{place}: {problem}", hint="Write for example: user string not null, ms long"
-        )
-
-    def peek(self) -> str:
-        found = _WORD.match(self.text, self.position)
-        return found.group(1) if found else ""
-
-    def take(self, wanted: str | None = None) -> str:
-        found = _WORD.match(self.text, self.position)
-        if found is None or (wanted is not None and found.group(1) != wanted):
-            raise self.fail(f"{wanted!r} was expected" if wanted else "a name or a type was expected")
-        self.position = found.end()
-        return found.group(1)
-
-    @property
-    def is_done(self) -> bool:
-        return not self.text[self.position :].strip()
-
-
-def parse_columns(text: str) -> tuple[Column, ...]:
-    """`user string not null, at timestamp_ms`; raises DeclarationError."""
-    words = _Words(text)
-    columns: list[Column] = []
-    while not words.is_done:
-        if columns:
-            words.take(",")
-        name = _name(words)
-        if words.peek() == ":":
-            words.take()
-        columns.append(_column(words, name))
-    if not columns:
-        raise DeclarationError("the schema has no columns", hint="Leave it out to have it inferred from the records")
-    return tuple(columns)
-
-
-def parse_column(name: str, text: str) -> Column:
-    """One column whose type is `text`; raises DeclarationError."""
-    words = _Words(text)
-    column = _column(words, name)
-    if not words.is_done:
-        raise words.fail("nothing more was expected")
-    return column
-
-
-def _column(words: _Words, name: str) -> Column:
-    epoch = _EPOCHS.get(words.peek().lower(), "")
-    if epoch:
-        words.take()
-        kind = TIMESTAMP
-    else:
-        kind = _type(words, 0)
-    required = words.peek().lower() == "not"
-    if required:
-        words.take()
-        if words.take().lower() != "null":
-            raise words.fail("'null' was expected behind 'not'")
-    return Column(name, kind, required, epoch)
-
-
-def _name(words: _Words) -> str:
-    word = words.take()
-    name = word[1:-1] if word.startswith("`") else word
-    if not name or word in "<>(),:" or word.isdigit():
-        raise words.fail(f"{word!r} is no name of a column")
-    return name
-
-
-def _type(words: _Words, depth: int) -> pa.DataType:
-    if depth > _DEEPEST:
-        raise words.fail(f"it is nested more than {_DEEPEST} deep")
-    word = words.take().lower()
-    if word in _SIMPLE:
-        return _SIMPLE[word]
-    if word == "decimal":
-        return _decimal(words)
-    if word == "array":
-        words.take("<")
-        item = _type(words, depth + 1)
-        words.take(">")
-        return pa.list_(pa.field("element", item))
-    if word == "struct":
-        return _struct(words, depth)
-    if word in _EPOCHS:
-        raise words.fail(f"{word} is for columns, not for what is inside of them")
-    raise words.fail(f"{word!r} is no type; there are {', '.join(_NAMES.values())}, decimal(p,s), array<>, struct<>")
-
-
-def _decimal(words: _Words) -> pa.DataType:
-    if words.peek() != "(":
-        return pa.decimal128(10, 0)
-    words.take("(")
-    digits = words.take()
-    scale = "0"
-    if words.peek() == ",":
-        words.take()
-        scale = words.take()
-    words.take(")")
-    if not (digits.isdigit() and scale.isdigit() and 1 <= int(digits[:3]) <= 38 and int(scale[:3]) <= int(digits[:3])):
-        raise words.fail("a decimal has 1 to 38 digits, of which its scale are behind the point")
-    return pa.decimal128(int(digits), int(scale))
-
-
-def _struct(words: _Words, depth: int) -> pa.DataType:
-    words.take("<")
-    fields: list[pa.Field] = []
-    while words.peek() != ">":
-        if fields:
-            words.take(",")
-        name = _name(words)
-        words.take(":")
-        fields.append(pa.field(name, _type(words, depth + 1)))
-    words.take(">")
-    if not fields or len({field.name for field in fields}) < len(fields):
-        raise words.fail("a struct has fields, each by a name of its own")
-    return pa.struct(fields)
-
-
-def type_text(kind: pa.DataType) -> str:
-    """The word for a type; the inverse of the parser."""
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind):
-        return f"array<{type_text(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'{_quoted(field.name)}:{type_text(field.type)}' for field in kind)}>"
-    return str(kind)
-
-
-def columns_text(columns: Iterable[Column]) -> str:
-    return ", ".join(map(str, columns))
-
-
-def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """What the records' own columns look like in the table: everything may be null, since what must not be is dead."""
-    return pa.schema([pa.field(column.name, column.type) for column in columns])
-
-
-def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name}`"
-
-
-FORMATS: Final = ("json", "avro", "protobuf", "text", "binary")
-MODES: Final = ("append", "upsert")
-PARTITIONINGS: Final = ("day", "hour", "none")
-EVOLUTIONS: Final = ("add", "none")
-LATE_POLICIES: Final = ("accept", "dead", "drop")
-ERROR_POLICIES: Final = ("dead", "fail", "drop")
-LOSS_POLICIES: Final = ("fail", "skip")
-FRAMINGS: Final = ("none", "confluent")
-ISOLATIONS: Final = ("read_committed", "read_uncommitted")
-STARTS: Final = ("earliest", "latest")
-
-METADATA: Final = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
-DAY: Final = "event_day"
-HOUR: Final = "event_hour"
-DEAD_SUFFIX: Final = "__dead"
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_CHOICES: Final = {
-    "format": FORMATS,
-    "mode": MODES,
-    "partition_by": PARTITIONINGS,
-    "evolution": EVOLUTIONS,
-    "late": LATE_POLICIES,
-    "on_error": ERROR_POLICIES,
-    "on_data_loss": LOSS_POLICIES,
-    "framing": FRAMINGS,
-    "isolation": ISOLATIONS,
-}
-_DURATIONS: Final = {
-    "allowed_lateness": "allowed_lateness_ms",
-    "retention": "retention_ms",
-    "vacuum_after": "vacuum_after_ms",
-}
-_INTERNAL: Final = frozenset({*_DURATIONS.values(), "value_schema", "descriptors"})
-_HOUR_MS: Final = 3_600_000
-
-
 @dataclass(frozen=True)
 class Table:
-    """What a table is. `columns` is empty until they are known: declared, or inferred."""
+    """A table's declaration. `columns` is empty until they are declared or inferred."""
 
     name: str
     topic: str
@@ -293,20 +144,20 @@ class Table:
     start: str = "earliest"
     isolation: str = "read_committed"
     retention_ms: int = 0
-    """How old the event time of whole partitions may become; 0 is for ever."""
+    """Maximum age of a partition by event time; 0 keeps all."""
     value_schema: str = ""
-    """Avro's schema as text, or the name of Protobuf's message."""
+    """The Avro schema as text, or the name of the Protobuf message."""
     descriptors: str = ""
-    """What protoc --descriptor_set_out wrote, in base64."""
+    """The output of protoc --descriptor_set_out, in base64."""
     framing: str = "none"
     registry: str = ""
     compact_after_files: int = 16
-    """Small files of one day (or hour) and topic partition from which on they are made one."""
+    """Compact when this many small files of one day (or hour) and topic partition exist."""
     target_file_mb: int = 128
     vacuum_after_ms: int = 7 * 86_400_000
     max_columns: int = 1000
     options: Mapping[str, str] = field(default_factory=dict)
-    """For the reader, as the data source has them: kafka.* and so on."""
+    """Options of the data source for reading: kafka.* and so on."""
 
     @property
     def dead_name(self) -> str:
@@ -320,18 +171,39 @@ class Table:
         return replace(self, columns=columns)
 
 
+def to_json(table: Table) -> str:
+    """The declaration as it is stored in the table."""
+    document = asdict(replace(table, columns=()))
+    document["columns"] = columns_text(table.columns)
+    document["key"] = list(table.key)
+    return json.dumps(document, sort_keys=True)
+
+
+def from_json(text: str) -> Table:
+    """The inverse of `to_json`; settings of later versions are ignored."""
+    document = json.loads(text)
+    known = {item.name for item in fields(Table)}
+    settings = {name: value for name, value in document.items() if name in known}
+    columns = settings.pop("columns")
+    settings["key"] = tuple(settings["key"])
+    return Table(**settings, columns=parse_columns(columns) if columns else ())
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
 def from_toml(path: str | Path) -> Table:
-    """The table that a file declares; raises DeclarationError."""
+    """The table that a file declares. Raises DeclarationError."""
     return from_mapping(read_toml(path), folder=Path(path).parent)
 
 
 def read_toml(path: str | Path) -> Mapping[str, Any]:
-    """The settings of a file, unchecked; raises DeclarationError."""
+    """The settings of a file, unchecked. Raises DeclarationError."""
     place = Path(path)
     try:
         document = tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DeclarationError(f"{place}: {error.strerror}", hint="Name a file that declares a table") from None
+        raise DeclarationError(f"{place}: {error.strerror}", hint="Give a file that declares a table") from None
     except UnicodeDecodeError:
         raise DeclarationError(f"{place}: is not UTF-8", hint="TOML is always UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -342,7 +214,7 @@ def read_toml(path: str | Path) -> Mapping[str, Any]:
 
 
 def from_mapping(document: Mapping[str, Any], folder: Path | None = None) -> Table:
-    """The table that these settings declare; raises DeclarationError. `folder` is where files it names lie."""
+    """The table that these settings declare. `folder` is that of files they name. Raises DeclarationError."""
     given = dict(document)
     settings: dict[str, Any] = {}
     columns = _columns(given.pop("schema", None), given.pop("columns", None))
@@ -364,13 +236,11 @@ def from_mapping(document: Mapping[str, Any], folder: Path | None = None) -> Tab
     return checked(Table(**settings, columns=columns))
 
 
-_EXTRA: Final = ("schema", "avro_schema", "message")
-
-
 def _unknown(name: str, known: list[str]) -> DeclarationError:
     near = get_close_matches(name, known, n=1)
     return DeclarationError(
-        f"a table has no setting {name!r}", hint=f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}"
+        f"unknown table setting {name!r}",
+        hint=f"Did you mean {near[0]}?" if near else f"Settings: {', '.join(known)}",
     )
 
 
@@ -382,13 +252,15 @@ def _columns(text: Any, table: Any) -> tuple[Column, ...]:
     if table is None:
         return ()
     if not isinstance(table, Mapping) or not table:
-        raise DeclarationError("columns is no table of names and types", hint='Write [columns], then user = "string"')
+        raise DeclarationError(
+            "columns is not a table of names and types", hint='Write [columns], then user = "string"'
+        )
     return tuple(parse_column(name, _text(f"columns.{name}", kind)) for name, kind in table.items())
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise DeclarationError(f"{name} is {value!r}, which is no text", hint="Put it into quotes")
+        raise DeclarationError(f"{name} is {value!r}, not a string", hint="Quote it")
     return value
 
 
@@ -412,7 +284,7 @@ def _value(name: str, value: Any, default: Any) -> Any:
 def _duration(name: str, value: Any) -> int:
     found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise DeclarationError(f"{name} is {value!r}, which is no duration", hint="Write for example 90s, 12h or 7d")
+        raise DeclarationError(f"{name} is {value!r}, which is not a duration", hint="Use for example 90s, 12h or 7d")
     return int(found.group(1)) * _UNITS_MS[found.group(2)]
 
 
@@ -431,7 +303,7 @@ def _avro_text(value: Any, folder: Path | None) -> str:
     try:
         json.loads(text)
     except ValueError as error:
-        raise DeclarationError(f"avro_schema is no JSON: {error}", hint="An Avro schema is JSON") from None
+        raise DeclarationError(f"avro_schema is not valid JSON: {error}", hint="An Avro schema is JSON") from None
     return text
 
 
@@ -443,16 +315,19 @@ def _message(value: Any, folder: Path | None) -> dict[str, str]:
         data = ((folder or Path()) / path).read_bytes()
     except OSError as error:
         raise DeclarationError(
-            f"message: {path}: {error.strerror}", hint="protoc --descriptor_set_out makes such a file"
+            f"message: {path}: {error.strerror}", hint="Write the file with protoc --descriptor_set_out"
         ) from None
     return {"value_schema": name, "descriptors": base64.b64encode(data).decode()}
 
 
+# ---------------------------------------------------------------------------------------------- checks
+
+
 def checked(table: Table) -> Table:
-    """The same table, if its settings make sense together; raises DeclarationError."""
+    """Returns the table if its settings are valid together. Raises DeclarationError."""
     if not _NAME.fullmatch(table.name) or table.name.endswith(DEAD_SUFFIX):
         raise DeclarationError(
-            f"{table.name!r} is no name for a table",
+            f"{table.name!r} is not a valid table name",
             hint=f"Use letters, digits, dots, - and _, and not {DEAD_SUFFIX} at the end",
         )
     for name, choices in _CHOICES.items():
@@ -465,27 +340,27 @@ def checked(table: Table) -> Table:
         raise DeclarationError(f"start is {table.start!r}", hint="It is earliest, latest, or milliseconds since 1970")
     if any(name.lower() == "kafka.isolation.level" for name in table.options):
         raise DeclarationError(
-            "options has kafka.isolation.level, which is the table's own setting",
-            hint='Write isolation = "read_uncommitted"; read_committed is what it is without',
+            "options contains kafka.isolation.level, which is a setting of the table",
+            hint='Set isolation = "read_uncommitted"; the default is read_committed',
         )
     _check_value_schema(table)
     if table.columns:
         _check_columns(table)
     if table.mode == "append" and table.key:
         raise DeclarationError(
-            "key is for upsert, and the mode is append", hint='Add mode = "upsert", or leave key out'
+            'key requires mode = "upsert"; the mode is append', hint='Set mode = "upsert", or remove key'
         )
     if table.retention_ms and table.partition_by == "none":
         raise DeclarationError("retention needs partitions by event time", hint='Add partition_by = "day"')
     if 0 < table.vacuum_after_ms < _HOUR_MS:
         raise DeclarationError(
-            "vacuum_after is below an hour", hint="A load that runs would lose its files: use 1h or more"
+            "vacuum_after is less than an hour", hint="A running load would lose its files. Use 1h or more"
         )
     return table
 
 
 def checked_columns(table: Table) -> Table:
-    """The same table, if its columns, wherever they come from, can be; raises DeclarationError."""
+    """Returns the table if its columns are valid. Raises DeclarationError."""
     _check_columns(table)
     return table
 
@@ -493,13 +368,11 @@ def checked_columns(table: Table) -> Table:
 def _check_value_schema(table: Table) -> None:
     needed = {"avro": "avro_schema", "protobuf": "message"}.get(table.format)
     if needed is None and table.value_schema:
-        raise DeclarationError(
-            f"the format is {table.format}, which needs no avro_schema or message", hint="Leave it out"
-        )
+        raise DeclarationError(f"the format is {table.format}, which needs no avro_schema or message", hint="Remove it")
     if needed is not None and not table.value_schema:
         raise DeclarationError(f"the format {table.format} needs {needed}", hint=f"Add {needed}")
     if needed is not None and table.columns:
-        raise DeclarationError(f"columns come from {needed}", hint="Leave schema out")
+        raise DeclarationError(f"columns come from {needed}", hint="Remove schema")
 
 
 def _check_columns(table: Table) -> None:
@@ -507,12 +380,10 @@ def _check_columns(table: Table) -> None:
     lowered = [name.lower() for name in names]
     twice = [name for name in lowered if lowered.count(name) > 1]
     if twice:
-        raise DeclarationError(f"the column {twice[0]} is there twice", hint="Upper and lower case are the same")
+        raise DeclarationError(f"the column {twice[0]} is declared twice", hint="Column names are case-insensitive")
     taken = [name for name in names if name.lower() in RESERVED]
     if taken:
-        raise DeclarationError(
-            f"the column {taken[0]} would hide one of the table's own", hint=f"Rename it: {_OWN} are taken"
-        )
+        raise DeclarationError(f"the column name {taken[0]} is reserved", hint=f"Rename it. Reserved: {_OWN}")
     by_name = {column.name: column for column in table.columns}
     for name in table.key:
         if name not in by_name:
@@ -523,35 +394,96 @@ def _check_columns(table: Table) -> None:
             raise _unknown_column("event_time", table.event_time, names)
         if str(column.type) not in ("timestamp[us, tz=UTC]", "date32[day]"):
             raise DeclarationError(
-                f"event_time is {column}, which is no time", hint="Declare it as timestamp, timestamp_ms or timestamp_s"
+                f"event_time is {column}, which is not a timestamp",
+                hint="Declare it as timestamp, timestamp_ms or timestamp_s",
             )
-
-
-RESERVED: Final = frozenset({*METADATA, DAY, HOUR, "_deleted", "_reason"})
-_OWN: Final = ", ".join(sorted(RESERVED))
 
 
 def _unknown_column(setting: str, name: str, names: list[str]) -> DeclarationError:
     near = get_close_matches(name, names, n=1)
     return DeclarationError(
         f"{setting} names the column {name!r}, which is not in the schema",
-        hint=f"Did you mean {near[0]}?" if near else f"There are {', '.join(names)}",
+        hint=f"Did you mean {near[0]}?" if near else f"Columns: {', '.join(names)}",
     )
 
 
-def to_json(table: Table) -> str:
-    """As it is kept inside the table."""
-    document = asdict(replace(table, columns=()))
-    document["columns"] = columns_text(table.columns)
-    document["key"] = list(table.key)
-    return json.dumps(document, sort_keys=True)
+# ---------------------------------------------------------------------------------------------- schema text
 
 
-def from_json(text: str) -> Table:
-    """The inverse of `to_json`; settings of later versions are passed over."""
-    document = json.loads(text)
-    known = {item.name for item in fields(Table)}
-    settings = {name: value for name, value in document.items() if name in known}
-    columns = settings.pop("columns")
-    settings["key"] = tuple(settings["key"])
-    return Table(**settings, columns=parse_columns(columns) if columns else ())
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """`user string not null, at timestamp_ms`; raises DeclarationError."""
+    if not text.strip():
+        raise DeclarationError("the schema has no columns", hint="Remove it to infer them from the records")
+    with _schema_errors():
+        return tuple(map(_column, ddl.parse_fields(text, _WORDS, max_depth=_MAX_DEPTH)))
+
+
+def parse_column(name: str, text: str) -> Column:
+    """One column whose type is `text`; raises DeclarationError."""
+    with _schema_errors():
+        return _column(ddl.parse_type(name, text, _WORDS, max_depth=_MAX_DEPTH))
+
+
+@contextmanager
+def _schema_errors() -> Iterator[None]:
+    try:
+        yield
+    except DeclarationError:
+        raise
+    except ConfigError as error:
+        raise DeclarationError(error.message, hint=error.hint) from None
+
+
+def _column(field: ddl.Field) -> Column:
+    if field.comment is not None:
+        raise DeclarationError(f"the column {field.name} has a COMMENT", hint="Remove it: tables have no comments")
+    epoch = _EPOCHS.get(field.type.word, "") if isinstance(field.type, ddl.Named) else ""
+    return Column(field.name, TIMESTAMP if epoch else _arrow_type(field.type), not field.is_nullable, epoch)
+
+
+def _arrow_type(kind: ddl.Type) -> pa.DataType:
+    match kind:
+        case ddl.Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case ddl.Array(element):
+            return pa.list_(pa.field("element", _arrow_type(element)))
+        case ddl.Struct(fields):
+            if not fields:
+                raise DeclarationError("the schema has a struct without fields", hint="Write struct<name: string>")
+            if any(not field.is_nullable or field.comment is not None for field in fields):
+                raise DeclarationError(
+                    "NOT NULL and COMMENT are allowed only for columns, not inside them", hint=_TYPES
+                )
+            return pa.struct([pa.field(field.name, _arrow_type(field.type)) for field in fields])
+        case ddl.Named(word) if word in _SIMPLE:
+            return _SIMPLE[word]
+        case ddl.Named(word):
+            raise DeclarationError(f"{word} is allowed only for columns, not inside them", hint=_TYPES)
+        case _:
+            raise DeclarationError("tables have no type map", hint=_TYPES)
+
+
+def type_text(kind: pa.DataType) -> str:
+    """The text of a type, which `parse_column` reads."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_text(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{_quoted(field.name)}:{type_text(field.type)}' for field in kind)}>"
+    return str(kind)
+
+
+def columns_text(columns: Iterable[Column]) -> str:
+    return ", ".join(map(str, columns))
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The declared columns in the table. All are nullable: records that lack a required value are dead letters."""
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
