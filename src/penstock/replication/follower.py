@@ -42,6 +42,7 @@ from penstock.replication.fetch_state import (
     SessionKey,
     apply_fetch_response,
 )
+from penstock.runtime.backoff import backoff_ms
 from penstock.wire.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest, fetch_request, records_in
 from penstock.wire.protocol import ApiKey, ErrorCode, error_code
 from penstock.wire.schemas.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
@@ -263,7 +264,7 @@ class ReplicaFetcher:
 
     def _backoff_ms(self, failures: int) -> float:
         settings = self._environment.settings
-        return min(settings.backoff_max_ms, settings.backoff_ms * 2.0 ** min(failures - 1, 30))
+        return backoff_ms(failures, settings.backoff_ms, settings.backoff_max_ms)
 
     def _failed(self, state: PartitionFetchState, error: LogError | RecordError) -> None:
         if isinstance(error, LogFailed):

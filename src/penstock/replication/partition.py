@@ -35,9 +35,10 @@ from penstock.log.producer_state import ProducerStates
 from penstock.log.validation import Validated
 from penstock.records import Buffer, scan
 from penstock.replication.errors import CommitTimedOut, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
-from penstock.replication.fetch_state import NO_EPOCH, EpochEnd, Position, divergence
+from penstock.replication.fetch_state import EpochEnd, Position, divergence
 from penstock.replication.isr import UNKNOWN_START, Leadership
 from penstock.runtime.clock import Clock
+from penstock.wire.fetch_session import NO_EPOCH
 from penstock.wire.protocol import ErrorCode
 
 Done = Callable[[LogError | None], None]

@@ -21,16 +21,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.errors import OffsetOutOfRange, PenstockError, RecordUnreadable, error_for
-from penstock.client.fetch_state import Chunk, PartitionState, chunk_of
-from penstock.client.offset_lookup import OffsetLookup
+from penstock.client.connection import Connection
+from penstock.client.errors import PenstockError, RecordUnreadable, error_for
+from penstock.client.fetch_state import Chunk, PartitionState, chunk_in
+from penstock.client.leader_requests import FETCH_LANE, OffsetLookup, ask_leaders_once, fetch_partitions
 from penstock.records import BatchHeader, Buffer, ColumnBuilder, RecordError, append_time_of, payload_of
 from penstock.records.types import BytesColumn, HeaderColumn
 from penstock.spark.connections import SharedCluster, shared_cluster
 from penstock.spark.errors import DataLost, ReadStalled, TopicRecreated, in_one_line
 from penstock.spark.options import EARLIEST, LATEST, Bounds, Isolation, ReaderOptions
-from penstock.wire.protocol import ApiKey, ErrorCode
-from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from penstock.wire.fetch_session import NO_EPOCH, FetchOutcome, PartitionFetch, enlarged, outcome_of
+from penstock.wire.protocol import ErrorCode
+from penstock.wire.schemas.fetch import PartitionData
 
 if TYPE_CHECKING:
     import pyarrow
@@ -175,15 +177,11 @@ def _headers(column: HeaderColumn, rows: int, kind: Any) -> Any:
 
 _log = logging.getLogger(__name__)
 
-# From 13 on topics go by id; names are what a range has.
-_NEWEST_FETCH: Final = 12
-_LANE: Final = "fetch"
 _MAX_WAIT_MS: Final = 500
 _LEAST_PAUSE_MS: Final = 10
 _CHUNKS_AHEAD: Final = 2
 _GUESSED_BYTES: Final = 1024.0
 _LEAST_FETCH: Final = 64 * 1024
-_LARGEST_FETCH: Final = 2**31 - 1
 # What was planned was there. If it is not, that may be news that have not arrived, but not for long.
 _LOST_AFTER_MS: Final = 10_000
 _LOSSES: Final[dict[ErrorCode | None, tuple[str, str]]] = {
@@ -354,43 +352,36 @@ class _Prefetcher:
         if leader is None or leader.leader < 0:
             self._client.follow([topic])
             await self._client.refresh([topic])
-            leader = self._client.view.leader_of(topic, number)
-        if leader is None or leader.leader < 0:
-            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if leader is None else ErrorCode.LEADER_NOT_AVAILABLE
-            raise error_for(missing, where=str(self._partition))
         await self._check_id()
         if self._position >= self._end:
             return None
-        wanted = FetchPartition(
-            partition=number,
-            current_leader_epoch=leader.leader_epoch,
-            fetch_offset=self._position,
-            partition_max_bytes=self._wanted_bytes(),
+        found = await ask_leaders_once(
+            self._client, [self._partition], self._fetch, timeout_ms=self._options.request_timeout_ms, lane=FETCH_LANE
         )
-        request = FetchRequest(
+        data = found[self._partition]
+        if isinstance(data, PenstockError):
+            raise data
+        return None if data is None else await self._take(data)
+
+    async def _fetch(
+        self, connection: Connection, led: list[TopicPartition], left_ms: int
+    ) -> dict[TopicPartition, PartitionData | PenstockError | None]:
+        leader = self._client.view.leader_of(*self._partition)
+        epoch = NO_EPOCH if leader is None else leader.leader_epoch
+        max_bytes = self._wanted_bytes()
+        found, throttled_ms = await fetch_partitions(
+            connection,
+            {self._partition: PartitionFetch(self._position, max_bytes, epoch)},
+            timeout_ms=left_ms + self._max_wait_ms,
+            max_bytes=max_bytes,
             max_wait_ms=self._max_wait_ms,
             min_bytes=1,
-            max_bytes=wanted.partition_max_bytes,
             isolation_level=int(self._committed_only),
-            topics=[FetchTopic(topic=topic, partitions=[wanted])],
             rack_id=self._options.rack or "",
         )
-        connection = await self._client.to(leader.leader, lane=_LANE)
-        response = await connection.request(
-            ApiKey.FETCH,
-            request,
-            version=connection.version_of(ApiKey.FETCH, _NEWEST_FETCH),
-            timeout_ms=self._options.request_timeout_ms + self._max_wait_ms,
-        )
-        if response.error_code:
-            raise error_for(response.error_code, where=f"fetch of {self._partition}")
-        for answer in response.responses:
-            for data in answer.partitions:
-                if answer.topic == topic and data.partition_index == number:
-                    return await self._take(data)
-        # An answer without the partition is how a broker slows a reader down.
-        await asyncio.sleep(max(response.throttle_time_ms, _LEAST_PAUSE_MS) / 1000)
-        return None
+        if self._partition not in found:  # which is how a broker slows a reader down
+            await asyncio.sleep(max(throttled_ms, _LEAST_PAUSE_MS) / 1000)
+        return {self._partition: found.get(self._partition)}
 
     def _wanted_bytes(self) -> int:
         density = self._cluster.densities.get(self._partition, _GUESSED_BYTES)
@@ -418,29 +409,30 @@ class _Prefetcher:
         self._position = self._end
 
     async def _take(self, data: PartitionData) -> Chunk | None:
-        if data.error_code:
-            error = error_for(data.error_code, where=f"fetch of {self._partition}")
-            if isinstance(error, OffsetOutOfRange):
+        match outcome_of(data):
+            case FetchOutcome.RECORDS:
+                return self._take_records(data)
+            case FetchOutcome.OUT_OF_RANGE:
                 await self._out_of_range()
-                return None
-            raise error
-        records = data.records
-        if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
-            self._on_empty_response(data.last_stable_offset if self._committed_only else data.high_watermark)
-            return None
+            case _ if data.error_code:
+                raise error_for(data.error_code, where=f"fetch of {self._partition}")
+            case _:
+                self._on_empty_response(data.last_stable_offset if self._committed_only else data.high_watermark)
+        return None
+
+    def _take_records(self, data: PartitionData) -> Chunk | None:
         state = PartitionState(self._partition, self._fetch_bytes)
         state.seek(self._position)
-        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         try:
-            chunk = chunk_of(state, records, aborted, verify=self._options.check_crcs)
+            chunk = chunk_in(state, data, verify=self._options.check_crcs)
         except RecordError as damage:
             raise self.unreadable(self._position, damage) from damage
         if chunk is None:
-            # Brokers before 0.10.1 cut off a batch that is larger than what was asked for.
-            if self._fetch_bytes >= _LARGEST_FETCH // 2:
-                raise RecordUnreadable(self._partition, self._position, "a batch exceeds what one fetch can bring", "")
-            self._fetch_bytes *= 2
-            self._cluster.densities[self._partition] = float(self._fetch_bytes)
+            larger = enlarged(self._fetch_bytes)
+            if larger is None:
+                raise RecordUnreadable(self._partition, self._position, "a batch is larger than any fetch may be", "")
+            self._fetch_bytes = larger
+            self._cluster.densities[self._partition] = float(larger)
             return None
         if chunk.next_offset <= self._position:
             self._on_empty_response(data.high_watermark)

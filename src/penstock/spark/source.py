@@ -41,8 +41,8 @@ from pyspark.sql.types import StructType
 
 from penstock.client.cluster_metadata import ClusterView, OffsetAndTimestamp, TopicPartition
 from penstock.client.errors import ConfigError, PenstockError, UnknownTopic, error_for
+from penstock.client.leader_requests import Found, OffsetLookup
 from penstock.client.metadata_updater import ask_metadata
-from penstock.client.offset_lookup import Found, OffsetLookup
 from penstock.spark.connections import freeze_after_first_task, shared_cluster
 from penstock.spark.errors import in_one_line
 from penstock.spark.fetch import read_range, source_ddl

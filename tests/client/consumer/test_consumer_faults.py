@@ -297,7 +297,7 @@ def test_a_broker_that_knows_times_by_segment_only_is_never_sought_past_what_was
     """ListOffsets 0, as 0.9 has it: no segment written before a time means that everything is after it."""
     from tests.client.scripted import run
 
-    from penstock.client.offset_lookup import OffsetLookup
+    from penstock.client.leader_requests import OffsetLookup
 
     asked: list[int] = []
 
@@ -319,7 +319,7 @@ def test_a_broker_that_knows_times_by_segment_only_is_never_sought_past_what_was
             }
         )
 
-        async def to(self, node_id: int) -> OldBroker:
+        async def to(self, node_id: int, *, lane: str) -> OldBroker:
             return OldBroker()
 
     lookup = OffsetLookup(Cluster(), isolation_level=0, timeout_ms=1_000)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from penstock.client.admin.results import ClusterDescription, LogDirectory, Offs
 from penstock.client.cluster_metadata import Node, TopicPartition
 from penstock.client.connection import Connection
 from penstock.client.errors import ConfigError, PenstockError, UnsupportedVersion, error_for
+from penstock.client.leader_requests import list_offsets
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -20,12 +21,6 @@ from penstock.wire.schemas.alter_replica_log_dirs import (
 )
 from penstock.wire.schemas.describe_cluster import DescribeClusterRequest
 from penstock.wire.schemas.describe_log_dirs import DescribeLogDirsRequest
-from penstock.wire.schemas.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 
 _ENDS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 _MAX_TIMESTAMP_SINCE: Final = 7
@@ -177,7 +172,7 @@ def _timestamp(spec: OffsetSpec) -> int:
 
 
 async def _list_offsets(
-    connection: Connection, times: Mapping[TopicPartition, int], isolation: int, left_ms: int
+    connection: Connection, times: Mapping[TopicPartition, int], isolation_level: int, left_ms: int
 ) -> dict[TopicPartition, OffsetResult | PenstockError]:
     version = connection.version_of(ApiKey.LIST_OFFSETS)
     if version < _MAX_TIMESTAMP_SINCE and _ENDS["max_timestamp"] in times.values():
@@ -187,28 +182,5 @@ async def _list_offsets(
     if version < _BY_TIME_SINCE and max(times.values(), default=-1) >= 0:
         # The oldest version answers with where a segment begins, which may be long before the time or after it.
         raise UnsupportedVersion(connection.node, "ListOffsets by time", (_BY_TIME_SINCE, 11), (0, version))
-    topics: dict[str, ListOffsetsTopic] = {}
-    for (topic, partition), time_ms in times.items():
-        named = topics.setdefault(topic, ListOffsetsTopic(name=topic, partitions=[]))
-        named.partitions.append(ListOffsetsPartition(partition_index=partition, timestamp=time_ms))
-    request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
-    if version >= 2:
-        request.isolation_level = isolation
-    if version >= 10:
-        request.timeout_ms = left_ms
-    answer = await connection.request(ApiKey.LIST_OFFSETS, request, version=version, timeout_ms=left_ms)
-    return {
-        TopicPartition(topic.name, part.partition_index): _found(
-            TopicPartition(topic.name, part.partition_index), part, version
-        )
-        for topic in answer.topics
-        for part in topic.partitions
-    }
-
-
-def _found(partition: TopicPartition, part: ListOffsetsPartitionResponse, version: int) -> OffsetResult | PenstockError:
-    if part.error_code:
-        return error_for(part.error_code, where=str(partition))
-    if version == 0:
-        return OffsetResult(part.old_style_offsets[0] if part.old_style_offsets else -1)
-    return OffsetResult(part.offset, part.timestamp, part.leader_epoch)
+    found = await list_offsets(connection, times, isolation_level=isolation_level, timeout_ms=left_ms)
+    return {key: one if isinstance(one, PenstockError) else OffsetResult(*one) for key, one in found.items()}

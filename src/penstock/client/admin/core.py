@@ -15,7 +15,6 @@ from typing import Self, TypeVar
 from penstock.client.addresses import Addresses
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import TopicPartition
-from penstock.client.connection import Connection
 from penstock.client.errors import (
     BootstrapError,
     BrokerError,
@@ -24,9 +23,8 @@ from penstock.client.errors import (
     TimedOut,
     UnknownBroker,
     UnknownTopic,
-    error_for,
 )
-from penstock.wire.protocol import ErrorCode
+from penstock.client.leader_requests import Ask, ask_leaders
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -113,65 +111,11 @@ class AdminCore:
                 await self.cluster.refresh()
 
     async def _by_leader(
-        self,
-        what: str,
-        partitions: Collection[TopicPartition],
-        timeout_ms: int | None,
-        ask: Callable[[Connection, list[TopicPartition], int], Awaitable[dict[TopicPartition, R | PenstockError]]],
+        self, what: str, partitions: Collection[TopicPartition], timeout_ms: int | None, ask: Ask[R]
     ) -> dict[TopicPartition, R | PenstockError]:
-        """The answers of the partitions' leaders, one request a leader and try."""
+        """The answers of the partitions' leaders."""
         limit_ms = timeout_ms if timeout_ms is not None else self.cluster.request_timeout_ms
-        deadline_ms = self._now_ms() + limit_ms
-        answers: dict[TopicPartition, R | PenstockError] = {}
-        open_ = list(dict.fromkeys(partitions))
-        backoff = self.cluster.new_backoff()
-        try:
-            async with asyncio.timeout(limit_ms / 1000):
-                await self.cluster.start()
-                if any(self.cluster.view.leader_of(*partition) is None for partition in open_):
-                    await self.cluster.refresh({partition.topic for partition in open_})
-                while open_:
-                    left_ms = max(1, int(deadline_ms - self._now_ms()))
-                    answers.update(await self._ask_leaders(open_, left_ms, ask))
-                    again = [item for item in open_ if _worth_another(answers[item], backoff.failures)]
-                    open_ = again
-                    if open_:
-                        await asyncio.sleep(backoff.failed(self._now_ms()) / 1000)
-                        await self.cluster.refresh({partition.topic for partition in open_})
-        except TimeoutError as error:
-            if isinstance(error, PenstockError) and not answers:
-                raise
-            late = TimedOut(f"{what} did not finish within {limit_ms} ms")
-            for partition in open_:
-                answers.setdefault(partition, late)
-        return {partition: answers[partition] for partition in dict.fromkeys(partitions)}
-
-    async def _ask_leaders(
-        self,
-        partitions: Iterable[TopicPartition],
-        left_ms: int,
-        ask: Callable[[Connection, list[TopicPartition], int], Awaitable[dict[TopicPartition, R | PenstockError]]],
-    ) -> dict[TopicPartition, R | PenstockError]:
-        answers: dict[TopicPartition, R | PenstockError] = {}
-        by_node: dict[int, list[TopicPartition]] = {}
-        for partition in partitions:
-            view = self.cluster.view.leader_of(*partition)
-            if view is None:
-                answers[partition] = error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where=str(partition))
-            elif view.leader < 0:
-                answers[partition] = error_for(ErrorCode.LEADER_NOT_AVAILABLE, where=str(partition))
-            else:
-                by_node.setdefault(view.leader, []).append(partition)
-
-        async def one(node_id: int, led: list[TopicPartition]) -> dict[TopicPartition, R | PenstockError]:
-            try:
-                return await ask(await self.cluster.to(node_id), led, left_ms)
-            except PenstockError as error:
-                return dict.fromkeys(led, error)
-
-        for found in await asyncio.gather(*(one(node_id, led) for node_id, led in by_node.items())):
-            answers.update(found)
-        return answers
+        return await ask_leaders(self.cluster, what, partitions, ask, timeout_ms=limit_ms, retry=_worth_another)
 
 
 def _worth_another(answer: object, failures: int) -> bool:

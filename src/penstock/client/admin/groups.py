@@ -19,15 +19,16 @@ from penstock.client.admin.results import GroupDescription, GroupListing, GroupM
 from penstock.client.cluster_metadata import Node, TopicPartition
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerError, ConfigError, PenstockError, error_for
+from penstock.client.leader_requests import fetch_partitions
 from penstock.client.metadata_updater import ask_metadata
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.records import RecordError, records_of, scan
 from penstock.records.batch import NO_TIMESTAMP
+from penstock.wire.fetch_session import PartitionFetch, records_in
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.consumer_group_describe import ConsumerGroupDescribeRequest
 from penstock.wire.schemas.delete_groups import DeleteGroupsRequest
 from penstock.wire.schemas.describe_groups import DescribedGroupMember, DescribeGroupsRequest
-from penstock.wire.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.schemas.list_groups import ListGroupsRequest
 from penstock.wire.schemas.offset_commit import (
     OffsetCommitRequest,
@@ -45,11 +46,8 @@ from penstock.wire.schemas.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from penstock.wire.types import BUFFERS
 
-# From 13 on topics go by id; before 4 there were no record batches.
-_NEWEST: Final = 12
-_OLDEST: Final = 4
+_FIRST_WITH_BATCHES: Final = 4
 _PARTITION_BYTES: Final = 64 * 1024
 _TOTAL_BYTES: Final = 16 * 1024 * 1024
 
@@ -57,8 +55,8 @@ Answers = dict[TopicPartition, int | PenstockError]
 
 
 async def record_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
-    """The timestamp (-1: not to be had) of the first record at or after an offset of each partition."""
-    if not connection.supports(ApiKey.FETCH, _OLDEST):
+    """The timestamp of the first record at or after an offset of each partition; -1 if it is unknown."""
+    if not connection.supports(ApiKey.FETCH, _FIRST_WITH_BATCHES):
         return dict.fromkeys(offsets, NO_TIMESTAMP)
     answers: Answers = {}
     open_ = dict(offsets)
@@ -73,29 +71,18 @@ async def record_times(connection: Connection, offsets: Mapping[TopicPartition, 
 
 
 async def _fetch_times(connection: Connection, offsets: Mapping[TopicPartition, int], left_ms: int) -> Answers:
-    version = connection.version_of(ApiKey.FETCH, at_most=_NEWEST)
-    topics: dict[str, FetchTopic] = {}
-    for (topic, partition), offset in offsets.items():
-        named = topics.setdefault(topic, FetchTopic(topic=topic, partitions=[]))
-        named.partitions.append(
-            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES)
-        )
-    request = FetchRequest(max_bytes=_TOTAL_BYTES, topics=list(topics.values()))
-    answer = await connection.request(ApiKey.FETCH, request, version=version, timeout_ms=left_ms)
-    if answer.error_code:
-        raise error_for(answer.error_code, where=connection.node)
+    wanted = {partition: PartitionFetch(offset, _PARTITION_BYTES) for partition, offset in offsets.items()}
+    fetched, _ = await fetch_partitions(connection, wanted, timeout_ms=left_ms, max_bytes=_TOTAL_BYTES)
     found: Answers = {}
-    for topic in answer.responses:
-        for part in topic.partitions:
-            key = TopicPartition(topic.topic, part.partition_index)
-            if part.error_code:
-                found[key] = error_for(part.error_code, where=str(key))
-            elif part.high_watermark <= offsets[key]:
-                found[key] = NO_TIMESTAMP
-            elif isinstance(part.records, BUFFERS):
-                time_ms = _first_time(part.records, offsets[key])
-                if time_ms is not None:
-                    found[key] = time_ms
+    for partition, data in fetched.items():
+        if data.error_code:
+            found[partition] = error_for(data.error_code, where=str(partition))
+        elif data.high_watermark <= offsets[partition]:
+            found[partition] = NO_TIMESTAMP
+        elif (records := records_in(data)) is not None:
+            time_ms = _first_time(records, offsets[partition])
+            if time_ms is not None:
+                found[partition] = time_ms
     return found
 
 

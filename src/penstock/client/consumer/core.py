@@ -28,7 +28,6 @@ from penstock.client.errors import ClosedError, ConfigError, NoOffset, PenstockE
 from penstock.client.fetch_state import (
     EARLIEST,
     LATEST,
-    NO_EPOCH,
     Budget,
     FetchState,
     PartitionState,
@@ -36,12 +35,13 @@ from penstock.client.fetch_state import (
     is_offset,
     start_of,
 )
+from penstock.client.leader_requests import OffsetLookup
 from penstock.client.metadata_updater import ask_metadata
 from penstock.client.metrics import Metrics, StatisticsReporter
-from penstock.client.offset_lookup import OffsetLookup
 from penstock.client.offset_stores.base import OffsetAndMetadata, OffsetStore
 from penstock.client.offset_stores.broker import BrokerOffsetStore
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.wire.fetch_session import NO_EPOCH
 
 Pattern = str | re.Pattern[str]
 
