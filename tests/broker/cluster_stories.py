@@ -73,11 +73,14 @@ class BrokerCluster:
     def controller(self) -> int:
         def find() -> int | None:
             for number, broker in self.brokers.items():
-                if broker.broker.membership.controller is not None:
+                if broker.broker.cluster.controller is not None:
                     return number
             return None
 
         return self.eventually(find, "somebody is the controller")
+
+    def epoch(self, number: int) -> int:
+        return self.brokers[number].broker.services.membership.broker_epoch
 
     def partition(self, topic: str, index: int = 0) -> PartitionImage:
         found = self.image().partition(topic, index)

@@ -147,7 +147,7 @@ def test_a_broker_that_demands_more_replicas_than_itself_says_so_and_honours_it(
         find_coordinator(client, "readers")
         assert client.ask(ApiKey.OFFSET_COMMIT, commit_request("readers", ("loose", 0, 1)), 8)
         assert committed(client, "readers", "loose") == 1
-        metrics = b"".join(call(embedded.broker, lambda: list(embedded.broker.metrics.registry.render())))
+        metrics = b"".join(call(embedded.broker, lambda: list(embedded.broker.services.metrics.registry.render())))
         assert b"kafka_server_under_min_isr_partitions 1\n" in metrics
 
 

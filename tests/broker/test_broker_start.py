@@ -244,7 +244,7 @@ def test_a_stop_ends_work_that_has_not_begun(tmp_path: Path) -> None:
         broker = broker_in(tmp_path)
         await broker.start()
         work = asyncio.Event().wait()
-        broker.spawn(work, lambda _: None)  # type: ignore[arg-type]
+        broker.services.spawn(work, lambda _: None)  # type: ignore[arg-type]
         assert await broker.stop()
         await asyncio.sleep(0)
         assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

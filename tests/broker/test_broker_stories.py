@@ -22,9 +22,8 @@ from tests.broker.wire_client import (
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import settings_from
-from penstock.coordination.group_coordinator import OFFSETS_TOPIC
 from penstock.testing.embedded_broker import EmbeddedBroker
-from penstock.wire.protocol import ApiKey, ErrorCode
+from penstock.wire.protocol import OFFSETS_TOPIC, ApiKey, ErrorCode
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
 SETTINGS = {"offsets.topic.num.partitions": "2"}

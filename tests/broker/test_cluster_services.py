@@ -132,15 +132,15 @@ def test_a_broker_without_a_number_is_given_one_and_keeps_it(cluster: BrokerClus
     numbers = []
     for _ in range(2):
         with Broker(str(tmp_path), settings=settings) as broker:
-            numbers.append(broker.broker.node_id)
-            assert broker.broker.node_id in broker.broker.cluster.image.brokers
+            numbers.append(broker.broker.services.node_id)
+            assert broker.broker.services.node_id in broker.broker.cluster.image.brokers
     assert numbers[0] > 1000
     assert numbers[0] == numbers[1]
 
 
 def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> None:
     _make(cluster, "views-5")
-    epochs = {number: broker.broker.membership.broker_epoch for number, broker in cluster.brokers.items()}
+    epochs = {number: cluster.epoch(number) for number in cluster.brokers}
     cluster.zookeeper.pause()
     with Producer(cluster.bootstrap) as producer:
         producer.send("views-5", b"while nobody answers for the tree").result(PATIENCE_S)
@@ -148,7 +148,10 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
     cluster.zookeeper.start()
     until(
         lambda: (
-            all(broker.broker.membership.broker_epoch >= epochs[number] for number, broker in cluster.brokers.items())
+            all(
+                broker.broker.services.membership.broker_epoch >= epochs[number]
+                for number, broker in cluster.brokers.items()
+            )
             and cluster.controller is not None
         ),
         "all are registered",

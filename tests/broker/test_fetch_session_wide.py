@@ -21,6 +21,7 @@ from tests.broker.wire_client import (
 )
 from tests.timeouts import NEVER_MS
 
+from penstock.broker.background_tasks import apply_retention
 from penstock.broker.broker import Broker
 from penstock.broker.fetch_session import RECHECK_MS, FetchSession
 from penstock.cluster.controller.topics import NewTopic
@@ -128,7 +129,7 @@ def partition_of(broker: Broker, topic: str, index: int = 0) -> Partition:
 
 
 def session_of(broker: Broker, reader: Reader) -> FetchSession:
-    session = broker.sessions._cache.get(reader.id)
+    session = broker.services.sessions._cache.get(reader.id)
     if session is None:
         raise LookupError(reader.id)
     return session
@@ -260,7 +261,7 @@ def test_what_retention_took_is_told_at_the_next_fetch(broker: Broker, client: W
 
     def retain() -> None:
         partition.log.log_start_offset = 2
-        broker._retain()
+        apply_retention(broker.services, lambda log: False)
 
     call(broker, retain)
     assert reader.fetch() == [(topic, 5)]
@@ -285,7 +286,7 @@ def test_a_deleted_topic_ends_the_wait_and_one_of_its_name_is_read_again(
 
 
 def let_time_pass(broker: Broker, reader: Reader) -> None:
-    call(broker, lambda: setattr(session_of(broker, reader), "checked_ms", broker.clock.now_ms() - RECHECK_MS))
+    call(broker, lambda: setattr(session_of(broker, reader), "checked_ms", broker.services.clock.now_ms() - RECHECK_MS))
 
 
 def test_a_disk_that_failed_is_told_of_before_long() -> None:
@@ -338,7 +339,7 @@ def test_a_session_that_ends_watches_nothing_any_more(broker: Broker, client: Wi
     assert watchers(broker, topic) == WIDTH
     assert reader.fetch(forget=((topic, 0), (topic, 1))) == []
     assert watchers(broker, topic) == WIDTH - 2
-    assert call(broker, lambda: broker.sessions.close_session(reader.id))
+    assert call(broker, lambda: broker.services.sessions.close_session(reader.id))
     assert watchers(broker, topic) == 0
 
 
@@ -347,7 +348,7 @@ def test_a_fetch_whose_session_is_taken_away_still_hears_of_records(
 ) -> None:
     topic, reader = wide(broker, client)
     send_and_be_heard(broker, client, ApiKey.FETCH, reader.request(max_wait_ms=NEVER_MS), 12)
-    call(broker, lambda: broker.sessions.close_session(reader.id))
+    call(broker, lambda: broker.services.sessions.close_session(reader.id))
     other.produce(topic, batch_of(b"a"), partition=9)
     assert reader.take(client.receive(ApiKey.FETCH, 12)[1]) == [(topic, 9)]
     assert watchers(broker, topic) == 0
@@ -363,7 +364,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_wait_leaves_only_its_session(
         send_and_be_heard(broker, client, ApiKey.FETCH, request, 12)
         assert watchers(broker, topic) == WIDTH
     other.produce(topic, batch_of(b"a"), partition=3)
-    call(broker, lambda: broker.sessions.close_session(reader.id))
+    call(broker, lambda: broker.services.sessions.close_session(reader.id))
     assert watchers(broker, topic) == 0
 
 

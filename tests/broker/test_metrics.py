@@ -414,7 +414,6 @@ def test_sizes_groups_and_connections_are_read_from_their_owners() -> None:
     metrics.read_logs_from(lambda: iter(logs))
     metrics.read_groups_from(lambda: {"Stable": 3, "Empty": 1})
     metrics.read_network_from(lambda: NetworkMetrics(5, 100, 1, 2000, 3000))
-    metrics.delayed_operations.labelled(operation="Fetch").follow(lambda: 4)
     metrics.partitions.set(2)
     shown = _shown(metrics.registry)
     assert shown["kafka_log_size_bytes"].value(topic="clicks", partition="0") == 4096
@@ -425,7 +424,6 @@ def test_sizes_groups_and_connections_are_read_from_their_owners() -> None:
     assert shown["kafka_server_connections"].value() == 5
     assert shown["kafka_server_connections_accepted_total"].kind == "counter"
     assert shown["kafka_network_sent_bytes_total"].value() == 3000
-    assert shown["kafka_server_delayed_operations"].value(operation="Fetch") == 4
     assert shown["kafka_server_partitions"].value() == 2
     assert "kafka_server_leaders" not in shown
     logs.clear()

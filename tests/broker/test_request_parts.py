@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.request import merge, split
+from penstock.broker.api_table import API_TABLE
+from penstock.broker.request import Parts, merge
+from penstock.broker.request import split as split_by
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas import delete_groups, list_offsets, metadata, offset_commit, offset_fetch, produce
 from penstock.wire.types import Message
 
 LONG = 10**6
+
+
+def split(api: ApiKey, version: int, message: Message, size: int) -> Parts | None:
+    return split_by(API_TABLE[api].splits, version, message, size)
 
 
 def commit_of(widths: list[int]) -> offset_commit.OffsetCommitRequest:
@@ -57,7 +63,7 @@ def test_parts_hold_what_the_request_holds_and_their_answers_make_its_answer(wid
     assert len(sizes) > 1
     assert max(sizes) <= 500
     assert all(part.group_id == "g" for part in requests)
-    assert merge([answered(part) for part in requests], parts.answered) == answered(request)
+    assert merge([answered(part) for part in requests], parts.by.answered) == answered(request)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_offsets_of_many_groups_are_split_at_three_levels() -> None:
                 ]
             )
         )
-    merged = merge(answers, parts.answered)
+    merged = merge(answers, parts.by.answered)
     assert isinstance(merged, offset_fetch.OffsetFetchResponse)
     found = [
         (group.group_id, topic.name, [each.partition_index for each in topic.partitions])
@@ -144,5 +150,5 @@ def test_lists_of_names_are_split_too() -> None:
         )
         for part in requests
     ]
-    merged = merge(answers, parts.answered)
+    merged = merge(answers, parts.by.answered)
     assert [result.group_id for result in merged.results] == names  # type: ignore[attr-defined]

@@ -208,7 +208,7 @@ def values_in(data: Any) -> list[bytes | None]:
 
 def on_loop(broker: Broker, work: Coroutine[Any, Any, T]) -> T:
     """Run on the broker's own event loop, from the thread of a test."""
-    return asyncio.run_coroutine_threadsafe(work, broker.loop).result(PATIENCE_S)
+    return asyncio.run_coroutine_threadsafe(work, broker.services.loop).result(PATIENCE_S)
 
 
 def call(broker: Broker, function: Callable[[], T]) -> T:
@@ -235,7 +235,7 @@ def delete_topic(broker: Broker, name: str) -> None:
 
 def send_and_be_heard(broker: Broker, client: WireClient, api: ApiKey, message: Message, version: int) -> int:
     """Send a request, and return when the broker has taken it in: it then waits, if it has something to wait for."""
-    before = call(broker, lambda: broker.server.counters.frames)
+    before = call(broker, lambda: broker.services.server.counters.frames)
     number = client.send(api, message, version)
-    until(lambda: call(broker, lambda: broker.server.counters.frames) > before, "a request is read")
+    until(lambda: call(broker, lambda: broker.services.server.counters.frames) > before, "a request is read")
     return number

@@ -23,7 +23,7 @@ class LoopMeter:
 
     def __init__(self, broker: Broker, what: str) -> None:
         self._broker = broker
-        self._loop: Any = broker.loop
+        self._loop: Any = broker.services.loop
         self._what = what
         self.turns = 0
         self.longest_s = 0.0
@@ -52,7 +52,7 @@ class Gate:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._long_work: Any = broker.long_requests
+        self._long_work: Any = broker.services.long_requests
         self._is_closed = True
         self._pass = self._long_work._next
         self._reached = 0

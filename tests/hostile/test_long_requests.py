@@ -24,9 +24,10 @@ from tests.broker.wire_client import (
 from tests.hostile.loop_meter import Gate, LoopMeter
 from tests.timeouts import NEVER_MS, until
 
+from penstock.broker.api_table import API_TABLE
 from penstock.broker.broker import Broker
 from penstock.broker.handlers.metadata import MetadataAnswers
-from penstock.broker.request import MAX_ELEMENTS, MAX_FETCH_ELEMENTS, PART_ELEMENTS
+from penstock.broker.request import MAX_ELEMENTS, PART_ELEMENTS
 from penstock.coordination.group_records import CommittedOffset, OffsetRecord
 from penstock.runtime.clock import ManualClock
 from penstock.testing.embedded_broker import EmbeddedBroker
@@ -98,7 +99,7 @@ def test_a_commit_of_very_many_partitions_is_written_in_parts_and_others_are_ser
 ) -> None:
     partitions = 10_000
     topic = make_topic(broker, partitions=2)
-    before = broker.long_requests.slices
+    before = broker.services.long_requests.slices
     with LoopMeter(broker, "OffsetCommit of 10,000 partitions"):
         gate = Gate(broker)
         client.send(ApiKey.OFFSET_COMMIT, commit_of(topic, partitions), 8)
@@ -115,7 +116,7 @@ def test_a_commit_of_very_many_partitions_is_written_in_parts_and_others_are_ser
     assert [topic.name for topic in answer.topics] == [topic]
     assert sorted(row.partition_index for row in answer.topics[0].partitions) == list(range(partitions))
     assert found.topics[0].partitions[0].committed_offset == 7
-    assert broker.long_requests.slices - before >= partitions // PART_ELEMENTS
+    assert broker.services.long_requests.slices - before >= partitions // PART_ELEMENTS
 
 
 def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session(
@@ -123,7 +124,7 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
 ) -> None:
     partitions = 10_000
     topic = make_topic(broker, partitions=2)
-    before = broker.long_requests.slices
+    before = broker.services.long_requests.slices
     with LoopMeter(broker, "Fetch of 10,000 partitions"):
         gate = Gate(broker)
         client.send(ApiKey.FETCH, wide_fetch(topic, partitions), 12)
@@ -135,7 +136,7 @@ def test_a_fetch_of_very_many_partitions_is_read_in_slices_and_becomes_a_session
     assert [row.partition_index for row in rows] == list(range(partitions))
     assert [row.error_code for row in rows[:3]] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     # It is decoded, read, counted, told, remembered and encoded, all in slices.
-    assert broker.long_requests.slices - before >= 4 * (partitions // 500) + 2 * (partitions // 1024) - 4
+    assert broker.services.long_requests.slices - before >= 4 * (partitions // 500) + 2 * (partitions // 1024) - 4
     assert answer.session_id
     following = fetch_request({}, session_id=answer.session_id, session_epoch=1)
     again: FetchResponse = client.ask(ApiKey.FETCH, following, 12)
@@ -186,7 +187,7 @@ def test_all_offsets_of_a_group_that_has_very_many_are_fetched_in_parts(
     group, count = f"collector-{version}", 5_000
 
     def fill() -> None:
-        offsets = broker.groups.offsets_of(group)
+        offsets = broker.services.groups.offsets_of(group)
         assert offsets is not None
         for index in range(count):
             offsets.replay(OffsetRecord(group, f"topic-{index % 3}", index, CommittedOffset(index, -1, "", 0)))
@@ -212,12 +213,12 @@ def test_very_many_groups_are_listed_in_slices(embedded: EmbeddedBroker, broker:
     names = {f"listed-{number}" for number in range(5_000)}
 
     def fill() -> None:
-        [shard] = broker.groups.shards
+        [shard] = broker.services.groups.shards
         for name in names:
             shard._groups.ensure(name)
 
     def empty() -> None:
-        [shard] = broker.groups.shards
+        [shard] = broker.services.groups.shards
         for group in shard.groups:
             if group.group_id in names:
                 shard._groups.forget(group)
@@ -256,24 +257,24 @@ def test_metadata_of_very_many_names_is_made_and_encoded_in_slices(
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
     )
-    before = broker.long_requests.slices
+    before = broker.services.long_requests.slices
     with LoopMeter(broker, "Metadata of 20,000 names"):
         answer = client.ask(ApiKey.METADATA, request, 9)
     assert [topic.name for topic in answer.topics] == names
     # Decoding and encoding pause every thousand names, and the handler every five hundred.
-    assert broker.long_requests.slices - before >= 20_000 // 1024 * 2 + 20_000 // 500
+    assert broker.services.long_requests.slices - before >= 20_000 // 1024 * 2 + 20_000 // 500
     is_answered(embedded)
 
 
 def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are_built(
     embedded: EmbeddedBroker, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fetch = wide_fetch("views", MAX_FETCH_ELEMENTS + 1)
+    fetch = wide_fetch("views", API_TABLE[ApiKey.FETCH].max_elements + 1)
     commit = commit_of("views", MAX_ELEMENTS + 1)
     indexes = OffsetFetchRequest(
         group_id=GROUP, topics=[OffsetFetchRequestTopic(name="views", partition_indexes=[0] * (MAX_ELEMENTS + 1))]
     )
-    before = broker.long_requests.slices
+    before = broker.services.long_requests.slices
     for api, request, version in (
         (ApiKey.FETCH, fetch, 12),
         (ApiKey.OFFSET_COMMIT, commit, 8),
@@ -284,7 +285,7 @@ def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are
             hostile.send_bytes(data)
             with pytest.raises(Disconnected):
                 hostile.receive_frame()
-    assert broker.long_requests.slices == before
+    assert broker.services.long_requests.slices == before
     assert "above the number of elements that are allowed" in caplog.text
     is_answered(embedded)
 
@@ -312,7 +313,7 @@ def test_the_metadata_that_everybody_asks_for_is_encoded_once(
 
     monkeypatch.setattr(MetadataAnswers, "keep", counting)
     everything = MetadataRequest(topics=None)
-    call(broker, broker.metadata_answers._answers.clear)
+    call(broker, broker.services.metadata_answers._answers.clear)
     with LoopMeter(broker, "50 connections with 40 Metadata requests each"), ExitStack() as stack:
         crowd = [stack.enter_context(WireClient(embedded.port)) for _ in range(50)]
         data = b"".join(request_bytes(ApiKey.METADATA, 9, number, everything) for number in range(40))
@@ -331,16 +332,16 @@ def test_the_metadata_that_everybody_asks_for_is_encoded_once(
 def test_a_peer_that_leaves_ends_the_work_that_is_done_for_it(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient
 ) -> None:
-    before = broker.long_requests.slices
+    before = broker.services.long_requests.slices
     gate = Gate(broker)
     hostile = WireClient(embedded.port)
     hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 40_000), 12)
     gate.reached()
     hostile.close()
-    until(lambda: call(broker, lambda: broker.server.counters.connections) <= 2, "the connection is closed")
+    until(lambda: call(broker, lambda: broker.services.server.counters.connections) <= 2, "the connection is closed")
     gate.open()
-    until(lambda: call(broker, lambda: broker.long_requests._active) == 0, "its work has ended")
-    assert broker.long_requests.slices - before == 1
+    until(lambda: call(broker, lambda: broker.services.long_requests._active) == 0, "its work has ended")
+    assert broker.services.long_requests.slices - before == 1
     is_answered(embedded)
 
 
@@ -355,13 +356,13 @@ def test_a_long_request_that_fails_ends_its_connection_and_lets_others_go_on(
         hostile.send(ApiKey.FETCH, wide_fetch(make_topic(broker), 2_000), 12)
         with pytest.raises(Disconnected):
             hostile.receive_frame()
-    until(lambda: call(broker, lambda: broker.long_requests._active) == 0, "its work has ended")
+    until(lambda: call(broker, lambda: broker.services.long_requests._active) == 0, "its work has ended")
     assert "out of order" in caplog.text
     is_answered(embedded)
 
 
 def test_nothing_is_kept_of_a_connection_that_is_gone(embedded: EmbeddedBroker, broker: Broker) -> None:
-    server: Any = broker.server
+    server: Any = broker.services.server
 
     def newest() -> Any:
         return weakref.ref(server.connections[-1])
@@ -381,9 +382,9 @@ def test_bad_requests_are_logged_once_a_second(
 ) -> None:
     clock = ManualClock(10_000)
     clock.advance(10_000_000)
-    router = broker.server._shared.handler  # type: ignore[attr-defined]
-    monkeypatch.setattr(router._complain, "_clock", clock)
-    router._complain._next_ms.clear()
+    complain = broker.router.complain
+    monkeypatch.setattr(complain, "_clock", clock)
+    complain._next_ms.clear()
     caplog.set_level(logging.INFO)
 
     def fail(times: int) -> list[str]:

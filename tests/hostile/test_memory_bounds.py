@@ -56,7 +56,7 @@ def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
 
 def server_of(broker: Broker) -> Any:
     """With what only the real one has."""
-    return broker.server
+    return broker.services.server
 
 
 def send_what_is_taken(peer: socket.socket, data: bytes) -> int:
@@ -105,7 +105,7 @@ def test_records_converted_for_old_readers_that_do_not_read_them_are_bounded(
     embedded: EmbeddedBroker, broker: Broker, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 4 * MIB
-    monkeypatch.setattr(broker.conversions, "_max_bytes", limit)
+    monkeypatch.setattr(broker.services.conversions, "_max_bytes", limit)
     topic = make_topic(broker, configs={"max.message.bytes": str(8 * MIB)})
     batch = encode_batch([(0, None, bytes(MIB // 2), ()), (0, None, bytes(MIB // 2), ())])
     for _ in range(3):
@@ -124,16 +124,18 @@ def test_records_converted_for_old_readers_that_do_not_read_them_are_bounded(
             return call(
                 broker,
                 lambda: (
-                    broker.long_requests._active == 0
+                    broker.services.long_requests._active == 0
                     and all(c.pending_replies == 0 for c in server_of(broker).connections)
                 ),
             )
 
         until(is_done, "every fetch is answered")
         assert frames
-        held = call(broker, lambda: broker.conversions.held)
+        held = call(broker, lambda: broker.services.conversions.held)
         assert 0 < held <= limit + down_conversion.MAX_SET_BYTES // 8, held
-    until(lambda: call(broker, lambda: broker.conversions.held) == 0, "what nobody reads any more is given back")
+    until(
+        lambda: call(broker, lambda: broker.services.conversions.held) == 0, "what nobody reads any more is given back"
+    )
     old = client.fetch(topic, version=3, partition_max_bytes=8 * MIB)
     assert old.error_code == ErrorCode.NONE
     assert chunk_size(old.records or b"") > MIB
@@ -146,17 +148,17 @@ def test_a_compressed_batch_is_converted_beside_the_loop(
     values = [b"%d" % number * 1000 for number in range(200)]
     client.produce(topic, encode_batch([(0, None, value, ()) for value in values], codec=Codec.GZIP))
     threads: list[object] = []
-    run = broker.conversions._workers.run
+    run = broker.services.conversions._workers.run
 
     def watched(work: object, done: object) -> None:
         threads.append(work)
         run(work, done)  # type: ignore[arg-type]
 
-    broker.conversions._workers.run = watched  # type: ignore[method-assign]
+    broker.services.conversions._workers.run = watched  # type: ignore[method-assign]
     try:
         assert client.fetch(topic, version=2).records
     finally:
-        broker.conversions._workers.run = run  # type: ignore[method-assign]
+        broker.services.conversions._workers.run = run  # type: ignore[method-assign]
     assert len(threads) == 1
 
 
@@ -179,7 +181,7 @@ def test_what_members_of_all_groups_bring_is_bounded(broker: Broker, client: Wir
     until(lambda: join(0) == ErrorCode.NONE, "the coordinator is loaded")
     codes = [join(number) for number in range(1, 12)]
     assert codes == [ErrorCode.NONE] * 4 + [ErrorCode.GROUP_MAX_SIZE_REACHED] * 7
-    assert call(broker, lambda: broker.groups.memory.held) <= GROUP_BYTES
+    assert call(broker, lambda: broker.services.groups.memory.held) <= GROUP_BYTES
 
 
 @pytest.mark.parametrize("replica_id", [-1, 7])
@@ -195,6 +197,6 @@ def test_the_partitions_of_all_fetch_sessions_are_bounded(broker: Broker, client
 
     sessions = [open_session(400) for _ in range(5)]
     assert [bool(each) for each in sessions] == [True, True, False, False, False]
-    assert call(broker, lambda: broker.sessions.partitions_cached) <= 2 * SESSION_PARTITIONS
+    assert call(broker, lambda: broker.services.sessions.partitions_cached) <= 2 * SESSION_PARTITIONS
     for each in sessions[:2]:
-        assert call(broker, partial(broker.sessions.close_session, each))
+        assert call(broker, partial(broker.services.sessions.close_session, each))

@@ -134,7 +134,7 @@ def test_only_the_records_at_fault_are_named(broker: Broker, client: WireClient)
 
 def test_a_timestamp_within_a_batch_that_is_out_of_range_is_named(broker: Broker, client: WireClient) -> None:
     topic = make_topic(broker, configs={"message.timestamp.after.max.ms": "3600000"})
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.services.clock.now_ms()
     stamps = [now_ms, now_ms + 86_400_000, now_ms]
     outcome = client.produce(topic, encode_batch([(stamp, b"k", b"v", ()) for stamp in stamps]))
     assert outcome.error_code == ErrorCode.INVALID_TIMESTAMP

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.running import Running
 from tests.timeouts import PATIENCE_S
 
-from penstock.activity.live.supervisor import CHILD
+from penstock.activity.live.run import CHILD
 from penstock.cli.main import main
 from penstock.cli.server.local_cluster import penstock_command
 

@@ -31,7 +31,7 @@ from tests.broker.wire_client import (
 from tests.timeouts import until
 from tests.wire.generate import Generator
 
-from penstock.broker.api_table import API_TABLE
+from penstock.broker.api_table import apis_of
 from penstock.broker.broker import Broker
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.layout import ArrayOf, Kind, Struct
@@ -47,8 +47,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "auto.create.topics.enable": "false",
 }
+SERVED = apis_of(in_cluster=False)
 SERVED_VERSIONS = [
-    (ApiKey(key), version) for key, served in API_TABLE.items() for version in range(served.lowest, served.highest + 1)
+    (ApiKey(key), version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)
 ]
 
 
@@ -64,17 +65,17 @@ def broker(embedded: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> Iterat
     broker = embedded.broker
     is_served(embedded)
     until(lambda: open_connections(broker) == 0, "earlier connections are closed")
-    tasks = call(broker, lambda: len(asyncio.all_tasks(broker.loop)))
+    tasks = call(broker, lambda: len(asyncio.all_tasks(broker.services.loop)))
     yield broker
     is_served(embedded)
     until(lambda: open_connections(broker) == 0, "the connections are closed")
-    until(lambda: call(broker, lambda: len(asyncio.all_tasks(broker.loop))) <= tasks, "the tasks are done")
+    until(lambda: call(broker, lambda: len(asyncio.all_tasks(broker.services.loop))) <= tasks, "the tasks are done")
     surprises = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     assert not surprises, [record.getMessage() for record in surprises]
 
 
 def open_connections(broker: Broker) -> int:
-    return call(broker, lambda: broker.server.counters.connections)
+    return call(broker, lambda: broker.services.server.counters.connections)
 
 
 def is_served(embedded: EmbeddedBroker) -> None:
@@ -210,8 +211,8 @@ def test_an_api_that_nobody_serves_ends_the_connection(embedded: EmbeddedBroker,
 
 
 def test_versions_beyond_what_is_served_end_the_connection(embedded: EmbeddedBroker, broker: Broker) -> None:
-    for key, served in API_TABLE.items():
-        for version in (served.lowest - 1, served.highest + 1, -(2**15)):
+    for key, api in SERVED.items():
+        for version in (api.min_version - 1, api.max_version + 1, -(2**15)):
             if key == ApiKey.API_VERSIONS:
                 continue
             with WireClient(embedded.port) as client:
@@ -228,7 +229,7 @@ def test_api_versions_of_the_future_is_answered_in_version_0(
         number, answer = client.receive(ApiKey.API_VERSIONS, 0)
         assert (number, answer.error_code) == (77, ErrorCode.UNSUPPORTED_VERSION)
         assert {(row.api_key, row.min_version, row.max_version) for row in answer.api_keys} == {
-            (key, served.lowest, served.highest) for key, served in API_TABLE.items()
+            (key, api.min_version, api.max_version) for key, api in SERVED.items()
         }
         # The connection is good for another try.
         assert client.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), 3).error_code == ErrorCode.NONE

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.tree.layout import BrokerRegistration
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.log.errors import LogError
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log_dirs.log_manager import LogManager
@@ -225,7 +225,12 @@ def cluster(
     leader: int, epoch: int, *, isr: Sequence[int] = (1, 2, 3), replicas: Sequence[int] = (1, 2, 3), version: int = 0
 ) -> ClusterImage:
     """Three brokers and one topic of one partition."""
-    brokers = {broker: BrokerRegistration(broker, (), epoch=LEDGER[broker], rack=f"r{broker}") for broker in LEDGER}
+    brokers = {
+        broker: BrokerRegistration(
+            broker, (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{broker}", 9092),), epoch=LEDGER[broker], rack=f"r{broker}"
+        )
+        for broker in LEDGER
+    }
     state = PartitionImage(tuple(replicas), leader, epoch, tuple(isr), state_version=version)
     image = ClusterImage(cluster_id="c", brokers=brokers)
     return image.with_topic(TopicImage(TOPIC, TOPIC_ID, (state,)))

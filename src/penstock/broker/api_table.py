@@ -1,131 +1,121 @@
-"""The APIs that this broker serves: versions and handlers, one row per API.
+"""The APIs that this broker serves, one row per API: versions, handler, and how the router treats its requests.
 
 An advertised version is a served version; what is not built is not advertised. Produce is advertised from version 0
 although Kafka 4 starts at 3: with a higher minimum, old librdkafka assumes that the broker supports no compression.
 
-Requests that only the controller can serve may be sent to any broker of a cluster: it forwards them and passes on the
-response. If the controller cannot be reached, the request is handled locally, which answers NOT_CONTROLLER, and the
-client looks for the controller and retries.
+Requests that only the controller can serve may be sent to any broker of a cluster: the router forwards them and passes
+on the response.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 from penstock.broker.handlers import (
-    api_versions,
     fetch,
     find_coordinator,
-    groups,
     list_offsets,
     metadata,
     offset_commit,
     offset_fetch,
     produce,
 )
-from penstock.broker.request import Answer, Request
-from penstock.cluster.broker_links import LinkLost
+from penstock.broker.handlers.groups import by_group
+from penstock.broker.request import LONG_BYTES, MAX_ELEMENTS, Handler, Split
+from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.protocol import ApiKey
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+PRIVATE: Final = 30_000
+"""APIs from this key on are used between Penstock brokers and never advertised."""
 
 
-Handler = Callable[["Broker", Request, Answer], None]
+class ServedBy(Enum):
+    ANY = "any broker"
+    CONTROLLER = "the controller; other brokers of a cluster forward to it"
+    IN_CLUSTER = "a broker in a cluster; unknown to one that stands alone"
 
 
-def _lazy(module: str) -> Handler:
-    """The handler of a module that is imported with the first request for it: a start need not wait for it."""
-    found: list[Handler] = []
+class Counts(Enum):
+    """How the error codes of responses are counted."""
 
-    def handle(broker: Broker, request: Request, answer: Answer) -> None:
-        if not found:
-            found.append(import_module(f"penstock.broker.handlers.{module}").handle)
-        found[0](broker, request, answer)
-
-    return handle
+    ERRORS = "every code in the response"
+    PRODUCE = "every code, and requests, failures and rejected bytes by topic"
+    BY_HANDLER = "by the handler itself"
 
 
 class Api(NamedTuple):
-    lowest: int
-    highest: int
-    handle: Handler
+    min_version: int
+    max_version: int
+    handler: Handler | str
+    """A name ("module.function" in `handlers`) is imported with the first request, so that the broker starts faster."""
+    by: ServedBy = ServedBy.ANY
+    splits: tuple[Split, ...] = ()
+    is_short: bool | Callable[[Any], bool] = False
+    """Whether a response is encoded at once, without slices, unless the request was long."""
+    max_elements: int = MAX_ELEMENTS
+    while_joining: bool = False
+    """Whether it is served before the first image of the cluster."""
+    counts: Counts = Counts.ERRORS
 
 
-API_TABLE: dict[int, Api] = {
-    ApiKey.PRODUCE: Api(0, 11, produce.handle),
-    ApiKey.FETCH: Api(0, 17, fetch.handle),
-    ApiKey.LIST_OFFSETS: Api(0, 7, list_offsets.handle),
-    ApiKey.METADATA: Api(0, 12, metadata.handle),
-    ApiKey.OFFSET_COMMIT: Api(0, 9, offset_commit.handle),
-    ApiKey.OFFSET_FETCH: Api(0, 9, offset_fetch.handle),
-    ApiKey.FIND_COORDINATOR: Api(0, 4, find_coordinator.handle),
-    ApiKey.JOIN_GROUP: Api(0, 9, groups.handle_join_group),
-    ApiKey.HEARTBEAT: Api(0, 4, groups.handle_heartbeat),
-    ApiKey.LEAVE_GROUP: Api(0, 5, groups.handle_leave_group),
-    ApiKey.SYNC_GROUP: Api(0, 5, groups.handle_sync_group),
-    ApiKey.DESCRIBE_GROUPS: Api(0, 5, _lazy("describe_groups")),
-    ApiKey.LIST_GROUPS: Api(0, 5, _lazy("list_groups")),
-    ApiKey.API_VERSIONS: Api(0, 3, api_versions.handle),
-    ApiKey.CREATE_TOPICS: Api(0, 7, _lazy("create_topics")),
-    ApiKey.DELETE_TOPICS: Api(0, 6, _lazy("delete_topics")),
-    ApiKey.DELETE_RECORDS: Api(0, 2, _lazy("delete_records")),
-    ApiKey.INIT_PRODUCER_ID: Api(0, 4, _lazy("init_producer_id")),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, _lazy("offset_for_leader_epoch")),
-    ApiKey.DESCRIBE_CONFIGS: Api(1, 4, _lazy("describe_configs")),
-    ApiKey.ALTER_CONFIGS: Api(0, 2, _lazy("alter_configs")),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(0, 2, _lazy("alter_replica_log_dirs")),
-    ApiKey.DESCRIBE_LOG_DIRS: Api(0, 4, _lazy("describe_log_dirs")),
-    ApiKey.CREATE_PARTITIONS: Api(0, 3, _lazy("create_partitions")),
-    ApiKey.DELETE_GROUPS: Api(0, 2, _lazy("delete_groups")),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, _lazy("incremental_alter_configs")),
-    ApiKey.OFFSET_DELETE: Api(0, 0, _lazy("offset_delete")),
-    ApiKey.DESCRIBE_CLUSTER: Api(0, 1, _lazy("describe_cluster")),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, _lazy("describe_topic_partitions")),
-    ApiKey.ELECT_LEADERS: Api(0, 2, _lazy("elect_leaders")),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, _lazy("alter_partition_reassignments")),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0, _lazy("list_partition_reassignments")),
+_BY_PARTITION: Final = Split(("topics", "partitions"), ("topics", "partitions"))
+# A producer chooses how long it waits for replicas: other long requests do not wait with it.
+_BY_RECORDS: Final = Split(
+    ("topic_data", "partition_data"), ("responses", "partition_responses"), min_bytes=LONG_BYTES, is_awaited=False
+)
+
+API_TABLE: Final[dict[int, Api]] = {
+    ApiKey.PRODUCE: Api(0, 11, produce.handle, splits=(_BY_RECORDS,), is_short=True, counts=Counts.PRODUCE),
+    # A fetch asks one broker for what it leads.
+    ApiKey.FETCH: Api(
+        0, 17, fetch.handle, is_short=fetch.has_few_partitions, max_elements=50_000, counts=Counts.BY_HANDLER
+    ),
+    # Each partition may read an index and a batch.
+    ApiKey.LIST_OFFSETS: Api(
+        0, 7, list_offsets.handle, splits=(_BY_PARTITION._replace(max_elements=100),), is_short=True
+    ),
+    ApiKey.METADATA: Api(0, 12, metadata.handle, splits=(Split(("topics",), ("topics",)),)),
+    ApiKey.OFFSET_COMMIT: Api(0, 9, offset_commit.handle, splits=(_BY_PARTITION,), is_short=True),
+    ApiKey.OFFSET_FETCH: Api(0, 9, offset_fetch.handle, splits=offset_fetch.SPLITS),
+    ApiKey.FIND_COORDINATOR: Api(
+        0, 4, find_coordinator.handle, splits=(Split(("coordinator_keys",), ("coordinators",)),)
+    ),
+    ApiKey.JOIN_GROUP: Api(0, 9, by_group(GroupCoordinatorShard.handle_join_group)),
+    ApiKey.HEARTBEAT: Api(0, 4, by_group(GroupCoordinatorShard.handle_heartbeat), is_short=True),
+    ApiKey.LEAVE_GROUP: Api(
+        0, 5, by_group(GroupCoordinatorShard.handle_leave_group), splits=(Split(("members",), ("members",), 100),)
+    ),
+    ApiKey.SYNC_GROUP: Api(0, 5, by_group(GroupCoordinatorShard.handle_sync_group), is_short=True),
+    ApiKey.DESCRIBE_GROUPS: Api(0, 5, "describe_groups.handle", splits=(Split(("groups",), ("groups",), 100),)),
+    ApiKey.LIST_GROUPS: Api(0, 5, "list_groups.handle"),
+    ApiKey.API_VERSIONS: Api(0, 3, "api_versions.handle", is_short=True, while_joining=True),
+    ApiKey.CREATE_TOPICS: Api(0, 7, "create_topics.handle", ServedBy.CONTROLLER),
+    ApiKey.DELETE_TOPICS: Api(0, 6, "delete_topics.handle", ServedBy.CONTROLLER),
+    ApiKey.DELETE_RECORDS: Api(0, 2, "delete_records.handle", splits=(_BY_PARTITION,)),
+    ApiKey.INIT_PRODUCER_ID: Api(0, 4, "init_producer_id.handle", is_short=True),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, "offset_for_leader_epoch.handle", splits=(_BY_PARTITION,)),
+    # Each resource has sixty settings.
+    ApiKey.DESCRIBE_CONFIGS: Api(1, 4, "configs.handle_describe", splits=(Split(("resources",), ("results",), 20),)),
+    ApiKey.ALTER_CONFIGS: Api(0, 2, "configs.handle_alter", ServedBy.CONTROLLER),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(0, 2, "alter_replica_log_dirs.handle"),
+    ApiKey.DESCRIBE_LOG_DIRS: Api(0, 4, "describe_log_dirs.handle"),
+    ApiKey.CREATE_PARTITIONS: Api(0, 3, "create_partitions.handle", ServedBy.CONTROLLER),
+    ApiKey.DELETE_GROUPS: Api(0, 2, "delete_groups.handle", splits=(Split(("groups_names",), ("results",), 100),)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, "configs.handle_incremental_alter", ServedBy.CONTROLLER),
+    ApiKey.OFFSET_DELETE: Api(0, 0, by_group(GroupCoordinatorShard.handle_offset_delete), splits=(_BY_PARTITION,)),
+    ApiKey.DESCRIBE_CLUSTER: Api(0, 1, "describe_cluster.handle"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, "describe_topic_partitions.handle"),
+    ApiKey.ELECT_LEADERS: Api(0, 2, "elect_leaders.handle", ServedBy.CONTROLLER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, "alter_partition_reassignments.handle", ServedBy.CONTROLLER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0, "list_partition_reassignments.handle"),
+    ApiKey.ALTER_PARTITION: Api(3, 3, "alter_partition.handle", ServedBy.IN_CLUSTER),
+    ApiKey.CONTROLLED_SHUTDOWN: Api(3, 3, "controlled_shutdown.handle", ServedBy.IN_CLUSTER),
+    ApiKey.PUSH_IMAGE: Api(0, 0, "push_image.handle", ServedBy.IN_CLUSTER, while_joining=True),
 }
 
 
-logger = logging.getLogger(__name__)
-
-FORWARDED: Final = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    }
-)
-_TIMEOUT_MS: Final = 30_000
-
-
-def forwarded(handle: Handler) -> Handler:
-    """`handle` at the controller, wherever that is."""
-
-    def forward(broker: Broker, request: Request, answer: Answer) -> None:
-        if broker.membership.controller is not None:
-            handle(broker, request, answer)
-            return
-
-        async def ask() -> None:
-            try:
-                message = await broker.membership.ask_controller(
-                    request.api_key, request.version, request.message, _TIMEOUT_MS
-                )
-            except LinkLost as error:
-                logger.warning("%s could not be forwarded: %s", ApiKey(request.api_key).name, error)
-                handle(broker, request, answer)
-            else:
-                answer(message)
-
-        broker.spawn(ask(), lambda _: handle(broker, request, answer))
-
-    return forward
+def apis_of(*, in_cluster: bool) -> dict[int, Api]:
+    """The rows that a broker serves: all, without those of a cluster if it stands alone."""
+    return {key: api for key, api in API_TABLE.items() if in_cluster or api.by is not ServedBy.IN_CLUSTER}

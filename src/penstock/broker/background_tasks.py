@@ -1,16 +1,28 @@
 """Periodic tasks: retention, flushes, checkpoints, expiry, compaction.
 
-Each task runs on the event loop in small steps, at its own interval. An error in one stops neither the others nor its
-own next run.
+Each task runs on the event loop in small steps, at its own interval. An interval that is a function is read before each
+run, so that a changed setting takes effect. An error in one task stops neither the others nor its own next run.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from penstock.broker.image_applier import ImageApplier
+    from penstock.broker.request import Services
+    from penstock.broker.settings import BrokerSettings
+    from penstock.log.compaction.log_cleaner import LogCleaner
+    from penstock.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+_FLUSH_TICK_MS: Final = 1_000
+_RETRY_MS: Final = 1_000
+_MOVES_MS: Final = 50
+_MIN_CHECKPOINT_MS: Final = 100
 
 
 class Timer(Protocol):
@@ -18,6 +30,7 @@ class Timer(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
+Interval = int | Callable[[], int]
 
 
 class BackgroundTasks:
@@ -28,20 +41,60 @@ class BackgroundTasks:
         self._timers: dict[str, Timer] = {}
         self._closed = False
 
-    def every(self, name: str, interval_ms: int, task: Callable[[], object]) -> None:
+    def every(self, name: str, interval: Interval, task: Callable[[], object]) -> None:
+        def schedule() -> None:
+            interval_ms = interval if isinstance(interval, int) else interval()
+            self._timers[name] = self._call_later(interval_ms / 1000, run)
+
         def run() -> None:
             if self._closed:
                 return
             try:
                 task()
             except Exception:
-                logger.exception("upkeep: %s failed; it is tried again in %d ms", name, interval_ms)
-            self._timers[name] = self._call_later(interval_ms / 1000, run)
+                logger.exception("background task failed, it will run again: task=%s", name)
+            schedule()
 
-        self._timers[name] = self._call_later(interval_ms / 1000, run)
+        schedule()
 
     def close(self) -> None:
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+
+def add_log_tasks(tasks: BackgroundTasks, services: Services, cleaner: LogCleaner, applier: ImageApplier) -> None:
+    """The tasks on a broker's logs."""
+    logs, now_ms = services.replicas.logs, services.clock.now_ms
+    settings = services.settings
+    tasks.every("retention", settings.log_retention_check_interval_ms, lambda: apply_retention(services, cleaner.is_cleaning))
+    tasks.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
+    tasks.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
+    tasks.every("checkpoint", checkpoint_interval_ms(settings), logs.checkpoint_tick)
+    tasks.every("partitions without room", _RETRY_MS, lambda: applier.retry(services.cluster.image))
+    tasks.every(
+        "moves between data folders", _MOVES_MS, lambda: logs.moves.tick(now_ms()) if logs.moves.moving else None
+    )
+    tasks.every(
+        "producer expiry",
+        settings.producer_id_expiration_check_interval_ms,
+        lambda: logs.producer_expiry_tick(now_ms()),
+    )
+    if settings.log_cleaner_enable:
+        tasks.every("cleaner", lambda: services.settings.log_cleaner_backoff_ms, lambda: cleaner.tick(now_ms()))
+
+
+def checkpoint_interval_ms(settings: BrokerSettings) -> int:
+    """High watermarks, recovery points and log starts are written together, at the shortest of their intervals."""
+    shortest_ms = min(
+        settings.replica_high_watermark_checkpoint_interval_ms,
+        settings.log_flush_offset_checkpoint_interval_ms,
+        settings.log_flush_start_offset_checkpoint_interval_ms,
+    )
+    return max(_MIN_CHECKPOINT_MS, shortest_ms)
+
+
+def apply_retention(services: Services, is_cleaning: Callable[[PartitionLog], bool]) -> None:
+    services.replicas.logs.retention_tick(services.clock.now_ms(), is_cleaning)
+    services.sessions.invalidate()  # logs may start later now

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.api_table import FORWARDED, Api, forwarded
 from penstock.broker.background_tasks import BackgroundTasks
 from penstock.broker.dynamic_config import ClusterWideRules, SettingsRules, cluster_wide_from_file, overridden
-from penstock.broker.handlers import alter_partition, controlled_shutdown, push_image
 from penstock.broker.log_loader import cluster_id_to_keep
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.settings.topic_settings import TopicSettings
@@ -40,11 +38,11 @@ from penstock.cluster.tree.tree import Tree, ensure_path
 from penstock.log.log_dirs.identity import MetadataFileError, read_meta
 from penstock.replication.follower import UNLIMITED, FetcherSettings, ReplicaFetcherManager, Throttle
 from penstock.replication.replica_manager import AlterPartitionManager
-from penstock.wire.protocol import ApiKey
 from penstock.wire.types import Message
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.request import Services
+    from penstock.runtime.files import Files
 
 
 AddressOf = Callable[[int], Address | None]
@@ -140,26 +138,26 @@ _NO_RATE: Final = 2**63 - 1
 class ClusterServices:
     """Of one broker. The methods are called in their order, once each."""
 
-    def __init__(self, broker: Broker, open_tree: TreeOpener) -> None:
-        settings = broker.settings
-        self._broker = broker
+    def __init__(self, services: Services, open_tree: TreeOpener) -> None:
+        settings = services.settings
+        self._services = services
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.rules = ClusterWideRules()
-        way = ConnectionOptions(f"broker-{broker.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
+        rules = services.config.cluster_wide = ClusterWideRules()
+        way = ConnectionOptions(f"broker-{services.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
         self.links = BrokerLinks(self.address_of, way)
         dependencies = ControllerDependencies(
-            broker.random,
+            services.random,
             SettingsRules(),
-            self.rules.rules,
+            rules.rules,
             TopicDefaults(settings.num_partitions, settings.default_replication_factor),
             cluster_wide_from_file(settings),
             self.links,
         )
         self.membership = Membership(
-            broker.node_id,
+            services.node_id,
             open_tree,
             dependencies,
-            broker.clock,
+            services.clock,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             is_gone=self._is_gone,
         )
@@ -170,30 +168,28 @@ class ClusterServices:
 
     def address_of(self, broker_id: int) -> Address | None:
         """Where another broker listens to brokers."""
-        listener = self._broker.settings.inter_broker_listener.name
+        listener = self._services.settings.inter_broker_listener.name
         controller = self.membership.controller
         # Who has just come is known to the controller before any broker's image tells of it.
         image = self.membership.image if controller is None else controller.image
         endpoint = image.endpoint(broker_id, listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
-    def bound(self, settings: TopicSettings, image: ClusterImage, topic: str) -> TopicSettings:
-        """A topic's settings with what the whole cluster agrees on."""
-        return self.rules.bound(settings, image, topic)
-
     def _is_gone(self, topic: TopicImage) -> bool:
-        return self._broker.roles.is_gone(topic)
+        """Whether no log of a topic is left here."""
+        logs = self._services.replicas.logs
+        return not any(logs.holds(topic.name, index) for index in range(len(topic.partitions)))
 
     # --- coming
 
     async def open(self) -> ClusterImage:
         """A session; what the tree holds."""
-        broker = self._broker
-        folders = broker.settings.log_dirs
-        image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, broker.files, folders))
-        self._previous_epoch = read_previous_epoch(broker.files, folders)
-        clear_clean_shutdown(broker.files, folders)
-        for name, text in overridden(broker.settings, image).items():
+        services = self._services
+        folders = services.settings.log_dirs
+        image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, services.files, folders))
+        self._previous_epoch = read_previous_epoch(services.files, folders)
+        clear_clean_shutdown(services.files, folders)
+        for name, text in overridden(services.settings, image).items():
             if layout.DEFAULT_BROKER in image.broker_configs:
                 logger.warning(
                     "%s=%s of this broker's own settings is not in force: the cluster has one value for all brokers; "
@@ -205,27 +201,27 @@ class ClusterServices:
 
     def remove_moved_partitions(self, image: ClusterImage) -> None:
         """Logs of partitions that have other replicas by now."""
-        logs = self._broker.replicas.logs
+        logs = self._services.replicas.logs
         moved = [
             (hosted.topic, hosted.partition)
             for hosted in logs.logs()
             for partition in (image.partition(hosted.topic, hosted.partition),)
-            if partition is not None and self._broker.node_id not in (*partition.replicas, *partition.removing)
+            if partition is not None and self._services.node_id not in (*partition.replicas, *partition.removing)
         ]
         if moved:
             logger.info("%d partitions have moved to other brokers and are removed: %s", len(moved), moved[:5])
-            logs.delete_all(moved, self._broker.clock.now_ms())
+            logs.delete_all(moved, self._services.clock.now_ms())
 
     def start_replication(self) -> ReplicaFetcherManager:
-        broker, settings = self._broker, self._broker.settings
+        services, settings = self._services, self._services.settings
         self._throttle = Throttle(UNLIMITED, self._is_following_throttled)
-        broker.replicas.throttle = Throttle(UNLIMITED, self._is_leading_throttled)
+        services.replicas.throttle = Throttle(UNLIMITED, self._is_leading_throttled)
         self.fetchers = ReplicaFetcherManager(
-            broker.node_id,
+            services.node_id,
             lambda: self.membership.broker_epoch,
             self.links,
-            broker.commits,
-            broker.loop,
+            services.commits,
+            services.loop,
             FetcherSettings(
                 max_wait_ms=settings.replica_fetch_wait_max_ms,
                 min_bytes=settings.replica_fetch_min_bytes,
@@ -236,55 +232,57 @@ class ClusterServices:
             self._throttle,
         )
         self._alter_partition_manager = AlterPartitionManager(
-            broker.replicas,
-            broker.node_id,
+            services.replicas,
+            services.node_id,
             lambda: self.membership.broker_epoch,
-            lambda: broker.replicas.brokers,
+            lambda: services.replicas.brokers,
             self.membership.ask_isrs,
-            lambda: broker.settings.replica_lag_time_max_ms,
-            broker.clock.monotonic_ms,
+            lambda: services.settings.replica_lag_time_max_ms,
+            services.clock.monotonic_ms,
         )
-        self.set_rates(settings)
+        self._set_rates(settings)
+        services.config.listen(self._set_rates)
         return self.fetchers
 
-    def set_rates(self, settings: BrokerSettings) -> None:
+    def _set_rates(self, settings: BrokerSettings) -> None:
         """Settings that changed while the broker runs."""
-        if not hasattr(self, "_throttle"):
-            return
-        broker = self._broker
-        _set_rate(self._throttle, settings.follower_replication_throttled_rate, broker.loop.time() * 1000)
-        if broker.replicas.throttle is not None:
-            now_ms = broker.clock.monotonic_ms()
-            _set_rate(broker.replicas.throttle, settings.leader_replication_throttled_rate, now_ms)
+        services = self._services
+        _set_rate(self._throttle, settings.follower_replication_throttled_rate, services.loop.time() * 1000)
+        if services.replicas.throttle is not None:
+            now_ms = services.clock.monotonic_ms()
+            _set_rate(services.replicas.throttle, settings.leader_replication_throttled_rate, now_ms)
 
     def _is_following_throttled(self, topic: str, index: int) -> bool:
-        return self._is_in(self._broker.topic_settings_of(topic).follower_throttled_replicas, index)
+        return self._is_in(self._topic_settings(topic).follower_throttled_replicas, index)
 
     def _is_leading_throttled(self, topic: str, index: int) -> bool:
-        return self._is_in(self._broker.topic_settings_of(topic).leader_throttled_replicas, index)
+        return self._is_in(self._topic_settings(topic).leader_throttled_replicas, index)
+
+    def _topic_settings(self, topic: str) -> TopicSettings:
+        return self._services.config.topic(self.membership.image, topic)
 
     def _is_in(self, throttled: tuple[str, ...], index: int) -> bool:
-        return "*" in throttled or f"{index}:{self._broker.node_id}" in throttled
+        return "*" in throttled or f"{index}:{self._services.node_id}" in throttled
 
     async def join(self) -> None:
         """Be one of the cluster; returns with its first image."""
-        broker = self._broker
-        endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in broker.advertised)
+        services = self._services
+        endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in services.advertised)
         registration = BrokerRegistration(
-            broker.node_id,
+            services.node_id,
             endpoints,
-            broker.settings.broker_rack,
-            broker.clock.now_ms(),
+            services.settings.broker_rack,
+            services.clock.now_ms(),
             clean_epoch=self._previous_epoch.clean_epoch,
             is_emptied=self._previous_epoch.is_emptied,
         )
         await self.membership.join(registration)
-        write_broker_epoch(broker.files, broker.settings.log_dirs, self.membership.broker_epoch, clean=False)
+        write_broker_epoch(services.files, services.settings.log_dirs, self.membership.broker_epoch, clean=False)
         self._connection_detector.start()
         self._probe_detector.start()
 
     def start_background_tasks(self, upkeep: BackgroundTasks) -> None:
-        settings = self._broker.settings
+        settings = self._services.settings
         upkeep.every("in-sync replicas", _ISR_TICK_MS, lambda: self._spawn(self._alter_partition_manager.tick()))
         if settings.auto_leader_rebalance_enable:
             seconds = settings.leader_imbalance_check_interval_seconds
@@ -294,7 +292,7 @@ class ClusterServices:
         controller = self.membership.controller
         if controller is not None:
             try:
-                moved = await controller.tick(self._broker.settings.leader_imbalance_per_broker_percentage)
+                moved = await controller.tick(self._services.settings.leader_imbalance_per_broker_percentage)
             except ClusterError as error:
                 logger.warning("leaders were not looked after: %s", error)
             else:
@@ -302,14 +300,14 @@ class ClusterServices:
                     logger.info("%d partitions are led by their preferred replica again", moved)
 
     def _spawn(self, work: Any) -> None:
-        task = self._broker.loop.create_task(work)
+        task = self._services.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # --- figures
 
     def under_replicated(self) -> int:
-        return sum(1 for each in self._broker.replicas.led() if each.leadership and not each.leadership.is_complete)
+        return sum(1 for each in self._services.replicas.led() if each.leadership and not each.leadership.is_complete)
 
     def is_controller(self) -> int:
         return int(self.membership.controller is not None)
@@ -333,7 +331,7 @@ class ClusterServices:
 
     async def leave(self) -> None:
         """Let others lead what this broker leads."""
-        settings = self._broker.settings
+        settings = self._services.settings
         within_ms = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms
         if settings.controlled_shutdown_enable:
             await self.membership.leave(within_ms)
@@ -347,12 +345,12 @@ class ClusterServices:
         logger.error(
             "broker %d leaves the cluster: %s. Others lead its partitions now, if they are in sync; repair or replace "
             "the disk, then stop this broker and start it again",
-            self._broker.node_id,
+            self._services.node_id,
             reason,
         )
-        await self._broker.server.close(_WITHDRAW_MS)
+        await self._services.server.close(_WITHDRAW_MS)
         await self.stop_replication()
-        self._broker.replicas.close()
+        self._services.replicas.close()
         await self.close()
 
     async def stop_replication(self) -> None:
@@ -373,7 +371,7 @@ class ClusterServices:
 
     def record_clean_shutdown(self) -> None:
         """After the data folders are closed."""
-        write_broker_epoch(self._broker.files, self._broker.settings.log_dirs, self._last_epoch, clean=True)
+        write_broker_epoch(self._services.files, self._services.settings.log_dirs, self._last_epoch, clean=True)
 
 
 def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
@@ -382,11 +380,11 @@ def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
         throttle.set_rate(wanted, now_ms)
 
 
-async def resolve_broker_id(broker: Broker, open_tree: TreeOpener) -> int:
+async def resolve_broker_id(settings: BrokerSettings, files: Files, open_tree: TreeOpener) -> int:
     """For a broker without a number: the one that its data folders name, or a new one from the tree. ClusterError."""
-    for folder in broker.settings.log_dirs:
+    for folder in settings.log_dirs:
         try:
-            meta = read_meta(broker.files, folder)
+            meta = read_meta(files, folder)
         except (OSError, MetadataFileError):
             continue  # whoever opens the folder says what is wrong with it
         if meta is not None and meta.node_id is not None:
@@ -394,7 +392,7 @@ async def resolve_broker_id(broker: Broker, open_tree: TreeOpener) -> int:
     tree = await open_tree()
     try:
         await ensure_path(tree, layout.SEQUENCE_IDS)
-        return broker.settings.reserved_broker_max_id + await tree.set(layout.SEQUENCE_IDS, b"")
+        return settings.reserved_broker_max_id + await tree.set(layout.SEQUENCE_IDS, b"")
     finally:
         await tree.close()
 
@@ -415,16 +413,3 @@ def zookeeper_opener(settings: BrokerSettings) -> TreeOpener:
         )
 
     return open_tree
-
-
-_CLUSTER_APIS: Final[dict[int, Api]] = {
-    ApiKey.PUSH_IMAGE: Api(0, 0, push_image.handle),
-    ApiKey.ALTER_PARTITION: Api(3, 3, alter_partition.handle),
-    ApiKey.CONTROLLED_SHUTDOWN: Api(3, 3, controlled_shutdown.handle),
-}
-
-
-def cluster_api_table(served: Mapping[int, Api]) -> dict[int, Api]:
-    """What a broker of several serves."""
-    forwarding = {key: each._replace(handle=forwarded(each.handle)) for key, each in served.items() if key in FORWARDED}
-    return {**served, **forwarding, **_CLUSTER_APIS}

@@ -92,9 +92,6 @@ class DownConverter:
     def _release(self, size: int) -> None:
         self.held -= size
 
-    def close(self) -> None:
-        self._workers.close()
-
 
 def _down(stored: bytes, magic: int, offset: int, left: int) -> bytes:
     try:

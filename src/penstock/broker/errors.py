@@ -41,10 +41,13 @@ from penstock.replication.errors import CommitTimedOut, NotEnoughReplicas, NotEn
 from penstock.wire.protocol import ErrorCode
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker, Node
-
+    from penstock.broker.request import Node, Services
 
 logger = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=Hashable)
+
+_MAX_CHARACTERS: Final = 4000
 
 # The nearest base class counts, so the special ones need not come first.
 _CODES: dict[type[BaseException], ErrorCode] = {
@@ -77,11 +80,11 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 }
 
 EXPECTED = (LogError, RecordError)
-"""What handlers catch and turn into a code; anything else reaches the router."""
+"""Errors that handlers turn into a code; others reach the router."""
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """The code that tells a client what happened."""
+    """The error code for clients."""
     for base in type(error).__mro__:
         code = _CODES.get(base)
         if code is not None:
@@ -90,20 +93,16 @@ def error_code_of(error: BaseException) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-_MAX_CHARACTERS: Final = 4000
-
-Key = TypeVar("Key", bound=Hashable)
-
-
 class ApiError(NamedTuple):
-    """A code, and a reason unless all is well."""
+    """A code, and a reason unless the code is NONE."""
 
     code: ErrorCode
     text: str | None = None
 
 
 NO_ERROR: Final = ApiError(ErrorCode.NONE)
-DUPLICATE_IN_REQUEST: Final = ApiError(ErrorCode.INVALID_REQUEST, "the request names the same thing twice")
+DUPLICATE_IN_REQUEST: Final = ApiError(ErrorCode.INVALID_REQUEST, "the request names the same resource twice")
+NOT_LEADER_ERRORS: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 def api_error_of(error: BaseException | None) -> ApiError:
@@ -112,39 +111,36 @@ def api_error_of(error: BaseException | None) -> ApiError:
     if isinstance(error, ApiException):
         return ApiError(error.code, str(error)[:_MAX_CHARACTERS])
     if isinstance(error, NotStarted):
-        # Clients look for the controller and try again.
+        # Clients look for the controller and retry.
         return ApiError(ErrorCode.NOT_CONTROLLER, "the broker is starting or stopping")
-    return ApiError(error_code_of(error), "an error that nobody foresaw; the broker's log tells more")
+    return ApiError(error_code_of(error), "unexpected error; see the broker's log")
 
 
 def duplicates(keys: Iterable[Key]) -> frozenset[Key]:
     return frozenset(key for key, count in Counter(keys).items() if count > 1)
 
 
-NOT_LEADER_ERRORS: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-
-
-def missing_partition_error(broker: Broker, topic: str, index: int) -> ErrorCode:
-    """What to say of a partition that this broker does not hold."""
-    image = broker.cluster.image
+def missing_partition_error(services: Services, topic: str, index: int) -> ErrorCode:
+    """The error for a partition that this broker does not hold."""
+    image = services.cluster.image
     partition = image.partition(topic, index)
     if partition is None or topic in image.deleting:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if partition.leader == broker.node_id:
-        return ErrorCode.KAFKA_STORAGE_ERROR  # its log is damaged, or on a disk that is not there
+    if partition.leader == services.node_id:
+        return ErrorCode.KAFKA_STORAGE_ERROR  # its log is damaged or on a failed disk
     return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def current_leader(broker: Broker, topic: str, index: int) -> tuple[int, int] | None:
-    """Who leads a partition and in which epoch, None if nobody is known to."""
-    image = broker.cluster.image
+def current_leader(services: Services, topic: str, index: int) -> tuple[int, int] | None:
+    """Leader and leader epoch of a partition; None if it has no live leader."""
+    image = services.cluster.image
     partition = image.partition(topic, index)
     if partition is None or image.live_leader(partition) < 0:
         return None
     return partition.leader, partition.leader_epoch
 
 
-def nodes_with_ids(broker: Broker, ids: Iterable[int]) -> list[Node]:
-    """Where these brokers are reached."""
+def nodes_with_ids(services: Services, ids: Iterable[int]) -> list[Node]:
+    """These brokers with their addresses."""
     wanted = frozenset(ids)
-    return [node for node in broker.live_brokers() if node.id in wanted]
+    return [node for node in services.live_brokers() if node.id in wanted]

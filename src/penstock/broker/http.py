@@ -23,10 +23,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from penstock import __version__
 from penstock.broker.metrics import CONTENT_TYPE as METRICS_TYPE
+from penstock.broker.request import BrokerState, Services
 from penstock.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from penstock.broker.log_loader import LogLoader
+    from penstock.replication.replica_manager import ReplicaManager
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
@@ -435,7 +441,7 @@ def _text_reply(status: HTTPStatus, text: str) -> Reply:
 
 
 class Health(NamedTuple):
-    """How a broker is. One that is degraded serves, though not all that it should; the reasons say what is amiss."""
+    """The health of a broker. A degraded one serves requests, but not all that it should; the reasons say why."""
 
     status: Literal["ok", "degraded", "starting", "stopping"]
     broker_id: int
@@ -443,6 +449,47 @@ class Health(NamedTuple):
     uptime_s: float
     reasons: tuple[str, ...] = ()
     progress: Mapping[str, int] | None = None  # of a start
+
+
+class HealthCheck:
+    """Reads the health of a broker."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._started_ms = services.clock.monotonic_ms()
+        self.loading: LogLoader | None = None
+        """Set when the logs begin to load."""
+
+    def __call__(self) -> Health:
+        services, state = self._services, self._services.state
+        uptime_s = round((services.clock.monotonic_ms() - self._started_ms) / 1000, 1)
+        if state in (BrokerState.RUNNING, BrokerState.WITHDRAWN):
+            reasons = tuple(_health_problems(services.replicas))
+            status: Literal["ok", "degraded"] = "degraded" if reasons else "ok"
+            return Health(status, services.node_id, __version__, uptime_s, reasons)
+        if state is BrokerState.STOPPING:
+            return Health("stopping", services.node_id, __version__, uptime_s)
+        loading = self.loading
+        progress = None if loading is None else {"logs_open": loading.done, "logs": loading.total}
+        return Health("starting", services.node_id, __version__, uptime_s, progress=progress)
+
+
+def _health_problems(replicas: ReplicaManager) -> Iterator[str]:
+    for path, error in replicas.logs.offline.items():
+        yield f"data folder {path} is offline: {error.reason}"
+    unmade = replicas.unmade
+    if unmade:
+        (topic, index), reason = next(iter(unmade.items()))
+        yield f"{len(unmade)} partitions cannot be created, {topic}-{index} among them: {reason}"
+
+
+def known_hosts(services: Services, http_host: str) -> set[str] | None:
+    """The names by which HTTP requests may call this broker; None is any."""
+    settings = services.settings
+    if "*" in settings.penstock_http_hosts:
+        return None
+    names = {settings.host_name, settings.host_name.partition(".")[0], http_host}
+    return names | set(settings.penstock_http_hosts) | {each.host for each in services.advertised}
 
 
 def health_route(read: Callable[[], Health]) -> Handler:

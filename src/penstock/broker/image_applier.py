@@ -7,9 +7,9 @@ them is visible. A topic that is being deleted has no leaders or followers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from penstock.broker.settings.topic_settings import TopicSettings
 from penstock.cluster.image import ClusterImage, TopicImage, diff
 from penstock.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from penstock.log.log_dirs.log_directory import NewLog
@@ -17,7 +17,9 @@ from penstock.replication.follower import ReplicaFetcherManager
 from penstock.replication.replica_manager import ReplicaManager, RoleChanges
 from penstock.runtime.clock import Clock
 
-SettingsIn = Callable[[ClusterImage, str], TopicSettings]
+if TYPE_CHECKING:
+    from penstock.broker.dynamic_config import DynamicConfig
+    from penstock.broker.metrics import BrokerMetrics
 
 
 class ImageApplier:
@@ -28,14 +30,16 @@ class ImageApplier:
         broker_id: int,
         replicas: ReplicaManager,
         groups: GroupCoordinator,
-        settings_in: SettingsIn,
+        config: DynamicConfig,
+        metrics: BrokerMetrics,
         clock: Clock,
         fetchers: ReplicaFetcherManager | None = None,
     ) -> None:
         self._me = broker_id
         self._replicas = replicas
         self._groups = groups
-        self._settings_in = settings_in
+        self._config = config
+        self._metrics = metrics
         self._clock = clock
         self._fetchers = fetchers
 
@@ -59,16 +63,22 @@ class ImageApplier:
                 if self._me in partition.replicas and not logs.holds(topic.name, index)
             ]
             if missing:
-                settings = self._settings_in(image, topic.name).log
+                settings = self._config.topic(image, topic.name).log
                 wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in missing]
         if wanted:
             made = asyncio.get_running_loop().create_future()
             logs.create_all(wanted, self._clock.now_ms(), lambda: made.set_result(None), is_new=is_new)
             await made
 
-    def is_gone(self, topic: TopicImage) -> bool:
-        """Whether nothing of a topic is left here."""
-        return not any(self._replicas.logs.holds(topic.name, index) for index in range(len(topic.partitions)))
+    # --- images
+
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Apply a new image: settings first, because what an ISR means depends on min.insync.replicas."""
+        for name in self._config.follow(old, new):
+            self._replicas.update_settings(name, self._config.topic(new, name))
+        self.apply(old, new)
+        for name in old.topics.keys() - new.topics.keys():
+            self._metrics.drop_topic(name)
 
     # --- roles
 
@@ -77,13 +87,13 @@ class ImageApplier:
         await self._make(image, image.topics.values(), is_new=False)
         self._replicas.know_brokers(image)
         for topic in image.topics.values():
-            changed = self._replicas.take_up(topic, image, lambda name: self._settings_in(image, name))
+            changed = self._replicas.take_up(topic, image, lambda name: self._config.topic(image, name))
             self._apply_changed(image, changed)
             await asyncio.sleep(0)
 
     def apply(self, old: ClusterImage, new: ClusterImage) -> None:
         """From one image to the next."""
-        changed = self._replicas.apply(old, new, lambda name: self._settings_in(new, name))
+        changed = self._replicas.apply(old, new, lambda name: self._config.topic(new, name))
         self._apply_changed(new, changed)
         self._remove_unled(new, sorted(new.deleting - old.deleting))
         gone = {*(old.topics.keys() - new.topics.keys()), *(new.deleting - old.deleting)}
@@ -96,7 +106,7 @@ class ImageApplier:
         """Take up partitions for which there was no room when the image said so; not while the broker stops."""
         if self._fetchers is not None and self._fetchers.is_closed:
             return
-        self._apply_changed(image, self._replicas.retry(image, lambda name: self._settings_in(image, name)))
+        self._apply_changed(image, self._replicas.retry(image, lambda name: self._config.topic(image, name)))
 
     def _remove_unled(self, image: ClusterImage, deleted: Iterable[str]) -> None:
         """Logs of topics that were deleted while this broker was away: they never had a role in this life."""

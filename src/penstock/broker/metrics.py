@@ -4,7 +4,7 @@
 owner at each scrape. Names follow Kafka's MBeans in Prometheus spelling: `BytesInPerSec,topic=t` is
 `kafka_server_bytes_in_total{topic="t"}`; a rate per second becomes a total.
 
-Events are counted where they happen, through a handle that the owner keeps (`ApiMetrics`, `TopicMeter`), so counting
+Events are counted where they happen, through a handle that the owner keeps (`ApiMetrics`, `TopicMetrics`), so counting
 is one method call. State (sizes, connections, groups) is read from its owner at each scrape. Labels are bounded;
 beyond the bound, series are folded into `(others)`. A value that cannot be read is left out. Metrics belong to the
 event loop.
@@ -21,12 +21,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from penstock import __version__
 from penstock.runtime.process import ProcessMetrics
 from penstock.runtime.threads import Outcome, Workers
 from penstock.wire.protocol import ApiKey, ErrorCode, error_code
+
+if TYPE_CHECKING:
+    from penstock.broker.cluster_services import ClusterServices
+    from penstock.broker.request import Services
+    from penstock.runtime.network import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +42,9 @@ OTHERS = "(others)"
 DURATION_BOUNDS_S = tuple(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 2, 5))
 
 _SERIES_MAX = 1000
+_TOPICS_MAX = 5000
+_LAGS_MAX = 5000
+_LABEL_CHARS_MAX = 255
 _CHUNK_CHARS = 16 * 1024
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -135,6 +143,7 @@ class Histogram:
 
 Instrument = Counter | Gauge | Histogram
 S = TypeVar("S", Counter, Gauge, Histogram)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,14 +379,12 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_TOPICS_MAX = 5000
-_LAGS_MAX = 5000
-_LABEL_CHARS_MAX = 255
+# --- the metrics of a broker
 
 Committed = tuple[str, str, int, int]
-"""Group, topic, partition, and the offset that the group has committed."""
+"""Group, topic, partition and committed offset."""
 EndOf = Callable[[str, int], int | None]
-"""Where a partition ends for its readers; None where this broker does not know."""
+"""The end of a partition for consumers; None if this broker does not know it."""
 
 
 class LogMetrics(NamedTuple):
@@ -457,7 +464,7 @@ class BrokerMetrics:
         self.registry = registry = Registry()
         self._topics_max = topics_max
         self._topics: dict[str, TopicMetrics] = {}
-        self._apis: dict[ApiKey, ApiMetrics] = {}
+        self._apis: dict[int, ApiMetrics] = {}
         build = registry.gauges("penstock_build_info", "1, labelled with what runs.", "version", "python")
         build.labelled(version=__version__, python=platform.python_version()).set(1)
 
@@ -475,9 +482,6 @@ class BrokerMetrics:
             for name, text in _TOPIC_FAMILIES.items()
         }
         self.log_flush_seconds = registry.histogram("kafka_log_flush_duration_seconds", "Time that a sync took.")
-        self.delayed_operations = registry.gauges(
-            "kafka_server_delayed_operations", "Requests that wait: Produce for acks, Fetch for bytes.", "operation"
-        )
         self.partitions = registry.gauge("kafka_server_partitions", "Partitions on this broker.")
         self.leaders = registry.gauge("kafka_server_leaders", "Partitions that this broker leads.")
         self.under_replicated_partitions = registry.gauge(
@@ -502,17 +506,26 @@ class BrokerMetrics:
         )
         _declare_process(registry, process)
 
-    def api(self, key: ApiKey) -> ApiMetrics:
+    def api(self, key: int) -> ApiMetrics:
         """The handle of an API, made on first use."""
         found = self._apis.get(key)
         if found is None:
-            name = _api_name(key)
+            name = _api_name(ApiKey(key))
             requests, durations = self._requests.labelled(api=name), self._durations.labelled(api=name)
             found = self._apis[key] = ApiMetrics(name, requests, durations, self._errors)
         return found
 
+    def observe(self, key: int, seconds: float) -> None:
+        """A request was answered after this time."""
+        api = self._apis.get(key) or self.api(key)
+        api.requests.add()
+        api.duration_seconds.observe(seconds)
+
+    def count_error(self, key: int, code: int) -> None:
+        self.api(key).count_error(code)
+
     def topic(self, topic: str) -> TopicMetrics:
-        """The handle of a topic that exists, made on first use; of `(others)`, when there are too many topics."""
+        """The handle of a topic that exists, made on first use; that of `(others)` beyond the limit of topics."""
         found = self._topics.get(topic)
         if found is None:
             found = TopicMetrics(
@@ -527,6 +540,37 @@ class BrokerMetrics:
         if self._topics.pop(topic, None) is not None:
             for family in self._topic_families.values():
                 family.drop(topic=topic)
+
+    def read_from(self, services: Services, cluster_services: Callable[[], ClusterServices | None]) -> None:
+        """Read the state of a broker at each scrape. Until it serves requests, most of it has no value."""
+
+        def once_ready(read: Callable[[], int]) -> Callable[[], int | None]:
+            return lambda: read() if services.is_ready else None
+
+        def of_cluster(read: Callable[[ClusterServices], int]) -> Callable[[], int | None]:
+            """0 for a broker that stands alone."""
+            return once_ready(lambda: 0 if (found := cluster_services()) is None else read(found))
+
+        def end_of(topic: str, index: int) -> int | None:
+            # A follower knows it as of its last fetch.
+            partition = services.replicas.get(topic, index)
+            return None if partition is None else partition.log.high_watermark
+
+        self.read_logs_from(lambda: _logs(services) if services.is_ready else ())
+        self.read_network_from(lambda: _network(services.server.counters))
+        self.partitions.follow(once_ready(lambda: sum(1 for _ in services.replicas.logs.logs())))
+        self.leaders.follow(once_ready(lambda: sum(1 for _ in services.replicas.led())))
+        self.under_replicated_partitions.follow(of_cluster(lambda cluster: cluster.under_replicated()))
+        self.under_min_isr_partitions.follow(once_ready(lambda: _under_min_isr(services)))
+        self.active_controller.follow(of_cluster(lambda cluster: cluster.is_controller()))
+        self.offline_partitions.follow(of_cluster(lambda cluster: cluster.offline_partitions()))
+        self.replica_max_lag.follow(of_cluster(lambda cluster: cluster.max_lag()))
+        # Also of a broker that has left its cluster for that reason.
+        self.offline_log_directories.follow(
+            lambda: len(services.replicas.logs.offline) if hasattr(services, "replicas") else None
+        )
+        self.read_groups_from(lambda: services.groups.count_by_state() if services.is_ready else {})
+        self.read_lag_from(lambda: services.groups.committed() if services.is_ready else (), end_of)
 
     def read_logs_from(self, read: Callable[[], Iterable[LogMetrics]]) -> None:
         labels = ("topic", "partition")
@@ -578,6 +622,24 @@ class BrokerMetrics:
         self.registry.readings(descriptions, lambda: [((), read())])
 
 
+def _logs(services: Services) -> Iterator[LogMetrics]:
+    for hosted in services.replicas.logs.logs():
+        log = hosted.log
+        yield LogMetrics(
+            hosted.topic, hosted.partition, log.size, log.segment_count, log.log_start_offset, log.log_end_offset
+        )
+
+
+def _network(counters: Counters) -> NetworkMetrics:
+    return NetworkMetrics(
+        counters.connections, counters.accepted, counters.rejected, counters.bytes_in, counters.bytes_out
+    )
+
+
+def _under_min_isr(services: Services) -> int:
+    return sum(1 for each in services.replicas.led() if each.insync_replicas < each.min_insync_replicas)
+
+
 def _declare_process(registry: Registry, process: ProcessMetrics) -> None:
     descriptions = [
         Description("counter", "process_cpu_seconds_total", "CPU time, user and system."),
@@ -607,39 +669,6 @@ def _declare_process(registry: Registry, process: ProcessMetrics) -> None:
 def _api_name(key: ApiKey) -> str:
     """`ApiKey.LIST_OFFSETS` as `ListOffsets`, which is how Kafka's own metrics call it."""
     return "".join(word.capitalize() for word in key.name.split("_"))
-
-
-class TopicMeter:
-    """A topic's counters, in the words of produce and fetch."""
-
-    __slots__ = ("_metrics",)
-
-    def __init__(self, metrics: TopicMetrics) -> None:
-        self._metrics = metrics
-
-    def produced(self, size: int, records: int) -> None:
-        self._metrics.bytes_in.add(size)
-        self._metrics.messages_in.add(records)
-
-    def produce_requested(self) -> None:
-        self._metrics.produce_requests.add()
-
-    def produce_failed(self, size: int) -> None:
-        """A request was refused for one partition of the topic or more, with this many bytes."""
-        self._metrics.failed_produce_requests.add()
-        self._metrics.bytes_rejected.add(size)
-
-    def fetch_requested(self) -> None:
-        self._metrics.fetch_requests.add()
-
-    def fetch_failed(self) -> None:
-        self._metrics.failed_fetch_requests.add()
-
-    def fetched(self, size: int) -> None:
-        self._metrics.bytes_out.add(size)
-
-
-T = TypeVar("T")
 
 
 class TimedWorkers:

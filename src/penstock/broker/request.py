@@ -1,41 +1,78 @@
 """A request on its way through the broker, and how a long one is served in slices.
 
-A handler gets a `Request` and a callback. It calls the callback exactly once, now or later, with a message, or with
-None where the protocol wants no response. Responses leave in the order of the requests.
+A handler gets `Services`, a `Request` and a callback. It calls the callback exactly once, now or later, with a message,
+or with None where the protocol wants no response. Responses leave in the order of the requests.
 
 The broker is one event loop, so a request that takes seconds would stall everyone. Requests above `LONG_BYTES` (16
 KiB) are decoded, handled and encoded in slices of a few milliseconds, and one slice of all long requests runs per
-turn of the loop. `_SPLITS` lists which arrays of a request can be split into parts; other handlers slice their own
-work (Fetch, Metadata). A decoded request takes 20 to 30 times the memory of its bytes, so at most `MAX_BYTES` (8 MiB)
-of requests are in progress at once, or one; the rest wait as bytes. Later requests of the same connection wait for
-the long one.
+turn of the loop. `Split` says which arrays of a request can be split into parts; other handlers slice their own work
+(Fetch, Metadata). A decoded request takes 20 to 30 times the memory of its bytes, so at most `MAX_BYTES` (8 MiB) of
+requests are in progress at once, or one; the rest wait as bytes. Later requests of the same connection wait for the
+long one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.wire.protocol import ApiKey
+from penstock.cluster.broker_links import LinkLost
+from penstock.cluster.errors import ClusterError
 from penstock.wire.types import Message
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.background_tasks import CallLater
+    from penstock.broker.down_conversion import DownConverter
+    from penstock.broker.dynamic_config import DynamicConfig
+    from penstock.broker.fetch_session import FetchSessions
+    from penstock.broker.handlers.create_topics import AutoTopicCreation
+    from penstock.broker.handlers.metadata import MetadataAnswers
+    from penstock.broker.metrics import BrokerMetrics, TopicMetrics
+    from penstock.broker.settings import BrokerSettings, Listener
+    from penstock.cluster.image import ClusterImage
+    from penstock.cluster.membership.broker_lifecycle import Membership
+    from penstock.cluster.membership.standalone import ClusterMetadata
+    from penstock.coordination.group_coordinator import GroupCoordinator
+    from penstock.log.group_commit import GroupCommit
+    from penstock.replication.replica_manager import ReplicaManager
+    from penstock.runtime.clock import Clock
+    from penstock.runtime.files import Files
+    from penstock.runtime.network import Server
+    from penstock.runtime.randomness import Random
+    from penstock.runtime.threads import Workers
 
+logger = logging.getLogger(__name__)
+
+LONG_BYTES: Final = 16 * 1024
+"""Requests of more bytes are decoded in slices. Those with a few large values are decoded in the first."""
+SPLIT_BYTES: Final = 1024
+"""Requests of fewer bytes are never split."""
+MAX_ELEMENTS: Final = 200_000
+"""Elements of all arrays of one request: more than a cluster of hundreds of brokers has partitions."""
+MAX_BYTES: Final = 8 * 1024 * 1024
+PART_ELEMENTS: Final = 500
+
+T = TypeVar("T")
 
 Answer = Callable[[Message | None], None]
 
 
+# --- connections and requests
+
+
 class CloseConnection(Exception):
-    """Raised by a handler whose peer expects no answer and must learn all the same that something went wrong."""
+    """Raised by a handler whose client expects no response but must learn that its request failed."""
 
 
 class Disconnection:
-    """The end of a connection, for those who would wait for something that only its peer cares about."""
+    """The end of a connection, for requests that wait for something only its client needs."""
 
     __slots__ = ("_waiting",)
 
@@ -64,7 +101,7 @@ def _ignore(error: Exception) -> None:
 
 
 class Channel(Disconnection):
-    """A connection as the broker serves it. While it is muted, the requests that come by it wait in `held`."""
+    """A connection as the broker serves it. While it is muted, its next requests wait in `held`."""
 
     __slots__ = ("_unmuted", "end", "held", "is_closed", "muted")
 
@@ -72,7 +109,7 @@ class Channel(Disconnection):
         super().__init__()
         self._unmuted = unmuted
         self.end = end
-        """For a handler that has returned already, and whose peer must learn all the same that something went wrong."""
+        """Closes the connection for an error of a handler that has already returned."""
         self.held: deque[Callable[[], None]] = deque()
         self.muted = 0
         self.is_closed = False
@@ -95,7 +132,7 @@ class Channel(Disconnection):
 
 
 class Encoded(Message):
-    """An answer that was encoded before: the bytes of its body. It holds no error."""
+    """A response that was encoded before: the bytes of its body. It holds no error."""
 
     body: bytes = b""
 
@@ -118,24 +155,120 @@ class Request(NamedTuple):
         return self.disconnection if isinstance(self.disconnection, Channel) else None
 
 
-T = TypeVar("T")
+# --- what handlers use
 
-LONG_BYTES: Final = 16 * 1024
-"""Requests of more bytes are decoded in slices. Those of a few large values are through after the first."""
 
-MAX_ELEMENTS: Final = 200_000
-"""Elements of all arrays of one request: more than a cluster of hundreds of brokers has partitions."""
-MAX_FETCH_ELEMENTS: Final = 50_000
-"""A fetch asks one broker for what it leads."""
+class BrokerState(Enum):
+    STARTING = "starting"
+    JOINING = "joining"
+    """Ports are open, but only the controller is served until the first image arrives."""
+    RUNNING = "running"
+    WITHDRAWN = "withdrawn"
+    """A data folder failed: the broker left its cluster and waits for the operator."""
+    STOPPING = "stopping"
 
-MAX_BYTES: Final = 8 * 1024 * 1024
-PART_ELEMENTS: Final = 500
-SPLIT_BYTES: Final = 1024
-"""Requests of fewer bytes are never split."""
+
+class Node(NamedTuple):
+    """A broker as clients see it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(slots=True)
+class Services:
+    """What handlers use. `Broker` fills it while it starts; requests are served once it is complete."""
+
+    clock: Clock
+    random: Random
+    files: Files
+    config: DynamicConfig
+    metrics: BrokerMetrics
+    sessions: FetchSessions
+    metadata_answers: MetadataAnswers
+    state: BrokerState = BrokerState.STARTING
+    membership_or_none: Membership | None = None
+    """The broker's place in a cluster; None if it stands alone."""
+
+    loop: asyncio.AbstractEventLoop = field(init=False)
+    call_later: CallLater = field(init=False)
+    long_requests: LongRequests = field(init=False)
+    conversions: DownConverter = field(init=False)
+    validators: Workers = field(init=False)
+    server: Server = field(init=False)
+    advertised: tuple[Listener, ...] = field(init=False)
+    cluster: ClusterMetadata | Membership = field(init=False)
+    commits: GroupCommit = field(init=False)
+    replicas: ReplicaManager = field(init=False)
+    groups: GroupCoordinator = field(init=False)
+    topic_creation: AutoTopicCreation = field(init=False)
+    _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+
+    @property
+    def node_id(self) -> int:
+        return self.config.node_id
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return self.config.settings
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is BrokerState.RUNNING
+
+    @property
+    def membership(self) -> Membership:
+        """For a broker in a cluster."""
+        if self.membership_or_none is None:
+            raise RuntimeError("this broker stands alone")
+        return self.membership_or_none
+
+    def live_brokers(self, image: ClusterImage | None = None) -> list[Node]:
+        """Those of an image, or of the current one."""
+        return [
+            Node(broker.broker_id, broker.endpoints[0].host, broker.endpoints[0].port, broker.rack)
+            for broker in (image or self.cluster.image).brokers.values()
+        ]
+
+    def topic_metrics_or_none(self, topic: str) -> TopicMetrics | None:
+        """The counters of a topic that a client names; None if the topic does not exist."""
+        return self.metrics.topic(topic) if topic in self.cluster.image.topics else None
+
+    def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+        """Run `work`, which waits for something, beside the handlers; `on_error` answers the request if it fails."""
+
+        async def run() -> None:
+            try:
+                await work
+            except (ClusterError, LinkLost) as error:
+                # The controller moved or is stopping: clients find the new one and retry.
+                logger.info("request rejected: %s", error)
+                on_error(error)
+            except Exception as error:
+                logger.exception("request failed")
+                on_error(error)
+
+        task = self.loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first turn never awaits the coroutine.
+        task.add_done_callback(lambda _: work.close())
+
+    def cancel_tasks(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+Handler = Callable[[Services, Request, Answer], None]
+
+
+# --- long requests
 
 
 class ChannelClosed(Exception):
-    """The connection of a long request is closed: nobody waits for its answer."""
+    """The connection of a long request is closed, so its response is no longer needed."""
 
 
 class _Job(NamedTuple):
@@ -147,17 +280,17 @@ class _Job(NamedTuple):
 class LongRequests:
     """The long requests of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._waiting: deque[_Job] = deque()
         self._active = 0
         self._active_bytes = 0
         self._paused: deque[asyncio.Future[None]] = deque()
         self.slices = 0
-        """Slices that have ended, for those who measure."""
+        """Slices that have ended, for measurements."""
 
     def start(self, channel: Channel | None, size: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `work` for a request of `size` bytes. The requests that follow it on its connection wait until then.
+        """Do `work` for a request of `size` bytes. Later requests of its connection wait until it is done.
 
         If it raises, the connection is closed; if the connection is closed or the broker stops, it may never begin.
         """
@@ -168,7 +301,7 @@ class LongRequests:
 
     async def pause(self, channel: Channel | None = None) -> None:
         """End a slice. ChannelClosed if the connection was closed meanwhile."""
-        loop = self._broker.loop
+        loop = self._services.loop
         turn: asyncio.Future[None] = loop.create_future()
         if not self._paused:
             loop.call_soon(self._next)
@@ -193,11 +326,11 @@ class LongRequests:
         if not turn.done():
             turn.set_result(None)
         if self._paused:
-            self._broker.loop.call_soon(self._next)
+            self._services.loop.call_soon(self._next)
 
     def _admit(self) -> None:
         waiting = self._waiting
-        is_stopping = not (self._broker.is_ready or self._broker.is_joining)
+        is_stopping = self._services.state not in (BrokerState.RUNNING, BrokerState.JOINING)
         for _ in range(len(waiting)):
             job = waiting.popleft()
             if is_stopping or (job.channel is not None and job.channel.is_closed):
@@ -205,7 +338,7 @@ class LongRequests:
             if not self._active or self._active_bytes + job.size <= MAX_BYTES:
                 self._active += 1
                 self._active_bytes += job.size
-                self._broker.spawn(self._run(job), lambda _: None)
+                self._services.spawn(self._run(job), lambda _: None)
             else:
                 waiting.append(job)
 
@@ -226,58 +359,36 @@ class LongRequests:
                 job.channel.unmute()
 
 
-# --- parts
+# --- requests in parts
 
 
-class _Split(NamedTuple):
-    """The arrays of a request, outermost first, those of its answer, and how many elements are a slice."""
+class Split(NamedTuple):
+    """How to split a request: its arrays, outermost first, those of its response, and the elements of a part."""
 
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
     answered: tuple[str, ...]
-    most: int = PART_ELEMENTS
-
-
-_BY_PARTITION: Final = _Split(("topics", "partitions"), ("topics", "partitions"))
-_SPLITS: Final = {
-    ApiKey.PRODUCE: _Split(("topic_data", "partition_data"), ("responses", "partition_responses")),
-    ApiKey.LIST_OFFSETS: _BY_PARTITION._replace(most=100),  # each may read an index and a batch
-    ApiKey.METADATA: _Split(("topics",), ("topics",)),
-    ApiKey.OFFSET_COMMIT: _BY_PARTITION,
-    ApiKey.OFFSET_DELETE: _BY_PARTITION,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _BY_PARTITION,
-    ApiKey.DELETE_RECORDS: _BY_PARTITION,
-    ApiKey.FIND_COORDINATOR: _Split(("coordinator_keys",), ("coordinators",)),
-    ApiKey.DESCRIBE_GROUPS: _Split(("groups",), ("groups",), 100),
-    ApiKey.DELETE_GROUPS: _Split(("groups_names",), ("results",), 100),
-    ApiKey.DESCRIBE_CONFIGS: _Split(("resources",), ("results",), 20),  # each has sixty settings
-    ApiKey.LEAVE_GROUP: _Split(("members",), ("members",), 100),
-}
-_OFFSETS_OF_ONE_GROUP: Final = _Split(("topics", "partition_indexes"), ("topics", "partitions"))
-_OFFSETS_OF_GROUPS: Final = _Split(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"))
-_SEVERAL_GROUPS: Final = 8
+    max_elements: int = PART_ELEMENTS
+    min_bytes: int = SPLIT_BYTES
+    """Shorter requests stay whole."""
+    since: int = 0
+    """The first version that has these arrays."""
+    is_awaited: bool = True
+    """Whether the next long request waits until all parts are answered."""
 
 
 class Parts(NamedTuple):
-    """The parts of a request, made one by one, and the path by which to put their answers together."""
+    """The parts of a request, made one by one, and how to merge their responses."""
 
     requests: Iterator[Message]
-    answered: tuple[str, ...]
+    by: Split
 
 
-def split(api_key: int, version: int, message: Message, size: int) -> Parts | None:
-    """The parts of a request of `size` bytes; None if it is short enough to be handled as it is."""
-    if size < SPLIT_BYTES or (api_key == ApiKey.PRODUCE and size < LONG_BYTES):
+def split(splits: Sequence[Split], version: int, message: Message, size: int) -> Parts | None:
+    """The parts of a request of `size` bytes; None if it is short enough to be handled as a whole."""
+    by = next((each for each in reversed(splits) if version >= each.since), None)
+    if by is None or size < by.min_bytes or _count(message, by.requested) <= by.max_elements:
         return None
-    if api_key == ApiKey.OFFSET_FETCH:
-        by = _OFFSETS_OF_GROUPS if version >= _SEVERAL_GROUPS else _OFFSETS_OF_ONE_GROUP
-    else:
-        found = _SPLITS.get(ApiKey(api_key))
-        if found is None:
-            return None
-        by = found
-    if _count(message, by.asked) <= by.most:
-        return None
-    return Parts(_parts(message, by.asked, by.most), by.answered)
+    return Parts(_parts(message, by.requested, by.max_elements), by)
 
 
 def _count(message: Message, path: Sequence[str]) -> int:
@@ -309,15 +420,15 @@ def _parts(message: Message, path: Sequence[str], most: int) -> Iterator[Message
     yield msgspec.structs.replace(message, **{path[0]: part})
 
 
-def merge(answers: Sequence[Message], path: Sequence[str]) -> Message:
-    """One answer of the answers to the parts of a request, in their order. The first becomes part of it.
+def merge(responses: Sequence[Message], path: Sequence[str]) -> Message:
+    """One response from the responses to the parts of a request, in their order. The first becomes part of it.
 
-    A part that was rejected as a whole makes the answer one that says so.
+    The error of a part that was rejected as a whole becomes that of the response.
     """
-    whole = answers[0]
-    for answer in answers[1:]:
-        _extend(whole, answer, path)
-        code = getattr(answer, "error_code", 0)
+    whole = responses[0]
+    for response in responses[1:]:
+        _extend(whole, response, path)
+        code = getattr(response, "error_code", 0)
         if code and not getattr(whole, "error_code", 0):
             whole.error_code = code  # type: ignore[attr-defined]
     return whole
@@ -337,55 +448,48 @@ def _is_same(one: Message, other: Message, but_for: str) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in one.__struct_fields__ if name != but_for)
 
 
-async def serve_parts(
-    broker: Broker,
-    request: Request,
-    parts: Parts,
-    handle: Callable[[Broker, Request, Answer], None],
-    answer: Answer,
-) -> None:
-    """Handle a long request part by part, and answer when all parts are answered."""
-    gathering = _PartResponses(broker.loop)
-    for part in parts.requests:
-        handle(broker, request._replace(message=part, size=0), gathering.part())
-        await broker.long_requests.pause(request.channel)
-    gathering.end()
-    gathering.complete.add_done_callback(lambda _: answer(gathering.merged(parts.answered)))
-    if request.api_key != ApiKey.PRODUCE:
-        # A producer chooses how long it waits for replicas. Other long requests must not wait with it.
-        await gathering.complete
+class Responses:
+    """Collects the responses to the parts of one request; `done` gets them, in order, when all are there."""
 
+    def __init__(self, done: Callable[[list[Any]], None]) -> None:
+        self._responses: list[Message | None] = []
+        self._missing = 1  # the end of the parts
+        self._done = done
 
-class _PartResponses:
-    """The answers to the parts of one request, as they come."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._answers: list[Message | None] = []
-        self._awaited = 1  # the end of the parts
-        self.complete: asyncio.Future[None] = loop.create_future()
-
-    def part(self) -> Callable[[Message | None], None]:
-        """What takes the answer to one more part."""
-        index = len(self._answers)
-        self._answers.append(None)
-        self._awaited += 1
+    def part(self) -> Answer:
+        """The callback for one more part."""
+        index = len(self._responses)
+        self._responses.append(None)
+        self._missing += 1
 
         def take(message: Message | None) -> None:
-            self._answers[index] = message
-            self._one_less()
+            self._responses[index] = message
+            self.end()
 
         return take
 
     def end(self) -> None:
         """There are no more parts."""
-        self._one_less()
+        self._missing -= 1
+        if not self._missing:
+            self._done(self._responses)
 
-    def _one_less(self) -> None:
-        self._awaited -= 1
-        if not self._awaited and not self.complete.done():
-            self.complete.set_result(None)
 
-    def merged(self, path: Sequence[str]) -> Message | None:
-        """None where the protocol wants no answer."""
-        answers = [answer for answer in self._answers if answer is not None]
-        return merge(answers, path) if answers else None
+async def serve_parts(services: Services, request: Request, parts: Parts, handle: Handler, answer: Answer) -> None:
+    """Handle a long request part by part, and answer when all parts are answered."""
+    complete: asyncio.Future[None] = services.loop.create_future()
+
+    def done(responses: list[Message | None]) -> None:
+        # None where the protocol wants no response.
+        found = [each for each in responses if each is not None]
+        if not complete.done():
+            complete.set_result(None)
+        answer(merge(found, parts.by.answered) if found else None)
+
+    responses = Responses(done)
+    for part in parts.requests:
+        handle(services, request._replace(message=part, size=0), responses.part())
+        await services.long_requests.pause(request.channel)
+    responses.end()
+    if parts.by.is_awaited:
+        await complete

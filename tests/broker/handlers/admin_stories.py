@@ -6,26 +6,18 @@ Every request and answer is written and read in the version of the story, as bet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+from tests.broker.handlers.services import services_for
 from tests.cluster.cluster_stories import broker as registration
 from tests.cluster.cluster_stories import open_tree, run
 
 from penstock.broker.dynamic_config import SettingsRules
-from penstock.broker.handlers import (
-    alter_configs,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_configs,
-    incremental_alter_configs,
-)
-from penstock.broker.request import Request
-from penstock.broker.settings import BrokerSettings, settings_from, topic_settings
-from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.broker.handlers import configs, create_partitions, create_topics, delete_topics
+from penstock.broker.request import Handler, Request
+from penstock.broker.settings import BrokerSettings, settings_from
 from penstock.cluster.controller.topics import TopicDefaults
-from penstock.cluster.image import ClusterImage
 from penstock.cluster.membership.standalone import ClusterMetadata
 from penstock.cluster.tree.embedded import EmbeddedTree
 from penstock.runtime.clock import ManualClock
@@ -65,73 +57,50 @@ from penstock.wire.schemas.incremental_alter_configs import (
 )
 from penstock.wire.types import Message
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 NODE_ID = 3
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
-_HANDLERS = {
+_HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.CREATE_TOPICS: create_topics.handle,
     ApiKey.DELETE_TOPICS: delete_topics.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
-    ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
-    ApiKey.ALTER_CONFIGS: alter_configs.handle,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
+    ApiKey.DESCRIBE_CONFIGS: configs.handle_describe,
+    ApiKey.ALTER_CONFIGS: configs.handle_alter,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter,
 }
 
 
 class Stage:
     """As much of a broker as administration sees."""
 
-    membership_or_none = None  # it stands alone
-
     def __init__(self, tree: EmbeddedTree, files: SimulatedFiles, settings: BrokerSettings) -> None:
         self.files = files
-        self.settings = settings
-        self.clock = ManualClock(1_700_000_000_000)
-        self.node_id = NODE_ID
-        self.cluster = ClusterMetadata(
+        clock = ManualClock(1_700_000_000_000)
+        self.services = services_for(settings, NODE_ID, clock=clock, files=files)
+        self.services.loop = asyncio.get_running_loop()
+        self.services.cluster = self.cluster = ClusterMetadata(
             tree,
-            self.clock,
+            clock,
             SeededRandom(1),
             SettingsRules(),
             broker_id=NODE_ID,
             defaults=TopicDefaults(settings.num_partitions, 1),
         )
-        self.cluster.listen(self._follow)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.cluster.listen(lambda _, new: self.services.config.apply(new))
 
-    def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
-        async def watched() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - a broker catches whatever it is
-                on_error(error)
-
-        task = asyncio.get_running_loop().create_task(watched())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        for node, cluster_wide in ((str(NODE_ID), False), ("<default>", True)):
-            gone: dict[str, str | None] = dict.fromkeys(self.settings.dynamic(cluster_wide=cluster_wide))
-            self.settings = self.settings.with_changes(
-                {**gone, **new.broker_config(node)}, cluster_wide=cluster_wide
-            ).with_broker_id(NODE_ID)
-
-    def settings_in(self, image: ClusterImage, name: str) -> TopicSettings:
-        return topic_settings(self.settings, image.topic_config(name))
+    @property
+    def settings(self) -> BrokerSettings:
+        return self.services.settings
 
     async def ask(self, key: ApiKey, version: int, message: Message) -> Any:
         """The answer; it is an error to be answered twice."""
         codec = request_codec(key, version)
         asked, _ = codec.decode(codec.encode(message))
         answered: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
-        _HANDLERS[key](cast("Broker", self), Request(key, version, "me", "peer", asked, 0), answered.set_result)
+        _HANDLERS[key](self.services, Request(key, version, "me", "peer", asked, 0), answered.set_result)
         answer = await answered
-        while self._tasks:
+        while self.services._tasks:
             await asyncio.sleep(0)
         if answer is None:
             raise AssertionError("no answer")

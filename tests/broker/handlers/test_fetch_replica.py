@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
+from tests.broker.handlers.services import services_for
 from tests.replication.replica_stories import LEDGER, NOW_MS, TOPIC, TOPIC_ID, Host, TopicRules, cluster, with_epoch
 
-from penstock.broker.broker import Broker, Node
-from penstock.broker.fetch_session import FetchSessions
 from penstock.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
 from penstock.broker.handlers.fetch import WATERMARK_MS
 from penstock.broker.request import Disconnection, Request
+from penstock.broker.settings import settings_from
 from penstock.cluster.image import ClusterImage
 from penstock.records import encode_batch
 from penstock.replication.follower import Throttle
-from penstock.runtime.randomness import SeededRandom
+from penstock.testing.simulated_files import SimulatedFiles
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.delete_records import (
     DeleteRecordsPartition,
@@ -51,38 +51,25 @@ class Served:
     def __init__(self, broker_id: int, image: ClusterImage, *, minimum: int = 1) -> None:
         self.host = Host(broker_id, rules=TopicRules(min_insync_replicas=minimum))
         self.host.take(image)
-        figures = SimpleNamespace(
-            fetched=lambda size: None, produced=lambda size, records: None, fetch_requested=lambda: None,
-            fetch_failed=lambda: None,
-        )  # fmt: skip
         self.soon: list[Callable[[], None]] = []
-        self.broker = cast(
-            Broker,
-            SimpleNamespace(
-                node_id=broker_id,
-                replicas=self.host.replicas,
-                cluster=SimpleNamespace(image=image),
-                sessions=FetchSessions(10, 1000, SeededRandom(1)),
-                settings=SimpleNamespace(fetch_max_bytes=1 << 30),
-                clock=self.host.clock,
-                call_later=self.host.timers,
-                loop=SimpleNamespace(call_soon=self.soon.append),
-                topic_metrics=lambda topic: figures,
-                topic_metrics_or_none=lambda topic: figures,
-                count_error=lambda key, code: None,
-                live_brokers=lambda _=None: [Node(broker, f"host{broker}", 9092, None) for broker in image.brokers],
-            ),
-        )
+        settings = settings_from({"fetch.max.bytes": str(1 << 30)})
+        self.services = services_for(settings, broker_id, clock=self.host.clock, files=SimulatedFiles())
+        self.services.replicas = self.host.replicas
+        self.services.call_later = self.host.timers
+        self._metadata: Any = SimpleNamespace(image=image)
+        self.services.cluster = self._metadata
+        loop: Any = SimpleNamespace(call_soon=self.soon.append)
+        self.services.loop = loop
 
     def take(self, image: ClusterImage) -> None:
-        cast(Any, self.broker).cluster.image = image
+        self._metadata.image = image
         self.host.take(image)
 
     def ask(self, handler: Any, key: ApiKey, message: Any, version: int) -> list[Any]:
         """The list gets the answer, now or later."""
         answers: list[Any] = []
         request = Request(key, version, "c", "peer:1", message, NOW_MS, Disconnection())
-        handler.handle(self.broker, request, answers.append)
+        handler.handle(self.services, request, answers.append)
         return answers
 
     def turn(self) -> None:

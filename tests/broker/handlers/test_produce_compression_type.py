@@ -112,5 +112,7 @@ def test_the_brokers_setting_counts_for_topics_without_one_and_not_for_committed
         for name in (topic, other):
             client.produce(name, batch_of(b"a" * 100, codec=Codec.GZIP))
         assert (codecs_of(client, topic), codecs_of(client, other)) == ([Codec.LZ4], [Codec.GZIP])
-        on_loop(own.broker, own.broker.create_offsets_topic())
-        assert own.broker.log_settings_of("__consumer_offsets").compression_codec is None
+        on_loop(own.broker, own.broker.services.topic_creation.create_offsets_topic())
+        offsets = own.broker.replicas.get("__consumer_offsets", 0)
+        assert offsets is not None
+        assert offsets.log.settings.compression_codec is None

@@ -168,22 +168,23 @@ class Late:
         assert scheduler.run_until(lambda: cluster.nodes[0].is_ready, limit_s=5)
         broker = cluster.nodes[0].broker
         assert broker is not None
-        served = broker.served
-        commit, heartbeat = served[ApiKey.OFFSET_COMMIT], served[ApiKey.HEARTBEAT]
+        apis = broker.router.apis
+        commit: Any = apis[ApiKey.OFFSET_COMMIT].handler
+        heartbeat: Any = apis[ApiKey.HEARTBEAT].handler
 
-        def hold(broker: Any, request: Any, answer: Any) -> None:
+        def hold(services: Any, request: Any, answer: Any) -> None:
             self._commits += 1
             if self._is_answered:
-                commit.handle(broker, request, answer)
+                commit(services, request, answer)
 
-        def expel(broker: Any, request: Any, answer: Any) -> None:
+        def expel(services: Any, request: Any, answer: Any) -> None:
             if self._commits and len(self.generations) == 1:
                 answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             else:
-                heartbeat.handle(broker, request, answer)
+                heartbeat(services, request, answer)
 
-        served[ApiKey.OFFSET_COMMIT] = commit._replace(handle=hold)
-        served[ApiKey.HEARTBEAT] = heartbeat._replace(handle=expel)
+        apis[ApiKey.OFFSET_COMMIT] = apis[ApiKey.OFFSET_COMMIT]._replace(handler=hold)
+        apis[ApiKey.HEARTBEAT] = apis[ApiKey.HEARTBEAT]._replace(handler=expel)
         working = [cluster.clients[0].spawn(self._write()), cluster.clients[1].spawn(self._follow())]
         assert scheduler.run_until(lambda: all(task.done() for task in working), limit_s=120)
         for task in working:

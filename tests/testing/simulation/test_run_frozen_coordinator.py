@@ -45,7 +45,7 @@ def waited_s() -> float:
     node, scheduler, kernel = cluster.nodes[0], cluster.scheduler, cluster.network.kernel
     frozen_s: list[float] = []
 
-    def freeze(broker: Any, request: Any, answer: Any) -> None:
+    def freeze(services: Any, request: Any, answer: Any) -> None:
         frozen_s.append(scheduler.now_s)
         kernel.call_soon(node.lose_power_with, LOSE_UNSYNCED)
         kernel.call_later(0.5, node.start)
@@ -55,8 +55,8 @@ def waited_s() -> float:
     writing = cluster.clients[0].spawn(write(cluster.bootstrap))
     assert scheduler.run_until(writing.done, limit_s=10)
     assert node.broker is not None
-    served = node.broker.served
-    served[ApiKey.SYNC_GROUP] = served[ApiKey.SYNC_GROUP]._replace(handle=freeze)
+    apis = node.broker.router.apis
+    apis[ApiKey.SYNC_GROUP] = apis[ApiKey.SYNC_GROUP]._replace(handler=freeze)
     reading = cluster.clients[1].spawn(read(cluster.bootstrap))
     assert scheduler.run_until(reading.done, limit_s=400)
     cluster.kill_all()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.controller.election import ANY_EPOCH, AlterPartitionError, IsrRequest
 from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.wire.protocol import ErrorCode
@@ -19,9 +19,6 @@ from penstock.wire.schemas.alter_partition import (
     TopicData,
     TopicDataResult,
 )
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 VERSION: Final = 3
 
@@ -38,19 +35,19 @@ CODES: Final = {
 REFUSALS: Final = {int(code): refusal for refusal, code in CODES.items()}
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: AlterPartitionRequest = request.message
-    controller = broker.membership.controller
+    controller = services.membership.controller
     if controller is None:
         answer(AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER))
         return
-    wanted = _wanted(message, broker.cluster.image)
+    wanted = _wanted(message, services.cluster.image)
 
     async def alter() -> None:
         outcomes = dict(zip(wanted, await controller.alter_isrs(list(wanted.values())), strict=True))
         answer(AlterPartitionResponse(topics=[_result(topic, outcomes) for topic in message.topics]))
 
-    broker.spawn(alter(), lambda error: answer(AlterPartitionResponse(error_code=api_error_of(error).code)))
+    services.spawn(alter(), lambda error: answer(AlterPartitionResponse(error_code=api_error_of(error).code)))
 
 
 def _wanted(message: AlterPartitionRequest, image: ClusterImage) -> dict[tuple[bytes, int], IsrRequest]:

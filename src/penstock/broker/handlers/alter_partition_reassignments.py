@@ -5,10 +5,8 @@ A broker that stands alone answers as a cluster of one does: its partitions may 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.controller.transaction import TopicPartition
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.alter_partition_reassignments import (
@@ -18,17 +16,14 @@ from penstock.wire.schemas.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: AlterPartitionReassignmentsRequest = request.message
 
     def refuse(reason: ApiError) -> None:
         answer(AlterPartitionReassignmentsResponse(error_code=reason.code, error_message=reason.text))
 
-    controller = broker.cluster.controller
+    controller = services.cluster.controller
     if controller is None:
         refuse(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return
@@ -37,7 +32,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         for topic in message.topics
         for item in topic.partitions
     }
-    changed = [] if message.allow_replication_factor_change else _resized(broker, wanted)
+    changed = [] if message.allow_replication_factor_change else _resized(services, wanted)
     if changed:
         reason = "the number of replicas would change, and the request says that it must not"
         answer(_response(message, dict.fromkeys(changed, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, reason))))
@@ -47,13 +42,13 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         outcomes = await controller.reassign(wanted)
         answer(_response(message, {key: api_error_of(refusal) for key, refusal in outcomes.items()}))
 
-    broker.spawn(move(), lambda error: refuse(api_error_of(error)))
+    services.spawn(move(), lambda error: refuse(api_error_of(error)))
 
 
-def _resized(broker: Broker, wanted: dict[TopicPartition, tuple[int, ...] | None]) -> list[TopicPartition]:
+def _resized(services: Services, wanted: dict[TopicPartition, tuple[int, ...] | None]) -> list[TopicPartition]:
     found = []
     for (topic, index), replicas in wanted.items():
-        partition = broker.cluster.image.partition(topic, index)
+        partition = services.cluster.image.partition(topic, index)
         if partition is not None and replicas is not None:
             before = len([each for each in partition.replicas if each not in partition.adding])
             if len(replicas) != before:

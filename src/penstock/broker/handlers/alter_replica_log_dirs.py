@@ -6,9 +6,7 @@ made in the folder that was named, if it ever comes; its answer says that it is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.log.errors import LogError, UnknownDirectory, UnknownPartition
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.alter_replica_log_dirs import (
@@ -18,11 +16,8 @@ from penstock.wire.schemas.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: AlterReplicaLogDirsRequest = request.message
     wanted = {
         (topic.name, index): directory.path
@@ -34,16 +29,16 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     for (topic, index), path in wanted.items():
         if topic not in topics:
             topics[topic] = AlterReplicaLogDirTopicResult(topic_name=topic)
-        code = _move(broker, topic, index, path)
+        code = _move(services, topic, index, path)
         topics[topic].partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
     answer(AlterReplicaLogDirsResponse(results=list(topics.values())))
 
 
-def _move(broker: Broker, topic: str, index: int, path: str) -> ErrorCode:
-    if broker.cluster.image.partition(topic, index) is None:
+def _move(services: Services, topic: str, index: int, path: str) -> ErrorCode:
+    if services.cluster.image.partition(topic, index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        broker.replicas.logs.move(topic, index, path, broker.clock.now_ms())
+        services.replicas.logs.move(topic, index, path, services.clock.now_ms())
     except UnknownDirectory:
         return ErrorCode.LOG_DIR_NOT_FOUND
     except UnknownPartition:

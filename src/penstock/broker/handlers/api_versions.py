@@ -1,32 +1,25 @@
-"""ApiVersions: what this broker serves. The router answers versions that nobody knows with version 0 of this."""
+"""ApiVersions: the APIs and versions that this broker serves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from penstock.broker.request import Answer, Request
+from penstock.broker.api_table import PRIVATE, apis_of
+from penstock.broker.request import Answer, Request, Services
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersion, ApiVersionsResponse
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-PRIVATE: Final = 30000
-"""From this number on, APIs are those of our brokers among themselves."""
+def handle(services: Services, request: Request, answer: Answer) -> None:
+    answer(ApiVersionsResponse(api_keys=_keys(services)))
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
-    answer(ApiVersionsResponse(api_keys=_keys(broker)))
+def unsupported(services: Services) -> ApiVersionsResponse:
+    """For a version that is not served: the error and the versions that are. It is sent as version 0."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_keys(services))
 
 
-def unsupported(broker: Broker) -> ApiVersionsResponse:
-    """To a version that is not served: the error, and which versions are."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_keys(broker))
-
-
-def _keys(broker: Broker) -> list[ApiVersion]:
+def _keys(services: Services) -> list[ApiVersion]:
     return [
-        ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
-        for key, served in broker.served.items()
+        ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
+        for key, api in apis_of(in_cluster=services.membership_or_none is not None).items()
         if key < PRIVATE
     ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.broker.errors import api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -13,13 +11,10 @@ from penstock.wire.schemas.controlled_shutdown import (
     RemainingPartition,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ControlledShutdownRequest = request.message
-    controller = broker.membership.controller
+    controller = services.membership.controller
     if controller is None:
         answer(ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER))
         return
@@ -29,4 +24,4 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         left = [RemainingPartition(topic_name=topic, partition_index=index) for topic, index in remaining]
         answer(ControlledShutdownResponse(remaining_partitions=left))
 
-    broker.spawn(hand_over(), lambda error: answer(ControlledShutdownResponse(error_code=api_error_of(error).code)))
+    services.spawn(hand_over(), lambda error: answer(ControlledShutdownResponse(error_code=api_error_of(error).code)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.membership.standalone import NewPartitions
 from penstock.wire.schemas.create_partitions import (
     CreatePartitionsRequest,
@@ -14,11 +12,8 @@ from penstock.wire.schemas.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: CreatePartitionsRequest = request.message
 
     def respond(reasons: dict[str, ApiError]) -> None:
@@ -33,11 +28,11 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
 
     async def create() -> None:
         wanted = [_new_partitions(topic) for topic in message.topics]
-        outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
+        outcomes = await services.cluster.create_partitions(wanted, validate_only=message.validate_only)
         # A name that comes twice is refused each time, and answered once.
         respond({outcome.name: api_error_of(outcome.refusal) for outcome in outcomes})
 
-    broker.spawn(
+    services.spawn(
         create(), lambda error: respond(dict.fromkeys((topic.name for topic in message.topics), api_error_of(error)))
     )
 

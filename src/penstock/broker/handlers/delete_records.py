@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import EXPECTED, error_code_of, missing_partition_error
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.log.errors import LogError
 from penstock.replication.partition import Partition
 from penstock.wire.protocol import ErrorCode
@@ -27,23 +27,20 @@ from penstock.wire.schemas.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 HIGH_WATERMARK: Final = -1
 _NONE = -1
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DeleteRecordsRequest = request.message
     found = (
-        broker.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
+        services.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
     )
     here = [partition for partition in found if partition is not None]
-    broker.replicas.when_vouched_for(here, lambda: _delete(broker, request, answer))
+    services.replicas.when_vouched_for(here, lambda: _delete(services, request, answer))
 
 
-def _delete(broker: Broker, request: Request, answer: Answer) -> None:
+def _delete(services: Services, request: Request, answer: Answer) -> None:
     message: DeleteRecordsRequest = request.message
     response = DeleteRecordsResponse()
     begun: list[tuple[Partition, int, DeleteRecordsPartitionResult]] = []
@@ -53,23 +50,23 @@ def _delete(broker: Broker, request: Request, answer: Answer) -> None:
         for wanted in topic.partitions:
             result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             results.partitions.append(result)
-            partition = broker.replicas.get(topic.name, wanted.partition_index)
+            partition = services.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                result.error_code = missing_partition_error(broker, topic.name, wanted.partition_index)
+                result.error_code = missing_partition_error(services, topic.name, wanted.partition_index)
                 continue
             try:
-                offset, result.error_code = _begin(broker, partition, wanted.offset)
+                offset, result.error_code = _begin(services, partition, wanted.offset)
             except EXPECTED as error:
                 result.error_code = error_code_of(error)
                 continue
             if not result.error_code:
                 begun.append((partition, offset, result))
     if begun:
-        broker.sessions.invalidate()
-    _await_others(broker, begun, message.timeout_ms, lambda: answer(response))
+        services.sessions.invalidate()
+    _await_others(services, begun, message.timeout_ms, lambda: answer(response))
 
 
-def _begin(broker: Broker, partition: Partition, wanted: int) -> tuple[int, ErrorCode]:
+def _begin(services: Services, partition: Partition, wanted: int) -> tuple[int, ErrorCode]:
     """Let the log here begin where it is wanted: that offset, or an error. LogError."""
     if not partition.is_leader:
         return _NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -78,12 +75,12 @@ def _begin(broker: Broker, partition: Partition, wanted: int) -> tuple[int, Erro
     if wanted < HIGH_WATERMARK:
         return _NONE, ErrorCode.OFFSET_OUT_OF_RANGE
     offset = partition.log.high_watermark if wanted == HIGH_WATERMARK else wanted
-    broker.replicas.logs.advance_start(partition.topic, partition.index, offset)
+    services.replicas.logs.advance_start(partition.topic, partition.index, offset)
     return offset, ErrorCode.NONE
 
 
 def _await_others(
-    broker: Broker,
+    services: Services,
     begun: list[tuple[Partition, int, DeleteRecordsPartitionResult]],
     timeout_ms: int,
     done: Callable[[], None],
@@ -99,10 +96,10 @@ def _await_others(
         if error is not None:
             result.error_code = error_code_of(error)
         if partition.is_leader:
-            result.low_watermark = partition.lowest_start(broker.replicas.brokers)
+            result.low_watermark = partition.lowest_start(services.replicas.brokers)
         left -= 1
         if left == 0:
             done()
 
     for partition, offset, result in begun:
-        broker.replicas.when_begun(partition, offset, timeout_ms, partial(one_done, partition, result))
+        services.replicas.when_begun(partition, offset, timeout_ms, partial(one_done, partition, result))

@@ -7,10 +7,10 @@ refused whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.membership.standalone import TopicOutcome
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.delete_topics import (
@@ -21,15 +21,12 @@ from penstock.wire.schemas.delete_topics import (
 )
 from penstock.wire.types import NO_UUID
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 _BY_ID: Final = 6
 _KNOWS_DISABLED: Final = 3
 _NEITHER: Final = ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of them and not both")
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DeleteTopicsRequest = request.message
     unclear = []
     wanted: dict[str | bytes, None]
@@ -45,16 +42,16 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     def refuse_all(reason: ApiError) -> None:
         respond(lambda key: _refused(*_name_and_id(key), reason))
 
-    if not broker.settings.delete_topic_enable:
+    if not services.settings.delete_topic_enable:
         code = ErrorCode.INVALID_REQUEST if request.version < _KNOWS_DISABLED else ErrorCode.TOPIC_DELETION_DISABLED
         refuse_all(ApiError(code, "this broker does not delete topics: delete.topic.enable is false"))
         return
 
     async def delete() -> None:
-        outcomes = dict(zip(wanted, await broker.cluster.delete_topics(list(wanted)), strict=True))
+        outcomes = dict(zip(wanted, await services.cluster.delete_topics(list(wanted)), strict=True))
         respond(lambda key: _result(key, outcomes[key]))
 
-    broker.spawn(delete(), lambda error: refuse_all(api_error_of(error)))
+    services.spawn(delete(), lambda error: refuse_all(api_error_of(error)))
 
 
 def _is_clear(topic: DeleteTopicState) -> bool:

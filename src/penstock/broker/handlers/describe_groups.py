@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.broker.handlers.groups import ask_each
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.schemas.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DescribeGroupsRequest = request.message
     asked = [(name, DescribeGroupsRequest(groups=[name])) for name in message.groups]
     ask_each(
-        broker,
+        services,
         request,
         asked,
         GroupCoordinatorShard.handle_describe_groups,

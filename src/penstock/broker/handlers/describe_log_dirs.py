@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.log.log_dirs.log_manager import DirectoryDescription
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.describe_log_dirs import (
@@ -17,21 +17,18 @@ from penstock.wire.schemas.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 SLICE_PARTITIONS: Final = 500
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
-    directories = broker.replicas.logs.describe()
+def handle(services: Services, request: Request, answer: Answer) -> None:
+    directories = services.replicas.logs.describe()
     slices = _response(directories, request.message, answer)
     if sum(len(directory.sizes) for directory in directories) <= SLICE_PARTITIONS:
         for _ in slices:
             pass
     else:
-        work = partial(broker.long_requests.through, slices, request.channel)
-        broker.long_requests.start(request.channel, request.size, work)
+        work = partial(services.long_requests.through, slices, request.channel)
+        services.long_requests.start(request.channel, request.size, work)
 
 
 def _response(

@@ -6,12 +6,11 @@ be; the cursor says where the next one begins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.broker.handlers.metadata import INTERNAL_TOPICS
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.image import ClusterImage, PartitionImage
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import INTERNAL_TOPICS, ErrorCode
 from penstock.wire.schemas.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -20,15 +19,12 @@ from penstock.wire.schemas.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 _MOST: Final = 2000
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DescribeTopicPartitionsRequest = request.message
-    image = broker.cluster.image
+    image = services.cluster.image
     names = sorted({topic.name for topic in message.topics} or set(image.topics) - image.deleting)
     first, index = (None, 0) if message.cursor is None else (message.cursor.topic_name, message.cursor.partition_index)
     left = min(_MOST, max(1, message.response_partition_limit))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import ApiError, api_error_of
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.controller.election import ElectionKind
 from penstock.cluster.controller.transaction import TopicPartition
 from penstock.cluster.errors import ApiException
@@ -18,14 +18,11 @@ from penstock.wire.schemas.elect_leaders import (
     ReplicaElectionResult,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 _NAMES_ERRORS: Final = 1
 _ALONE: Final = "this broker stands alone: it leads all there is"
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ElectLeadersRequest = request.message
     named = message.topic_partitions
     wanted = None if named is None else [(topic.topic, index) for topic in named for index in topic.partitions]
@@ -38,7 +35,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     if message.election_type not in tuple(ElectionKind):
         refuse(ApiError(ErrorCode.INVALID_REQUEST, f"{message.election_type} is no kind of election"))
         return
-    membership = broker.membership_or_none
+    membership = services.membership_or_none
     if membership is None:
         reasons = {key: ApiError(ErrorCode.ELECTION_NOT_NEEDED, _ALONE) for key in wanted or ()}
         answer(ElectLeadersResponse(replica_election_results=_results(reasons)))
@@ -52,7 +49,7 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         outcomes = await controller.elect_leaders(ElectionKind(message.election_type), wanted)
         answer(ElectLeadersResponse(replica_election_results=_results(_explained(outcomes))))
 
-    broker.spawn(elect(), lambda error: refuse(api_error_of(error)))
+    services.spawn(elect(), lambda error: refuse(api_error_of(error)))
 
 
 def _explained(outcomes: Mapping[TopicPartition, ApiException | None]) -> dict[TopicPartition, ApiError]:

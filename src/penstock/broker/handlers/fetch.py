@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.down_conversion import (
     CONVERTED_BYTES,
@@ -34,7 +34,7 @@ from penstock.broker.errors import (
     nodes_with_ids,
 )
 from penstock.broker.fetch_session import SLICE, FetchContext, RequestedPartition, is_unknown
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.log.errors import TooManyOpenFiles
 from penstock.log.partition_log import PartitionLog
 from penstock.log.segment import Region
@@ -53,10 +53,6 @@ from penstock.wire.schemas.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 
 READ_COMMITTED: Final = 1
 _REPLICA_STATE_VERSION = 15
@@ -82,8 +78,8 @@ class Reader(ABC):
 
     is_follower = False
 
-    def __init__(self, broker: Broker, request: Request) -> None:
-        self.broker = broker
+    def __init__(self, services: Services, request: Request) -> None:
+        self.services = services
         self.message: FetchRequest = request.message
         self.version = request.version
 
@@ -102,36 +98,36 @@ class Reader(ABC):
         """Fill in a partition's part of the answer; how many bytes of records it has."""
 
 
-def reader_of(broker: Broker, request: Request) -> Reader:
+def reader_of(services: Services, request: Request) -> Reader:
     message: FetchRequest = request.message
     if request.version >= _REPLICA_STATE_VERSION:
         state = message.replica_state
         replica_id, replica_epoch = state.replica_id, state.replica_epoch
     else:
         replica_id, replica_epoch = message.replica_id, -1
-    return _Consumer(broker, request) if replica_id < 0 else _Follower(broker, request, replica_id, replica_epoch)
+    return _Consumer(services, request) if replica_id < 0 else _Follower(services, request, replica_id, replica_epoch)
 
 
 def read_narrow(
-    broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
 ) -> ReadResult:
     """One pass over what is pending, all at once."""
-    most = min(reader.message.max_bytes, broker.settings.fetch_max_bytes)
+    most = min(reader.message.max_bytes, services.settings.fetch_max_bytes)
     read = ReadResult(most if reader.version >= FIRST_VERSION_WITH_ZSTD else _max_bytes(reader, most))
-    _read_into(read, broker, context, reader, pending)
+    _read_into(read, services, context, reader, pending)
     return read
 
 
 def read_wide(
-    broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
 ) -> Generator[None, None, ReadResult]:
     """One pass over what is pending, with a yield after every `SLICE` partitions."""
-    read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, broker.settings.fetch_max_bytes)))
+    read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, services.settings.fetch_max_bytes)))
     for begin in range(0, len(pending), SLICE):
         if context.is_overtaken:
             break  # what is found from here on would be of another request
         seen = len(read.partitions)
-        _read_into(read, broker, context, reader, pending[begin : begin + SLICE])
+        _read_into(read, services, context, reader, pending[begin : begin + SLICE])
         read.ends += ends_of(read.partitions[seen:])
         yield
     return read
@@ -149,12 +145,12 @@ def _max_bytes(reader: Reader, most: int) -> int:
 
 
 def _read_into(
-    read: ReadResult, broker: Broker, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+    read: ReadResult, services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
 ) -> None:
     ids = context.topic_ids
     left = read.left
     for topic, wanted in pending:
-        partition = broker.replicas.get(topic, wanted.partition)
+        partition = services.replicas.get(topic, wanted.partition)
         if partition is not None:
             if ids is not None and ids.of(topic) != partition.topic_id:
                 partition = None
@@ -166,9 +162,9 @@ def _read_into(
         data = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
         read.rows.append((topic, data))
         if partition is None:
-            has_no_id = ids is not None and (is_unknown(topic) or ids.of(topic) != _id_of(broker, topic))
+            has_no_id = ids is not None and (is_unknown(topic) or ids.of(topic) != _id_of(services, topic))
             data.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_ID if has_no_id else missing_partition_error(broker, topic, wanted.partition)
+                ErrorCode.UNKNOWN_TOPIC_ID if has_no_id else missing_partition_error(services, topic, wanted.partition)
             )
             read.is_urgent = True
             continue
@@ -187,16 +183,16 @@ def _read_into(
     read.left = left
 
 
-def _id_of(broker: Broker, topic: str) -> bytes | None:
-    found = broker.cluster.image.topics.get(topic)
+def _id_of(services: Services, topic: str) -> bytes | None:
+    found = services.cluster.image.topics.get(topic)
     return None if found is None else found.topic_id
 
 
 class _Consumer(Reader):
     """A client, who reads what is committed."""
 
-    def __init__(self, broker: Broker, request: Request) -> None:
-        super().__init__(broker, request)
+    def __init__(self, services: Services, request: Request) -> None:
+        super().__init__(services, request)
         self._committed_only = self.message.isolation_level == READ_COMMITTED
 
     def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
@@ -219,7 +215,7 @@ class _Consumer(Reader):
         rack, leadership = self.message.rack_id, partition.leadership
         if not rack or leadership is None or partition.is_alone:
             return THE_LEADER
-        brokers = self.broker.cluster.image.brokers
+        brokers = self.services.cluster.image.brokers
         return nearest_replica(leadership, rack, wanted.fetch_offset, partition.log.log_start_offset, brokers)
 
     def fill(
@@ -269,11 +265,11 @@ class _Follower(Reader):
 
     is_follower = True
 
-    def __init__(self, broker: Broker, request: Request, replica_id: int, replica_epoch: int) -> None:
-        super().__init__(broker, request)
+    def __init__(self, services: Services, request: Request, replica_id: int, replica_epoch: int) -> None:
+        super().__init__(services, request)
         self._id = replica_id
         self._epoch = replica_epoch
-        self._now_ms = broker.clock.monotonic_ms()
+        self._now_ms = services.clock.monotonic_ms()
         self._verdict = (ErrorCode.NONE, EpochEndOffset())
 
     def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
@@ -294,7 +290,7 @@ class _Follower(Reader):
         if code:
             return code, _NO_DIVERGENCE
         position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
-        brokers = self.broker.replicas.brokers
+        brokers = self.services.replicas.brokers
         start = wanted.log_start_offset
         code, end = partition.asked_by(self._id, self._epoch, position, brokers, self._now_ms, start)
         return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
@@ -316,19 +312,19 @@ class _Follower(Reader):
         region = _read(log, wanted.fetch_offset, limit, None) if limit > 0 or at_least_one else None
         if region is None or (region.size > limit and not at_least_one):
             return 0
-        throttle = self.broker.replicas.throttle
+        throttle = self.services.replicas.throttle
         if throttle is not None and throttle.applies_to(partition.topic, partition.index):
-            throttle.came(region.size, self.broker.clock.monotonic_ms())
+            throttle.add(region.size, self.services.clock.monotonic_ms())
         data.records = region
         return region.size
 
     def delay_ms(self, partition: Partition) -> float:
-        throttle, leadership = self.broker.replicas.throttle, partition.leadership
+        throttle, leadership = self.services.replicas.throttle, partition.leadership
         if throttle is None or leadership is None or self._id in leadership.isr:
             return 0.0
         if not throttle.applies_to(partition.topic, partition.index):
             return 0.0
-        return throttle.delay_ms(self.broker.clock.monotonic_ms())
+        return throttle.delay_ms(self.services.clock.monotonic_ms())
 
 
 _NO_DIVERGENCE: Final = EpochEndOffset()
@@ -342,29 +338,29 @@ _FIRST_VERSION_WITH_LEADERS = 16
 _IDS_VERSION = 13
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: FetchRequest = request.message
-    reader = reader_of(broker, request)
-    context = broker.sessions.begin(
+    reader = reader_of(services, request)
+    context = services.sessions.begin(
         message,
         request.version,
         request.now_ms,
         privileged=reader.is_follower,
-        names=broker.cluster.image.names_by_id,
+        names=services.cluster.image.names_by_id,
     )
     if context.error:
-        broker.count_error(request.api_key, context.error)
+        services.metrics.count_error(request.api_key, context.error)
         answer(context.answer([]))
         return
     pending = context.pending()
     if len(pending) > SLICE:
-        _in_slices(broker, request, _wide_pass(broker, context, request, reader, pending, answer, may_wait=True))
+        _in_slices(services, request, _wide_pass(services, context, request, reader, pending, answer, may_wait=True))
         return
-    read = read_narrow(broker, context, reader, pending)
+    read = read_narrow(services, context, reader, pending)
     if read.size >= message.min_bytes or _is_enough(read, message, context):
-        _finish(broker, context, request, reader, read, answer)
+        _finish(services, context, request, reader, read, answer)
     else:
-        _Waiter(broker, context, request, reader, answer, read).wait()
+        _Waiter(services, context, request, reader, answer, read).wait()
 
 
 def _is_enough(read: ReadResult, message: FetchRequest, context: FetchContext) -> bool:
@@ -372,17 +368,17 @@ def _is_enough(read: ReadResult, message: FetchRequest, context: FetchContext) -
 
 
 def _finish(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
+    services: Services, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> None:
     if request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = partial(_convert_and_answer, broker, context, request, reader, read, answer)
-        broker.long_requests.start(request.channel, read.size, work)
+        work = partial(_convert_and_answer, services, context, request, reader, read, answer)
+        services.long_requests.start(request.channel, read.size, work)
         return
     if not reader.is_follower:
-        _count(broker, read.rows)
+        _count(services, read.rows)
     response = context.answer(read.rows)
     if read.is_urgent or response.error_code or context.topic_ids is not None:
-        for _ in _complete(broker, context, request, read, response):
+        for _ in _complete(services, context, request, read, response):
             pass
     answer(response)
 
@@ -390,15 +386,15 @@ def _finish(
 # --- fetches of very many partitions, and of readers whose records are converted
 
 
-def _in_slices(broker: Broker, request: Request, work: Generator[None, None, None]) -> None:
+def _in_slices(services: Services, request: Request, work: Generator[None, None, None]) -> None:
     async def slices() -> None:
-        await broker.long_requests.through(work, request.channel)
+        await services.long_requests.through(work, request.channel)
 
-    broker.long_requests.start(request.channel, request.size, slices)
+    services.long_requests.start(request.channel, request.size, slices)
 
 
 def _wide_pass(
-    broker: Broker,
+    services: Services,
     context: FetchContext,
     request: Request,
     reader: Reader,
@@ -407,74 +403,82 @@ def _wide_pass(
     *,
     may_wait: bool,
 ) -> Generator[None, None, None]:
-    read = yield from read_wide(broker, context, reader, pending)
+    read = yield from read_wide(services, context, reader, pending)
     if may_wait and not _is_enough(read, request.message, context):
-        waiter = _Waiter(broker, context, request, reader, answer, read)
+        waiter = _Waiter(services, context, request, reader, answer, read)
         waiter.wait()
         # What has come since its partition was read told nobody: the waiter was not there yet.
         if ends_of(read.partitions) != read.ends or len(context.pending()) > len(read.rows):
             waiter.finish_soon()
     elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
-        work = partial(_convert_and_answer, broker, context, request, reader, read, answer)
-        broker.long_requests.start(request.channel, read.size, work)
+        work = partial(_convert_and_answer, services, context, request, reader, read, answer)
+        services.long_requests.start(request.channel, read.size, work)
     else:
-        yield from _answer_in_slices(broker, context, request, reader, read, answer)
+        yield from _answer_in_slices(services, context, request, reader, read, answer)
 
 
 async def _convert_and_answer(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
+    services: Services, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> None:
     offsets = {(topic, wanted.partition): wanted.fetch_offset for topic, wanted in context.partitions}
     rows = [(data, offsets[topic, data.partition_index]) for topic, data in read.rows]
-    await broker.conversions.convert(rows, request.version)
-    await broker.long_requests.through(
-        _answer_in_slices(broker, context, request, reader, read, answer), request.channel
+    await services.conversions.convert(rows, request.version)
+    await services.long_requests.through(
+        _answer_in_slices(services, context, request, reader, read, answer), request.channel
     )
 
 
 def _answer_in_slices(
-    broker: Broker, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
+    services: Services, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> Generator[None, None, None]:
     for begin in range(0, len(read.rows), SLICE):
         if not reader.is_follower:
-            _count(broker, read.rows[begin : begin + SLICE])
+            _count(services, read.rows[begin : begin + SLICE])
         yield
     response = yield from context.answer_slices(read.rows)
-    yield from _complete(broker, context, request, read, response)
+    yield from _complete(services, context, request, read, response)
     answer(response)
 
 
 def _complete(
-    broker: Broker, context: FetchContext, request: Request, read: ReadResult, response: FetchResponse
+    services: Services, context: FetchContext, request: Request, read: ReadResult, response: FetchResponse
 ) -> Generator[None, None, None]:
     if response.error_code:
-        broker.count_error(ApiKey.FETCH, response.error_code)
+        services.metrics.count_error(ApiKey.FETCH, response.error_code)
     ids = context.topic_ids
     if ids is not None:
         for topic in response.responses:
             topic.topic_id = ids.of(topic.topic)
     if read.is_urgent and request.version >= _FIRST_VERSION_WITH_LEADERS:
-        yield from _add_current_leaders(broker, response)
+        yield from _add_current_leaders(services, response)
 
 
-def _count(broker: Broker, rows: Sequence[tuple[str, PartitionData]]) -> None:
+def _count(services: Services, rows: Sequence[tuple[str, PartitionData]]) -> None:
     failed: set[str] = set()
     for topic, data in rows:
         records = data.records
         if records:
-            broker.topic_metrics(topic).fetched(chunk_size(records))
+            services.metrics.topic(topic).bytes_out.add(chunk_size(records))
         elif data.error_code:
-            broker.count_error(ApiKey.FETCH, data.error_code)
+            services.metrics.count_error(ApiKey.FETCH, data.error_code)
             failed.add(topic)
     for topic in {topic for topic, _ in rows}:
-        figures = broker.topic_metrics_or_none(topic)
-        if figures is not None:
-            figures.fetch_requested()
+        metrics = services.topic_metrics_or_none(topic)
+        if metrics is not None:
+            metrics.fetch_requests.add()
             if topic in failed:
-                figures.fetch_failed()
+                metrics.failed_fetch_requests.add()
 
 
-def _add_current_leaders(broker: Broker, response: FetchResponse) -> Generator[None, None, None]:
+def has_few_partitions(response: FetchResponse) -> bool:
+    """Whether a response can be encoded at once."""
+    partitions = 0
+    for topic in response.responses:
+        partitions += len(topic.partitions)
+    return partitions <= SLICE
+
+
+def _add_current_leaders(services: Services, response: FetchResponse) -> Generator[None, None, None]:
     leaders: set[int] = set()
     seen = 0
     for topic in response.responses:
@@ -484,14 +488,14 @@ def _add_current_leaders(broker: Broker, response: FetchResponse) -> Generator[N
             seen += 1
             if not seen % SLICE:
                 yield
-            leader = current_leader(broker, topic.topic, data.partition_index)
+            leader = current_leader(services, topic.topic, data.partition_index)
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     if leaders:
         response.node_endpoints = [
             NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes_with_ids(broker, leaders)
+            for node in nodes_with_ids(services, leaders)
         ]
 
 
@@ -499,14 +503,29 @@ class _Waiter:
     """A fetch that waits until there are enough bytes, its time is over, or a partition or the reader goes away."""
 
     __slots__ = (
-        "_answer", "_available", "_broker", "_context", "_has_news", "_is_held_back", "_is_over", "_partitions",
-        "_reader", "_request", "_timer",
+        "_answer",
+        "_available",
+        "_context",
+        "_has_news",
+        "_is_held_back",
+        "_is_over",
+        "_partitions",
+        "_reader",
+        "_request",
+        "_services",
+        "_timer",
     )  # fmt: skip
 
     def __init__(
-        self, broker: Broker, context: FetchContext, request: Request, reader: Reader, answer: Answer, read: ReadResult
+        self,
+        services: Services,
+        context: FetchContext,
+        request: Request,
+        reader: Reader,
+        answer: Answer,
+        read: ReadResult,
     ) -> None:
-        self._broker = broker
+        self._services = services
         self._context = context
         self._request = request
         self._reader = reader
@@ -528,7 +547,7 @@ class _Waiter:
         if self._is_held_back:
             delays_ms = (self._reader.delay_ms(partition) for partition in self._partitions)
             wait_ms = min(wait_ms, max(1.0, min((each for each in delays_ms if each > 0), default=1.0)))
-        self._timer = self._broker.call_later(wait_ms / 1000, self._finish)
+        self._timer = self._services.call_later(wait_ms / 1000, self._finish)
         if self._request.disconnection is not None:
             self._request.disconnection.watch(self._give_up)
 
@@ -552,7 +571,7 @@ class _Waiter:
                 self._is_held_back = True
                 self._timer.cancel()
                 wait_ms = min(self._request.message.max_wait_ms, delay_ms)
-                self._timer = self._broker.call_later(wait_ms / 1000, self._finish)
+                self._timer = self._services.call_later(wait_ms / 1000, self._finish)
 
     def moved(self, partition: Partition) -> None:
         self._watch(partition)
@@ -560,7 +579,7 @@ class _Waiter:
         if not self._has_news and not self._is_over:
             self._has_news = True
             self._timer.cancel()
-            self._timer = self._broker.call_later(WATERMARK_MS / 1000, self._finish)
+            self._timer = self._services.call_later(WATERMARK_MS / 1000, self._finish)
 
     def gone(self, partition: Partition) -> None:
         self.finish_soon()
@@ -568,7 +587,7 @@ class _Waiter:
     def finish_soon(self) -> None:
         if self._reader.is_follower:
             # At the end of this turn: what else is appended in it goes along.
-            self._broker.loop.call_soon(self._finish)
+            self._services.loop.call_soon(self._finish)
         else:
             self._finish()
 
@@ -585,12 +604,12 @@ class _Waiter:
         self._give_up()
         if self._request.disconnection is not None:
             self._request.disconnection.unwatch(self._give_up)
-        broker, context, request = self._broker, self._context, self._request
-        reader = reader_of(broker, request)  # of this moment: that a follower asks counts from now
+        services, context, request = self._services, self._context, self._request
+        reader = reader_of(services, request)  # of this moment: that a follower asks counts from now
         pending = context.pending()
         if len(pending) > SLICE:
-            work = _wide_pass(broker, context, request, reader, pending, self._answer, may_wait=False)
-            _in_slices(broker, request, work)
+            work = _wide_pass(services, context, request, reader, pending, self._answer, may_wait=False)
+            _in_slices(services, request, work)
         else:
-            read = read_narrow(broker, context, reader, pending)
-            _finish(broker, context, request, reader, read, self._answer)
+            read = read_narrow(services, context, reader, pending)
+            _finish(services, context, request, reader, read, self._answer)

@@ -7,17 +7,14 @@ coordinator is answered at once with an error that clients do not retry.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.broker_links import LinkLost
 from penstock.cluster.errors import ClusterError
-from penstock.coordination.group_coordinator import OFFSETS_TOPIC, partition_for_group
-from penstock.wire.protocol import ErrorCode
+from penstock.coordination.group_coordinator import partition_for_group
+from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
 from penstock.wire.schemas.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -46,26 +43,26 @@ _NO_TRANSACTIONS: Final = _Found(
 )
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: FindCoordinatorRequest = request.message
-    if message.key_type != _GROUP or OFFSETS_TOPIC in broker.cluster.image.topics:
-        answer(_response(broker, request))
+    if message.key_type != _GROUP or OFFSETS_TOPIC in services.cluster.image.topics:
+        answer(_response(services, request))
         return
 
     async def create() -> None:
         try:
-            await broker.create_offsets_topic()
+            await services.topic_creation.create_offsets_topic()
         except (ClusterError, LinkLost) as error:
             logger.info("a group finds no coordinator yet: %s", error)
-        answer(_response(broker, request))
+        answer(_response(services, request))
 
-    broker.spawn(create(), lambda _: answer(_response(broker, request)))
+    services.spawn(create(), lambda _: answer(_response(services, request)))
 
 
-def _response(broker: Broker, request: Request) -> FindCoordinatorResponse:
+def _response(services: Services, request: Request) -> FindCoordinatorResponse:
     message: FindCoordinatorRequest = request.message
     if request.version < _SEVERAL:
-        found = _find(broker, message.key, message.key_type)
+        found = _find(services, message.key, message.key_type)
         return FindCoordinatorResponse(
             error_code=found.code,
             error_message=found.reason,
@@ -84,13 +81,13 @@ def _response(broker: Broker, request: Request) -> FindCoordinatorResponse:
                 error_message=found.reason,
             )
             for key in message.coordinator_keys
-            for found in (_find(broker, key, message.key_type),)
+            for found in (_find(services, key, message.key_type),)
         ]
     )
 
 
-def _find(broker: Broker, key: str, key_type: int) -> _Found:
-    topic = broker.cluster.image.topics.get(OFFSETS_TOPIC)
+def _find(services: Services, key: str, key_type: int) -> _Found:
+    topic = services.cluster.image.topics.get(OFFSETS_TOPIC)
     if key_type == _TRANSACTION:
         return _NO_TRANSACTIONS
     if key_type != _GROUP:
@@ -98,5 +95,5 @@ def _find(broker: Broker, key: str, key_type: int) -> _Found:
     if topic is None:
         return _NOBODY
     leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
-    node = next((node for node in broker.live_brokers() if node.id == leader), None)
+    node = next((node for node in services.live_brokers() if node.id == leader), None)
     return _NOBODY if node is None else _Found(ErrorCode.NONE, node.id, node.host, node.port)

@@ -6,19 +6,16 @@ producer that comes back with its id and epoch gets the next epoch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 _LAST_EPOCH: Final = 2**15 - 2
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: InitProducerIdRequest = request.message
     if message.transactional_id == "":
         answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
@@ -31,9 +28,9 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         return
 
     async def allocate() -> None:
-        producer_id = await broker.cluster.allocate_producer_id()
+        producer_id = await services.cluster.allocate_producer_id()
         answer(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
 
-    broker.spawn(
+    services.spawn(
         allocate(), lambda error: answer(InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     )

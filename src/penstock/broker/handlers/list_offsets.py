@@ -7,10 +7,10 @@ for the disk, and has no other replica, is waited for here: an end that is told 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import EXPECTED, error_code_of, missing_partition_error
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.log.partition_log import PartitionLog, latest_timestamp, offset_for_time
 from penstock.replication.partition import Partition
 from penstock.wire.protocol import ErrorCode
@@ -22,9 +22,6 @@ from penstock.wire.schemas.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -32,16 +29,16 @@ _READ_COMMITTED = 1
 _WAITS_FOR_OFFSETS = 5
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ListOffsetsRequest = request.message
     found = (
-        broker.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
+        services.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
     )
     here = [partition for partition in found if partition is not None]
-    broker.replicas.when_vouched_for(here, lambda: _answer(broker, request, answer))
+    services.replicas.when_vouched_for(here, lambda: _answer(services, request, answer))
 
 
-def _answer(broker: Broker, request: Request, answer: Answer) -> None:
+def _answer(services: Services, request: Request, answer: Answer) -> None:
     message: ListOffsetsRequest = request.message
     response = ListOffsetsResponse()
     for topic in message.topics:
@@ -50,9 +47,9 @@ def _answer(broker: Broker, request: Request, answer: Answer) -> None:
         for wanted in topic.partitions:
             outcome = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
             outcomes.partitions.append(outcome)
-            partition = broker.replicas.get(topic.name, wanted.partition_index)
+            partition = services.replicas.get(topic.name, wanted.partition_index)
             if partition is None:
-                outcome.error_code = missing_partition_error(broker, topic.name, wanted.partition_index)
+                outcome.error_code = missing_partition_error(services, topic.name, wanted.partition_index)
                 continue
             try:
                 _look_up(partition, wanted, outcome, request)

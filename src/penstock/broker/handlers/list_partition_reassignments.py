@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.image import PartitionImage
 from penstock.wire.schemas.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -13,13 +11,10 @@ from penstock.wire.schemas.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ListPartitionReassignmentsRequest = request.message
-    image = broker.cluster.image
+    image = services.cluster.image
     wanted = None if message.topics is None else {topic.name: set(topic.partition_indexes) for topic in message.topics}
     topics: list[OngoingTopicReassignment] = []
     for topic in image.topics.values():

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from penstock.broker.request import Answer, Encoded, Request
+from penstock.broker.request import Answer, Encoded, Request, Services
 from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.topic_names import check_topic_name
-from penstock.wire.protocol import ApiKey, ErrorCode, response_codec
+from penstock.wire.protocol import INTERNAL_TOPICS, ApiKey, ErrorCode, response_codec
 from penstock.wire.schemas.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -28,10 +28,6 @@ from penstock.wire.schemas.metadata import (
 )
 from penstock.wire.types import NO_UUID
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _NAMELESS_VERSION = 12
 _SLICE_PARTITIONS: Final = 500
 
@@ -75,53 +71,53 @@ class MetadataAnswers:
         return answer
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: MetadataRequest = request.message
     topics = message.topics
     if topics is None or (not topics and request.version == 0):
-        _answer_all_topics(broker, request, answer)
+        _answer_all_topics(services, request, answer)
         return
     wanted = topics
-    image = broker.cluster.image
+    image = services.cluster.image
     key = None
     if len(wanted) <= MetadataAnswers.MAX_TOPICS:
         key = (request.version, tuple((topic.name, topic.topic_id) for topic in wanted))
-        kept = broker.metadata_answers.get(image, key)
+        kept = services.metadata_answers.get(image, key)
         if kept is not None:
             answer(kept)
             return
 
     def look_up() -> list[MetadataResponseTopic]:
-        return [_look_up(broker, topic, request.version) for topic in wanted]
+        return [_look_up(services, topic, request.version) for topic in wanted]
 
-    missing = [topic.name for topic in wanted if topic.name and _may_create(broker, message, topic.name)]
+    missing = [topic.name for topic in wanted if topic.name and _may_create(services, message, topic.name)]
     if not missing:
-        response = _response(broker, look_up())
+        response = _response(services, look_up())
         if key is None or sum(len(topic.partitions) for topic in response.topics) > _SLICE_PARTITIONS:
             answer(response)  # encoded in slices
         elif any(topic.error_code or any(each.error_code for each in topic.partitions) for topic in response.topics):
             answer(response)
         else:
             body = response_codec(ApiKey.METADATA, request.version).encode(response)
-            answer(broker.metadata_answers.keep(image, key, body))
+            answer(services.metadata_answers.keep(image, key, body))
         return
 
     async def create() -> None:
-        await broker.create_automatically(missing)
-        answer(_response(broker, look_up()))
+        await services.topic_creation.create(missing)
+        answer(_response(services, look_up()))
 
-    broker.spawn(create(), lambda error: answer(_response(broker, look_up())))
+    services.spawn(create(), lambda error: answer(_response(services, look_up())))
 
 
-def _answer_all_topics(broker: Broker, request: Request, answer: Answer) -> None:
-    kept = broker.metadata_answers.get(broker.cluster.image, (request.version, None))
+def _answer_all_topics(services: Services, request: Request, answer: Answer) -> None:
+    kept = services.metadata_answers.get(services.cluster.image, (request.version, None))
     if kept is not None:
         answer(kept)
-    elif _is_small(broker.cluster.image):
-        for _ in _all(broker, request, answer):
+    elif _is_small(services.cluster.image):
+        for _ in _all(services, request, answer):
             pass
     else:
-        broker.long_requests.start(request.channel, request.size, partial(_make_all, broker, request, answer))
+        services.long_requests.start(request.channel, request.size, partial(_make_all, services, request, answer))
 
 
 def _is_small(image: ClusterImage) -> bool:
@@ -133,26 +129,26 @@ def _is_small(image: ClusterImage) -> bool:
     return True
 
 
-async def _make_all(broker: Broker, request: Request, answer: Answer) -> None:
+async def _make_all(services: Services, request: Request, answer: Answer) -> None:
     """Make the answer of a large cluster in slices, or wait for whoever is making the same."""
-    answers, version = broker.metadata_answers, request.version
+    answers, version = services.metadata_answers, request.version
     while (making := answers.making.get(version)) is not None:
         await making
-    kept = answers.get(broker.cluster.image, (version, None))
+    kept = answers.get(services.cluster.image, (version, None))
     if kept is not None:
         answer(kept)
         return
-    made: asyncio.Future[None] = broker.loop.create_future()
+    made: asyncio.Future[None] = services.loop.create_future()
     answers.making[version] = made
     try:
-        await broker.long_requests.through(_all(broker, request, answer), request.channel)
+        await services.long_requests.through(_all(services, request, answer), request.channel)
     finally:
         del answers.making[version]
         made.set_result(None)
 
 
-def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, None, None]:
-    image = broker.cluster.image
+def _all(services: Services, request: Request, answer: Answer) -> Generator[None, None, None]:
+    image = services.cluster.image
     topics: list[MetadataResponseTopic] = []
     partitions = 0
     for topic in image.topics.values():
@@ -164,35 +160,35 @@ def _all(broker: Broker, request: Request, answer: Answer) -> Generator[None, No
         if partitions > _SLICE_PARTITIONS:
             partitions = 0
             yield
-    response = _response(broker, topics, image)
+    response = _response(services, topics, image)
     if any(each.error_code for topic in topics for each in topic.partitions):
         answer(response)
         return
     body = yield from response_codec(ApiKey.METADATA, request.version).encode_slices(response)
-    answer(broker.metadata_answers.keep(image, (request.version, None), b"".join(_buffers(body))))
+    answer(services.metadata_answers.keep(image, (request.version, None), b"".join(_buffers(body))))
 
 
 def _buffers(chunks: Iterable[object]) -> list[bytes]:
     return [chunk for chunk in chunks if isinstance(chunk, bytes)]
 
 
-def _may_create(broker: Broker, message: MetadataRequest, name: str) -> bool:
+def _may_create(services: Services, message: MetadataRequest, name: str) -> bool:
     return (
         message.allow_auto_topic_creation
-        and broker.settings.auto_create_topics_enable
-        and name not in broker.cluster.image.topics
+        and services.settings.auto_create_topics_enable
+        and name not in services.cluster.image.topics
         and check_topic_name(name) is None
     )
 
 
 def _response(
-    broker: Broker, topics: list[MetadataResponseTopic], image: ClusterImage | None = None
+    services: Services, topics: list[MetadataResponseTopic], image: ClusterImage | None = None
 ) -> MetadataResponse:
-    image = image or broker.cluster.image
+    image = image or services.cluster.image
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.live_brokers(image)
+            for node in services.live_brokers(image)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -200,8 +196,8 @@ def _response(
     )
 
 
-def _look_up(broker: Broker, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-    image = broker.cluster.image
+def _look_up(services: Services, wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
+    image = services.cluster.image
     if not wanted.name:
         found = image.topic_by_id(wanted.topic_id) if wanted.topic_id != NO_UUID else None
         if found is None or found.name in image.deleting:

@@ -5,12 +5,10 @@ Offsets of partitions that do not exist are rejected one by one, before the coor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from penstock.broker.handlers.groups import ask
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.image import ClusterImage
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.protocol import ErrorCode
@@ -23,13 +21,10 @@ from penstock.wire.schemas.offset_commit import (
 )
 from penstock.wire.types import Message
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: OffsetCommitRequest = request.message
-    known, unknown = _sorted(message, broker.cluster.image)
+    known, unknown = _sorted(message, services.cluster.image)
 
     def answer_with_unknown(response: Message | None) -> None:
         if isinstance(response, OffsetCommitResponse):
@@ -37,12 +32,12 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         answer(response)
 
     if not unknown:
-        ask(broker, message.group_id, request, message, GroupCoordinatorShard.handle_offset_commit, answer)
+        ask(services, message.group_id, request, message, GroupCoordinatorShard.handle_offset_commit, answer)
     elif not known:
         answer(OffsetCommitResponse(topics=unknown))
     else:
         rest = msgspec.structs.replace(message, topics=known)
-        ask(broker, message.group_id, request, rest, GroupCoordinatorShard.handle_offset_commit, answer_with_unknown)
+        ask(services, message.group_id, request, rest, GroupCoordinatorShard.handle_offset_commit, answer_with_unknown)
 
 
 def _sorted(

@@ -1,18 +1,18 @@
-"""OffsetFetch: how far groups have read. From version 8 on for many groups at once.
+"""OffsetFetch: committed offsets of groups, from version 8 on of many groups at once.
 
-A request for all offsets of a group that has very many becomes one that names their partitions, which is then served in
+A request for all offsets of a group that has very many becomes one that names their partitions. It is then served in
 parts like any other of that length.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Final
 
 import msgspec
 
 from penstock.broker.handlers.groups import ask, ask_each
-from penstock.broker.request import LONG_BYTES, PART_ELEMENTS, Answer, Request, serve_parts, split
+from penstock.broker.request import LONG_BYTES, PART_ELEMENTS, Answer, Request, Services, Split, serve_parts, split
 from penstock.coordination.shard import GroupCoordinatorShard
 from penstock.wire.schemas.offset_fetch import (
     OffsetFetchRequest,
@@ -22,21 +22,29 @@ from penstock.wire.schemas.offset_fetch import (
     OffsetFetchResponse,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+_FIRST_VERSION_WITH_GROUPS: Final = 8
+
+SPLITS: Final = (
+    Split(("topics", "partition_indexes"), ("topics", "partitions")),
+    Split(
+        ("groups", "topics", "partition_indexes"),
+        ("groups", "topics", "partitions"),
+        since=_FIRST_VERSION_WITH_GROUPS,
+    ),
+)
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: OffsetFetchRequest = request.message
-    named = _named(broker, message, request.version)
+    named = _named(services, message, request.version)
     if named is not message:
-        parts = split(request.api_key, request.version, named, LONG_BYTES)
+        parts = split(SPLITS, request.version, named, LONG_BYTES)
         if parts is not None:
-            work = partial(serve_parts, broker, request, parts, handle, answer)
-            broker.long_requests.start(request.channel, request.size, work)
+            work = partial(serve_parts, services, request, parts, handle, answer)
+            services.long_requests.start(request.channel, request.size, work)
             return
-    if request.version < 8:
-        ask(broker, message.group_id, request, message, GroupCoordinatorShard.handle_offset_fetch, answer)
+    if request.version < _FIRST_VERSION_WITH_GROUPS:
+        ask(services, message.group_id, request, message, GroupCoordinatorShard.handle_offset_fetch, answer)
         return
     asked = [
         (group.group_id, OffsetFetchRequest(groups=[group], require_stable=message.require_stable))
@@ -46,15 +54,15 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
     def done(parts: list[OffsetFetchResponse]) -> None:
         answer(OffsetFetchResponse(groups=[group for part in parts for group in part.groups]))
 
-    ask_each(broker, request, asked, GroupCoordinatorShard.handle_offset_fetch, done)
+    ask_each(services, request, asked, GroupCoordinatorShard.handle_offset_fetch, done)
 
 
-def _named(broker: Broker, message: OffsetFetchRequest, version: int) -> OffsetFetchRequest:
+def _named(services: Services, message: OffsetFetchRequest, version: int) -> OffsetFetchRequest:
     """The request with the partitions named of those groups of which it wants all, where that is many."""
-    if version < 8:
+    if version < _FIRST_VERSION_WITH_GROUPS:
         if message.topics is not None:
             return message
-        named = _partitions_of(broker, message.group_id)
+        named = _partitions_of(services, message.group_id)
         if named is None:
             return message
         topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in named]
@@ -62,7 +70,7 @@ def _named(broker: Broker, message: OffsetFetchRequest, version: int) -> OffsetF
     found = {
         group.group_id: named
         for group in message.groups
-        if group.topics is None and (named := _partitions_of(broker, group.group_id)) is not None
+        if group.topics is None and (named := _partitions_of(services, group.group_id)) is not None
     }
     if not found:
         return message
@@ -77,8 +85,8 @@ def _named(broker: Broker, message: OffsetFetchRequest, version: int) -> OffsetF
     return msgspec.structs.replace(message, groups=groups)
 
 
-def _partitions_of(broker: Broker, group_id: str) -> list[tuple[str, list[int]]] | None:
-    offsets = broker.groups.offsets_of(group_id)
+def _partitions_of(services: Services, group_id: str) -> list[tuple[str, list[int]]] | None:
+    offsets = services.groups.offsets_of(group_id)
     if offsets is None or offsets.count(group_id) <= PART_ELEMENTS:
         return None
     return [(name, [index for index, _ in offsets.partitions(group_id, name)]) for name in offsets.topics(group_id)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from penstock.broker.errors import missing_partition_error
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -14,11 +12,8 @@ from penstock.wire.schemas.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: OffsetForLeaderEpochRequest = request.message
     response = OffsetForLeaderEpochResponse()
     for topic in message.topics:
@@ -27,9 +22,9 @@ def handle(broker: Broker, request: Request, answer: Answer) -> None:
         for wanted in topic.partitions:
             result = EpochEndOffset(partition=wanted.partition)
             results.partitions.append(result)
-            partition = broker.replicas.get(topic.topic, wanted.partition)
+            partition = services.replicas.get(topic.topic, wanted.partition)
             if partition is None:
-                result.error_code = missing_partition_error(broker, topic.topic, wanted.partition)
+                result.error_code = missing_partition_error(services, topic.topic, wanted.partition)
                 continue
             if not partition.is_leader:
                 result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.errors import (
     EXPECTED,
@@ -24,7 +24,7 @@ from penstock.broker.errors import (
     missing_partition_error,
     nodes_with_ids,
 )
-from penstock.broker.request import Answer, CloseConnection, Request
+from penstock.broker.request import Answer, CloseConnection, Request, Services
 from penstock.log.errors import InvalidBatch, LogError
 from penstock.log.settings import LogSettings
 from penstock.log.validation import Budget, LongValidation, Validated, validate
@@ -45,9 +45,6 @@ from penstock.wire.schemas.produce import (
     TopicProduceResponse,
 )
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
 ALL: Final = -1
 _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
@@ -57,9 +54,9 @@ _TRANSACTIONAL_BIT = 16
 _LOOP_CONVERTED_BYTES = 16 * 1024
 
 
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     message: ProduceRequest = request.message
-    produce = _Produce(broker, request, answer)
+    produce = _Produce(services, request, answer)
     if message.acks not in (0, 1, ALL):
         produce.reject_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={message.acks} is not 0, 1 or -1 (all)")
     produce.run()
@@ -71,11 +68,19 @@ class _Produce:
     """
 
     __slots__ = (
-        "_answer", "_broker", "_budget", "_has_refusals", "_is_deferred", "_left", "_parts", "_request", "_response",
+        "_answer",
+        "_budget",
+        "_has_refusals",
+        "_is_deferred",
+        "_left",
+        "_parts",
+        "_request",
+        "_response",
+        "_services",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, request: Request, answer: Answer) -> None:
-        self._broker = broker
+    def __init__(self, services: Services, request: Request, answer: Answer) -> None:
+        self._services = services
         self._request = request
         self._response = ProduceResponse()
         self._answer = answer
@@ -87,11 +92,11 @@ class _Produce:
 
     def run(self) -> None:
         """Append partitions until all are, or one must be validated elsewhere first; then this is called again."""
-        broker, request = self._broker, self._request
+        services, request = self._services, self._request
         for topic, data, outcome in self._parts:
-            partition = broker.replicas.get(topic, data.index)
+            partition = services.replicas.get(topic, data.index)
             if partition is None:
-                self.refuse(outcome, missing_partition_error(broker, topic, data.index), None)
+                self.refuse(outcome, missing_partition_error(services, topic, data.index), None)
                 continue
             try:
                 if partition.leadership is None:
@@ -106,23 +111,24 @@ class _Produce:
         self._finish()
 
     def _append(self, topic: str, partition: Partition, prepared: Validated, outcome: PartitionProduceResponse) -> None:
-        broker, message = self._broker, self._request.message
+        services, message = self._services, self._request.message
         if _is_transactional(prepared):
             self.refuse(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
             return
         acks = message.acks
         appended = partition.append(prepared, self._request.now_ms, is_waited_for=acks == ALL)
         if not appended.is_duplicate:
-            records = appended.last_offset - appended.base_offset + 1
-            broker.topic_metrics(topic).produced(prepared.found.end, records)
+            metrics = services.metrics.topic(topic)
+            metrics.bytes_in.add(prepared.found.end)
+            metrics.messages_in.add(appended.last_offset - appended.base_offset + 1)
         outcome.base_offset = appended.base_offset
         outcome.log_append_time_ms = appended.append_time_ms
         outcome.log_start_offset = partition.log.log_start_offset
         end = appended.last_offset + 1
         if acks == ALL:
-            broker.replicas.when_committed(partition, end, message.timeout_ms, self.one_more(outcome))
+            services.replicas.when_committed(partition, end, message.timeout_ms, self.one_more(outcome))
         elif partition.log.flush_count_reached:
-            broker.replicas.when_durable(partition, end, self.one_more(outcome))
+            services.replicas.when_durable(partition, end, self.one_more(outcome))
 
     # --- what takes long
 
@@ -136,7 +142,7 @@ class _Produce:
                 self._request.channel.mute()
         work = partial(_prepared, data, self._request, partition.log.settings, self._budget, on_loop=False)
         try:
-            self._broker.validators.run(work, partial(self._validated, topic, partition, outcome))
+            self._services.validators.run(work, partial(self._validated, topic, partition, outcome))
         except WorkersError as error:
             self.refuse(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records were not validated: {error}")
             return False
@@ -209,7 +215,7 @@ class _Produce:
         self._left -= 1
         if self._left == 0:
             if self._has_refusals and self._request.version >= _FIRST_VERSION_WITH_LEADERS:
-                _add_current_leaders(self._broker, self._response)
+                _add_current_leaders(self._services, self._response)
             self._answer(self._response)
 
 
@@ -282,17 +288,17 @@ def _is_transactional(prepared: Validated) -> bool:
     return any(header.is_transactional for header in headers)
 
 
-def _add_current_leaders(broker: Broker, response: ProduceResponse) -> None:
+def _add_current_leaders(services: Services, response: ProduceResponse) -> None:
     leaders: set[int] = set()
     for topic in response.responses:
         for outcome in topic.partition_responses:
             if (
                 outcome.error_code in NOT_LEADER_ERRORS
-                and (leader := current_leader(broker, topic.name, outcome.index)) is not None
+                and (leader := current_leader(services, topic.name, outcome.index)) is not None
             ):
                 outcome.current_leader = LeaderIdAndEpoch(*leader)
                 leaders.add(leader[0])
     response.node_endpoints = [
         NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-        for node in nodes_with_ids(broker, leaders)
+        for node in nodes_with_ids(services, leaders)
     ]

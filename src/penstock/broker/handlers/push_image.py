@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penstock.broker.request import Answer, Request
+from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.image_propagation import AckError, ImageAck, response_of, update_of
 
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
-
-def handle(broker: Broker, request: Request, answer: Answer) -> None:
+def handle(services: Services, request: Request, answer: Answer) -> None:
     update = update_of(request.message)
 
     async def take() -> None:
-        answer(response_of(await broker.membership.take(update)))
+        answer(response_of(await services.membership.take(update)))
 
-    broker.spawn(take(), lambda _: answer(response_of(ImageAck(AckError.FAILED))))
+    services.spawn(take(), lambda _: answer(response_of(ImageAck(AckError.FAILED))))

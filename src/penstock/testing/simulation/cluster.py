@@ -381,9 +381,9 @@ class SimulatedNode(SimulatedHost):
         settings = settings_from(self._settings)
         tree = self.tree
         if tree is None:
-            self.broker = Broker(settings, world=world)
+            self.broker = Broker(settings, environment=world)
         else:
-            self.broker = Broker(settings, world=world, tree_opener=lambda: _session_with(tree, settings))
+            self.broker = Broker(settings, environment=world, tree_opener=lambda: _session_with(tree, settings))
         self._starting = self.spawn(self.broker.start())
         self._starting.add_done_callback(self._has_started)
 

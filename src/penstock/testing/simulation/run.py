@@ -78,8 +78,6 @@ def _process() -> SimulatedLoop:
 
 
 REPLACED_NAMES: tuple[tuple[str, str, Any], ...] = (
-    # Often enough that disks have something to forget, and to be damaged, that was known to be durable.
-    ("penstock.broker.broker", "_CHECKPOINT_MS", 2_000),
     ("penstock.client.cluster_client", "SystemClock", _clock),
     ("penstock.client.cluster_client", "SystemRandom", _random),
     ("penstock.client.consumer.core", "SystemClock", _clock),
@@ -107,6 +105,8 @@ SETTINGS: Final = {
     "group.min.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "log.segment.bytes": "262144",
     "log.index.interval.bytes": "4096",
+    # Often enough that disks have something to forget, and to be damaged, that was known to be durable.
+    "replica.high.watermark.checkpoint.interval.ms": "2000",
 }
 REPLICATED: Final = {
     **SETTINGS,

@@ -1,0 +1,332 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the settings of topics and brokers.
+
+AlterConfigs replaces all settings of a resource: one that is not named returns to its default. IncrementalAlterConfigs
+sets, deletes, extends or reduces single settings. A change is validated together with the other settings before it is
+stored; a stored value fits into every version of DescribeConfigs.
+
+A broker resource without a name stands for all brokers. A broker's settings are described and changed by that broker,
+or changed through the controller, which validates those of another broker one by one. A resource that a request names
+twice is answered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.broker.dynamic_config import CLUSTER_WIDE, SettingsRules
+from penstock.broker.errors import DUPLICATE_IN_REQUEST, NO_ERROR, ApiError, api_error_of, duplicates
+from penstock.broker.request import Answer, Request, Services
+from penstock.broker.settings import (
+    InvalidSettings,
+    Row,
+    check_changeable,
+    check_topic_settings,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+    sound_overrides,
+)
+from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config, replace_config
+from penstock.cluster.errors import ApiException, InvalidConfig, InvalidRequest, InvalidTopicName, UnknownTopic
+from penstock.cluster.image import Settings
+from penstock.cluster.membership.standalone import ConfigChange
+from penstock.cluster.topic_names import check_topic_name
+from penstock.cluster.tree import layout
+from penstock.wire.schemas import alter_configs, incremental_alter_configs
+from penstock.wire.schemas.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+_MAX_VALUE_BYTES: Final = 2**15 - 1
+# A description takes a fraction of a millisecond; after so many, other requests are served.
+_AT_ONCE: Final = 20
+
+Names = frozenset[str] | None
+
+
+class Resource(NamedTuple):
+    """A topic or broker as a client names it: the type may be any number."""
+
+    type: int
+    name: str
+
+
+class _Change(NamedTuple):
+    """A resource and its requested change; `change` raises ApiException if the request makes no sense."""
+
+    resource: Resource
+    change: Callable[[ResourceKind], ConfigChange]
+
+
+def _resource_kind(services: Services, resource: Resource, *, of_any_broker: bool = False) -> ResourceKind:
+    """The kind of a resource that has settings here, or with `of_any_broker` at another broker. InvalidRequest."""
+    if resource.type == ResourceKind.TOPIC:
+        return ResourceKind.TOPIC
+    if resource.type != ResourceKind.BROKER:
+        raise InvalidRequest(
+            f"resources of type {resource.type} have no settings; topics (type 2) and brokers (type 4) have"
+        )
+    if of_any_broker and _is_any_id(resource.name):
+        return ResourceKind.BROKER
+    if resource.name and not _is_id(resource.name, services.node_id):
+        raise InvalidRequest(
+            f"broker {services.node_id} handles its own settings and those of all brokers (empty resource name), not "
+            f"those of broker {resource.name[:60]!r}; send the request to that broker"
+        )
+    return ResourceKind.BROKER
+
+
+def _is_any_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
+def _is_id(text: str, node_id: int) -> bool:
+    return _is_any_id(text) and int(text) == node_id
+
+
+# --- DescribeConfigs
+
+
+def handle_describe(services: Services, request: Request, answer: Answer) -> None:
+    message: DescribeConfigsRequest = request.message
+    asked: dict[tuple[Resource, Names], None] = {}
+    for item in message.resources:
+        # Clients that want everything send null or nothing.
+        names = frozenset(item.configuration_keys) if item.configuration_keys else None
+        asked[Resource(item.resource_type, item.resource_name), names] = None
+    response = DescribeConfigsResponse()
+
+    def describe(questions: Sequence[tuple[Resource, Names]]) -> None:
+        for resource, names in questions:
+            response.results.append(_describe(services, resource, names, message))
+
+    questions = list(asked)
+    if len(questions) <= _AT_ONCE:
+        describe(questions)
+        answer(response)
+        return
+
+    async def describe_in_steps() -> None:
+        for start in range(0, len(questions), _AT_ONCE):
+            describe(questions[start : start + _AT_ONCE])
+            await asyncio.sleep(0)
+        answer(response)
+
+    def fail(error: BaseException) -> None:
+        answer(DescribeConfigsResponse(results=[_failed(resource, error) for resource, _ in questions]))
+
+    services.spawn(describe_in_steps(), fail)
+
+
+def _describe(
+    services: Services, resource: Resource, names: Names, message: DescribeConfigsRequest
+) -> DescribeConfigsResult:
+    try:
+        rows = _rows(services, resource, names)
+    except ApiException as error:
+        return _failed(resource, error)
+    return DescribeConfigsResult(
+        error_message=None,
+        resource_type=resource.type,
+        resource_name=resource.name,
+        configs=[_config(row, message) for row in rows],
+    )
+
+
+def _rows(services: Services, resource: Resource, names: Names) -> list[Row]:
+    if _resource_kind(services, resource) is ResourceKind.BROKER:
+        describe = describe_broker if resource.name else describe_all_brokers
+        return describe(services.settings, names)
+    reason = check_topic_name(resource.name)
+    if reason is not None:
+        raise InvalidTopicName(reason)
+    image = services.cluster.image
+    if resource.name not in image.topics:
+        raise UnknownTopic(f"topic {resource.name!r} does not exist")
+    own, _ = sound_overrides(image.topic_config(resource.name))
+    return describe_topic(services.settings, own, names)
+
+
+def _config(row: Row, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = row.synonyms if message.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=row.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=row.source,
+        is_sensitive=row.is_sensitive,
+        synonyms=[DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms],
+        config_type=row.type,
+        documentation=row.documentation if message.include_documentation else None,
+    )
+
+
+def _failed(resource: Resource, error: BaseException) -> DescribeConfigsResult:
+    code, text = api_error_of(error)
+    return DescribeConfigsResult(
+        error_code=code, error_message=text, resource_type=resource.type, resource_name=resource.name
+    )
+
+
+# --- AlterConfigs, IncrementalAlterConfigs
+
+
+def handle_alter(services: Services, request: Request, answer: Answer) -> None:
+    message: alter_configs.AlterConfigsRequest = request.message
+    changes = [_Change(_resource(item), _replacement(item)) for item in message.resources]
+    schemas = alter_configs.AlterConfigsResponse, alter_configs.AlterConfigsResourceResponse
+    _alter(services, changes, schemas, answer, validate_only=message.validate_only)
+
+
+def handle_incremental_alter(services: Services, request: Request, answer: Answer) -> None:
+    message: incremental_alter_configs.IncrementalAlterConfigsRequest = request.message
+    changes = [_Change(_resource(item), _edits(item)) for item in message.resources]
+    schemas = (
+        incremental_alter_configs.IncrementalAlterConfigsResponse,
+        incremental_alter_configs.AlterConfigsResourceResponse,
+    )
+    _alter(services, changes, schemas, answer, validate_only=message.validate_only)
+
+
+def _resource(item: alter_configs.AlterConfigsResource | incremental_alter_configs.AlterConfigsResource) -> Resource:
+    return Resource(item.resource_type, item.resource_name)
+
+
+def _replacement(item: alter_configs.AlterConfigsResource) -> Callable[[ResourceKind], ConfigChange]:
+    def change(kind: ResourceKind) -> ConfigChange:
+        if duplicates(config.name for config in item.configs):
+            raise InvalidRequest("the request changes a setting twice")
+        return ConfigChange(
+            kind, item.resource_name, replacement={config.name: config.value for config in item.configs}
+        )
+
+    return change
+
+
+def _edits(item: incremental_alter_configs.AlterConfigsResource) -> Callable[[ResourceKind], ConfigChange]:
+    return lambda kind: ConfigChange(kind, item.resource_name, [_edit(config) for config in item.configs])
+
+
+def _edit(config: incremental_alter_configs.AlterableConfig) -> ConfigEdit:
+    try:
+        kind = EditKind(config.config_operation)
+    except ValueError:
+        raise InvalidRequest(
+            f"{config.config_operation} is not an operation on settings: expected 0 (set), 1 (delete), 2 (append) or "
+            "3 (subtract)"
+        ) from None
+    return ConfigEdit(config.name, kind, config.value)
+
+
+def _alter(
+    services: Services, wanted: Sequence[_Change], schemas: tuple[Any, Any], answer: Answer, *, validate_only: bool
+) -> None:
+    """Make the changes and answer with the outcome of each, once for a resource that is named twice."""
+    twice = duplicates(item.resource for item in wanted)
+    errors: dict[Resource, ApiError] = {item.resource: NO_ERROR for item in wanted}
+    is_controller = services.membership_or_none is not None
+
+    def respond() -> None:
+        response, row = schemas
+        answer(
+            response(
+                responses=[
+                    row(
+                        error_code=error.code,
+                        error_message=error.text,
+                        resource_type=resource.type,
+                        resource_name=resource.name,
+                    )
+                    for resource, error in errors.items()
+                ]
+            )
+        )
+
+    async def make() -> None:
+        changes: dict[Resource, ConfigChange] = {}
+        for item in wanted:
+            if item.resource in twice:
+                errors[item.resource] = DUPLICATE_IN_REQUEST
+                continue
+            try:
+                change = item.change(_resource_kind(services, item.resource, of_any_broker=is_controller))
+                _validate(services, change)
+            except ApiException as error:
+                errors[item.resource] = api_error_of(error)
+            else:
+                changes[item.resource] = change
+        outcomes = await services.cluster.alter_configs(list(changes.values()), validate_only=validate_only)
+        for resource, outcome in zip(changes, outcomes, strict=True):
+            errors[resource] = api_error_of(outcome.refusal)
+        respond()
+
+    def fail(error: BaseException) -> None:
+        errors.update(dict.fromkeys(errors, api_error_of(error)))
+        respond()
+
+    services.spawn(make(), fail)
+
+
+# --- validation
+
+
+def _validate(services: Services, change: ConfigChange) -> None:
+    """ApiException if the change would contradict the other settings."""
+    image, rules = services.cluster.image, SettingsRules()
+    if change.replacement is not None:
+        after = replace_config(image, change.kind, change.name, change.replacement, rules).image
+    else:
+        after = edit_config(image, change.kind, change.name, change.edits, rules).image
+    if change.kind is ResourceKind.BROKER and change.name and services.membership_or_none is not None:
+        node = str(int(change.name))
+        _check_cluster_wide(image.broker_config(node), after.broker_config(node))
+    if change.kind is ResourceKind.TOPIC:
+        _validate_topic(services, after.topic_config(change.name))
+    elif not change.name or _is_id(change.name, services.node_id):
+        node = str(services.node_id) if change.name else layout.DEFAULT_BROKER
+        _validate_broker(services, after.broker_config(node), cluster_wide=not change.name)
+    else:
+        _check_sizes(after.broker_config(str(int(change.name))))
+
+
+def _check_cluster_wide(before: Settings, after: Settings) -> None:
+    """What an earlier version stored for one broker may stay, or be deleted."""
+    for name in CLUSTER_WIDE:
+        if name in after and after[name] != before.get(name):
+            raise InvalidConfig(
+                f"{name} is the same for all brokers of a cluster and cannot be set for one: set it for all brokers "
+                "(a broker resource with an empty name; penstock configs alter --all-brokers), or for a topic"
+            )
+
+
+def _validate_topic(services: Services, after: Settings) -> None:
+    _check_sizes(after)
+    # A setting that another version stored must not block a change of something else.
+    sound, _ = sound_overrides(after)
+    reasons = check_topic_settings(services.settings, dict(sound))
+    if reasons:
+        raise InvalidConfig("\n".join(reasons))
+
+
+def _validate_broker(services: Services, after: Settings, *, cluster_wide: bool) -> None:
+    _check_sizes(after)
+    changes: dict[str, str | None] = dict.fromkeys(services.settings.dynamic(cluster_wide=cluster_wide))
+    changes.update((name, value) for name, value in after.items() if check_changeable(name) is None)
+    try:
+        services.settings.with_changes(changes, cluster_wide=cluster_wide)
+    except InvalidSettings as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _check_sizes(settings: Settings) -> None:
+    """A list can grow with each request."""
+    for name, value in settings.items():
+        size = len(value.encode())
+        if size > _MAX_VALUE_BYTES:
+            raise InvalidConfig(f"{name}: a value of {size} bytes is too long; the limit is {_MAX_VALUE_BYTES} bytes")
