@@ -213,7 +213,7 @@ def test_an_active_segment_damaged_after_a_clean_stop_is_cut_and_said_to_be(capl
     with caplog.at_level(logging.WARNING):
         opened = reopen(files, clean=True)
     assert [(damage.position, damage.size, damage.was_synced) for damage in opened.damages] == [(BATCH, 8, True)]
-    assert "HAD BEEN DURABLE" in caplog.text
+    assert "were_durable=True" in caplog.text
     assert opened.walked_bytes == BATCH
     assert base_offsets(opened.log) == ALL
 
@@ -313,7 +313,7 @@ def test_damage_to_what_had_been_durable_is_an_error_in_the_journal(caplog: pyte
     with caplog.at_level(logging.ERROR):
         opened = reopen(files, ROOMY, clean=False, recovery_point=8)
     assert [damage.was_synced for damage in opened.damages] == [True]
-    assert "HAD BEEN DURABLE" in caplog.text
+    assert "were_durable=True" in caplog.text
     assert (opened.log.log_end_offset, opened.log.flushed_offset) == (4, 4)
 
 

@@ -92,7 +92,7 @@ def test_a_flipped_offset_does_not_take_the_sound_batch_before_it_along() -> Non
 def test_what_is_before_damage_is_served_and_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         _, log = damaged()
-    assert f"{path_of(0)} is damaged at byte {2 * BATCH}" in caplog.text
+    assert f"log damaged: path={path_of(0)} position={2 * BATCH}" in caplog.text
     region = log.read(0, 10**6)
     assert region is not None
     assert [header.base_offset for header in scan(region.read()).headers] == [0, 2]

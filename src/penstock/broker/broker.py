@@ -267,7 +267,7 @@ class Broker:
             workers=workers,
             commits=services.commits,
             on_offline=self._folder_failed,
-            making_threads=environment.threads(_LOG_CREATION_THREADS),
+            creating_threads=environment.threads(_LOG_CREATION_THREADS),
         )
         threads = settings.num_recovery_threads_per_data_dir
         self._closers.append(lambda: logs.close(environment.threads(max(_STOP_THREADS, threads))))

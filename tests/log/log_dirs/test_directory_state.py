@@ -346,7 +346,7 @@ def test_a_lost_recovery_point_stays_unknown_while_a_partition_cannot_be_read() 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(
     ("path", "assumption"),
-    [(START, "may be seen again"), (WATERMARK, "begin at the logs' starts"), (CLEANER, "begins anew")],
+    [(START, "may be visible"), (WATERMARK, "start at the log start offsets"), (CLEANER, "starts over")],
 )
 def test_damage_of_another_checkpoint_costs_no_records(
     path: str, assumption: str, damage: bytes, caplog: pytest.LogCaptureFixture

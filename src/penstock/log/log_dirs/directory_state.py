@@ -53,19 +53,32 @@ from penstock.runtime.randomness import Random
 logger = logging.getLogger(__name__)
 
 
+LOCK_FILE: Final = ".lock"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+
+_OWN_FILES: Final = frozenset(
+    (LOCK_FILE, CLEAN_SHUTDOWN_FILE, META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
+)
+_TEMPORARY_SUFFIX: Final = ".tmp"
+_FOREIGN_NAMED: Final = 5
+
+
+# --------------------------------------------------------------------------------------------------------- checkpoints
+
+
 class OffsetFile:
-    """One checkpoint, and its rows."""
+    """One checkpoint file and its rows."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
         self._rows: dict[TopicPartition, int] = {}
         self._known = False
-        self._in_doubt = False  # a write failed, and may have happened all the same
+        self._in_doubt = False  # a write failed, but may have reached the file
 
     @property
     def is_known(self) -> bool:
-        """Whether the rows are what was written: not if the file was missing or damaged, and none written since."""
+        """Whether the rows are those of the file. False if it was missing or damaged and not written since."""
         return self._known
 
     @property
@@ -73,7 +86,7 @@ class OffsetFile:
         return self._rows
 
     def load(self, otherwise: str) -> None:
-        """Read the file; if it is damaged say what is assumed `otherwise`."""
+        """Read the file. If it is damaged, log what is assumed `otherwise`."""
         self._rows, self._known = {}, False
         try:
             self._rows = read_offsets(self._files, self._path)
@@ -81,10 +94,10 @@ class OffsetFile:
         except FileNotFoundError:
             return
         except CheckpointError as error:
-            logger.warning("%s: %s", error, otherwise)
+            logger.warning("checkpoint ignored, %s: %s", otherwise, error)
 
     def replace(self, rows: Mapping[TopicPartition, int]) -> bool:
-        """Make these the rows, durably; whether that took a write."""
+        """Replace the rows, durably; False if nothing had to be written."""
         if self._known and not self._in_doubt and rows == self._rows:
             return False
         self._in_doubt = True
@@ -94,22 +107,22 @@ class OffsetFile:
         return True
 
     def put(self, key: TopicPartition, offset: int) -> bool:
-        """Change one row, durably; whether that took a write."""
+        """Change one row, durably; False if nothing had to be written."""
         return self.replace({**self._rows, key: offset})
 
     def lower(self, key: TopicPartition, offset: int) -> bool:
-        """Let the row of `key` be `offset` at most; whether that took a write."""
+        """Lower the row of `key` to `offset` at most, durably; False if nothing had to be written."""
         return self._rows.get(key, -1) > offset and self.put(key, offset)
 
     def forget(self, key: TopicPartition) -> bool:
-        """Drop the row of `key`; whether that took a write."""
+        """Drop the row of `key`, durably; False if nothing had to be written."""
         if key not in self._rows:
             return False
         return self.replace({other: offset for other, offset in self._rows.items() if other != key})
 
 
 class DirectoryCheckpoints:
-    """The four checkpoints of a data folder."""
+    """The four checkpoints of a log directory."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self.recovery = OffsetFile(files, f"{folder}/{RECOVERY_POINT_FILE}")
@@ -122,17 +135,17 @@ class DirectoryCheckpoints:
         return self.recovery, self.start, self.high_watermark, self.cleaner
 
     def load(self) -> None:
-        self.recovery.load("after an unclean stop all segments are checked")
-        self.start.load("records deleted by request may be seen again until their segments go")
-        self.high_watermark.load("high watermarks begin at the logs' starts")
-        self.cleaner.load("compaction begins anew")
+        self.recovery.load("all segments are checked after an unclean stop")
+        self.start.load("deleted records may be visible until their segments are removed")
+        self.high_watermark.load("high watermarks start at the log start offsets")
+        self.cleaner.load("compaction starts over")
 
     def recovery_point(self, key: TopicPartition) -> int | None:
-        """Below which offset a log was durable; None if that is not known."""
+        """The offset below which a log was durable; None if unknown."""
         return self.recovery.rows.get(key, 0) if self.recovery.is_known else None
 
     def write(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
-        """Remember where the logs are, and of the `unread` ones what was known; the number of files written."""
+        """Write the offsets of `logs`, and keep those of the `unread` ones; the number of files written."""
         items = logs.items()
         written = self._write_recovery(logs, unread)
         written += _replace(self.start, {k: log.log_start_offset for k, log in items if log.log_start_offset}, unread)
@@ -143,10 +156,10 @@ class DirectoryCheckpoints:
     def _write_recovery(self, logs: Mapping[TopicPartition, PartitionLog], unread: Collection[TopicPartition]) -> int:
         if not self.recovery.is_known:
             if unread:
-                # No row can say "not known", which is what the next start must assume of these.
+                # A row cannot say "unknown", which is what the next start must assume for these.
                 return 0
             for log in logs.values():
-                # A row of 0 would make the next start take compaction's gaps for losses.
+                # With a row of 0 the next start would take compaction's gaps for data loss.
                 log.flush()
         flushed = {key: log.flushed_offset for key, log in logs.items()}
         written = _replace(self.recovery, dict(flushed), unread)
@@ -155,12 +168,12 @@ class DirectoryCheckpoints:
         return written
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop all that is remembered of a partition, durably."""
+        """Drop all rows of a partition, durably."""
         for file in self.all:
             file.forget(key)
 
     def lower(self, key: TopicPartition, offset: int) -> None:
-        """A log is going to be cut somewhere above `offset`: claim nothing beyond it."""
+        """Lower the rows to `offset`, before the log is truncated somewhere above it."""
         for file in (self.recovery, self.high_watermark, self.cleaner):
             file.lower(key, offset)
 
@@ -172,28 +185,21 @@ def _replace(file: OffsetFile, rows: dict[TopicPartition, int], unread: Collecti
     return int(file.replace(rows))
 
 
-LOCK_FILE: Final = ".lock"
-CLEAN_MARKER: Final = ".kafka_cleanshutdown"
-
-_OWN_FILES: Final = frozenset(
-    (LOCK_FILE, CLEAN_MARKER, META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
-)
-_TEMPORARY_SUFFIX: Final = ".tmp"
-_FOREIGN_NAMED: Final = 5
+# ---------------------------------------------------------------------------------------------------- lock and listing
 
 
 class Listing(NamedTuple):
-    """The names in a data folder, sorted out; each sorted."""
+    """The names in a log directory by kind."""
 
     partitions: list[TopicPartition]
-    doomed: list[str]
+    deleted: list[str]
     foreign: list[str]
     futures: list[TopicPartition]
     ready: list[TopicPartition]
 
 
 class LockedDirectory(NamedTuple):
-    """A data folder that is ours until the lock is released."""
+    """A log directory that this process owns until the lock is released."""
 
     path: str
     lock: Lock
@@ -204,9 +210,9 @@ class LockedDirectory(NamedTuple):
 
 
 def lock_directory(files: Files, path: str, *, node_id: int, cluster_id: str, random: Random) -> LockedDirectory:
-    """Claim the folder at `path`, which is made if it is missing.
+    """Lock the directory at `path`, which is created if it is missing.
 
-    DirectoryOffline if the disk does not let us; FolderInUse, WrongOwner and MetadataFileError say what to do.
+    DirectoryOffline if the disk fails; FolderInUse, WrongOwner or MetadataFileError if the operator must decide.
     """
     path = path.rstrip("/") or "/"
     try:
@@ -217,7 +223,7 @@ def lock_directory(files: Files, path: str, *, node_id: int, cluster_id: str, ra
             claimed = (meta or NO_OWNER).claimed_by(path, node_id, cluster_id)
             directory_id = claimed.directory_id or random.uuid_bytes()
             listing = list_directory(files, path)
-            was_clean = _take_clean_marker(files, path)
+            was_clean = _remove_clean_shutdown_file(files, path)
             checkpoints = DirectoryCheckpoints(files, path)
             checkpoints.load()
             if claimed.directory_id is None or claimed != meta:
@@ -237,9 +243,9 @@ def _take_lock(files: Files, path: str) -> Lock:
         raise FolderInUse(path, error.strerror or "locked by another holder") from error
 
 
-def _take_clean_marker(files: Files, path: str) -> bool:
+def _remove_clean_shutdown_file(files: Files, path: str) -> bool:
     try:
-        files.remove(f"{path}/{CLEAN_MARKER}")
+        files.remove(f"{path}/{CLEAN_SHUTDOWN_FILE}")
     except FileNotFoundError:
         return False
     files.sync_folder(path)
@@ -249,7 +255,7 @@ def _take_clean_marker(files: Files, path: str) -> bool:
 def list_directory(files: Files, path: str) -> Listing:
     found = Listing([], [], [], [], [])
     for name in sorted(files.list_folder(path)):
-        # What is hidden (a broker keeps its metadata so) is nobody's mistake.
+        # Hidden names are ignored: the broker keeps its metadata in one.
         if name.removesuffix(_TEMPORARY_SUFFIX) in _OWN_FILES or name.startswith("."):
             continue
         key = parse_folder_name(name)
@@ -257,20 +263,20 @@ def list_directory(files: Files, path: str) -> Listing:
         if key is not None and _is_partition(files, f"{path}/{name}"):
             found.partitions.append(key)
         elif is_deleted_folder_name(name) and files.is_folder(f"{path}/{name}"):
-            found.doomed.append(name)
+            found.deleted.append(name)
         elif future is not None and files.is_folder(f"{path}/{name}"):
             found.futures.append(future)
         elif ready is not None and files.is_folder(f"{path}/{name}"):
             found.ready.append(ready)
         elif is_stray_name(name):
-            logger.info("%s/%s was set aside at an earlier start", path, name)
+            logger.info("stray partition from an earlier start: folder=%s/%s", path, name)
         else:
             found.foreign.append(name)
     found.partitions.sort()
     if found.foreign:
         named = ", ".join(found.foreign[:_FOREIGN_NAMED])
         more = " and more" if len(found.foreign) > _FOREIGN_NAMED else ""
-        logger.warning("%s holds what is no partition and is left alone: %s%s", path, named, more)
+        logger.warning("unknown names in log directory left alone: path=%s names=%s%s", path, named, more)
     return found
 
 

@@ -20,29 +20,43 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.log.checkpoints import TopicPartition, atomic_write
+from penstock.log.checkpoints import TopicPartition, atomic_write, read_file
 from penstock.log.errors import LogError
 from penstock.runtime.files import Files
 
+META_FILE: Final = "meta.properties"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+NEWEST_META_VERSION: Final = 1
 MAX_TOPIC_LENGTH: Final = 249
 MAX_PARTITION: Final = 2**31 - 1
 
-_NAME_BYTES_MAX = 255
-_FUTURE = ".future"
-_READY = ".ready"
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_PARTITION = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})", re.DOTALL)
-_DELETED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
-_STRAY = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-stray")
+_NAME_BYTES_MAX: Final = 255
+_FUTURE: Final = ".future"
+_READY: Final = ".ready"
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_DELETED: Final = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-delete")
+_STRAY: Final = re.compile(r"[a-zA-Z0-9._-]+-[0-9]{1,10}\.[0-9a-f]{32}-stray")
+
+
+_METADATA_BYTES_MAX: Final = 64 * 1024
+_ID_BYTES: Final = 16
+_ID_DIGITS: Final = 22
+_INT32_MAX: Final = 2**31 - 1
+_ENTRY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)")
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+# -------------------------------------------------------------------------------------------------------- folder names
 
 
 class InvalidPartitionName(LogError):
-    """A topic or partition that can have no folder."""
+    """A topic or partition that cannot have a folder."""
 
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__(
-            f"{topic[:300]!r} partition {partition} cannot be stored: a topic has 1 to {MAX_TOPIC_LENGTH} of the "
-            f"characters a-z A-Z 0-9 . _ - and is neither . nor .., a partition is 0 to {MAX_PARTITION}"
+            f"cannot store {topic[:300]!r} partition {partition}: a topic name has 1 to {MAX_TOPIC_LENGTH} of the "
+            f"characters a-z A-Z 0-9 . _ - and is not . or .., a partition is 0 to {MAX_PARTITION}"
         )
         self.topic = topic
         self.partition = partition
@@ -60,7 +74,7 @@ def folder_name(topic: str, partition: int) -> str:
 
 
 def parse_folder_name(name: str) -> TopicPartition | None:
-    """ "page-views-3" is partition 3 of page-views; None if it is no partition's name."""
+    """ "page-views-3" is partition 3 of page-views; None if it is not a partition's name."""
     match = _PARTITION.fullmatch(name)
     if match is None or not is_topic(match[1]) or int(match[2]) > MAX_PARTITION:
         return None
@@ -68,7 +82,7 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 
 
 def deleted_folder_name(topic: str, partition: int, unique: bytes) -> str:
-    """The name of a partition's folder from its deletion to its removal; a long topic is cut to fit a file name."""
+    """The name of a deleted partition's folder until it is removed. A long topic is shortened to fit a file name."""
     return _with_tail(topic, f"-{partition}.{unique.hex()}-delete")
 
 
@@ -77,7 +91,7 @@ def is_deleted_folder_name(name: str) -> bool:
 
 
 def stray_name(topic: str, partition: int, unique: bytes) -> str:
-    """The name of a folder that was set aside; a long topic is cut to fit a file name."""
+    """The name of a folder that was set aside. A long topic is shortened to fit a file name."""
     return _with_tail(topic, f"-{partition}.{unique.hex()}-stray")
 
 
@@ -86,12 +100,12 @@ def is_stray_name(name: str) -> bool:
 
 
 def future_name(topic: str, partition: int) -> str:
-    """The name of a copy that is being made. InvalidPartitionName if it would be too long."""
+    """The name of a copy in progress. InvalidPartitionName if it would be too long."""
     return _with_suffix(topic, partition, _FUTURE)
 
 
 def ready_name(topic: str, partition: int) -> str:
-    """The name of a copy that is complete."""
+    """The name of a complete copy."""
     return _with_suffix(topic, partition, _READY)
 
 
@@ -114,34 +128,25 @@ def _with_tail(topic: str, tail: str) -> str:
     return topic[: _NAME_BYTES_MAX - len(tail)] + tail
 
 
-META_FILE: Final = "meta.properties"
-PARTITION_METADATA_FILE: Final = "partition.metadata"
-NEWEST_META_VERSION: Final = 1
-
-_MAX_BYTES = 64 * 1024
-_ID_BYTES = 16
-_ID_DIGITS = 22
-_INT32_MAX = 2**31 - 1
-_ENTRY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)")
-_ESCAPED = re.compile(r"\\(.)")
+# ----------------------------------------------------------------------------------------------------- meta.properties
 
 
 class MetadataFileError(LogError):
-    """A metadata file whose content contradicts its format."""
+    """A metadata file that contradicts its format."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}; restore the file, or move the folder away to begin with an empty one")
+        super().__init__(f"{path}: {reason}; restore the file, or move the directory away to start with an empty one")
         self.path = path
         self.reason = reason
 
 
 class WrongOwner(LogError):
-    """A data folder that belongs to another broker or another cluster."""
+    """A log directory of another broker or another cluster."""
 
     def __init__(self, path: str, setting: str, found: str, wanted: str) -> None:
         super().__init__(
-            f"data folder {path} belongs to {setting}={found}, this broker has {setting}={wanted}; "
-            f"correct the broker's settings, or give it a folder of its own in log.dirs"
+            f"log directory {path} belongs to {setting}={found}, this broker has {setting}={wanted}; "
+            f"correct the broker's settings, or give it its own directory in log.dirs"
         )
         self.path = path
         self.setting = setting
@@ -151,7 +156,7 @@ class WrongOwner(LogError):
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a data folder. Version 0 may leave everything open."""
+    """The owner of a log directory. Version 0 may leave everything unset."""
 
     version: int
     node_id: int | None
@@ -159,7 +164,7 @@ class MetaProperties:
     directory_id: bytes | None
 
     def claimed_by(self, path: str, node_id: int, cluster_id: str) -> MetaProperties:
-        """These properties with the owner filled in. WrongOwner if they are another's."""
+        """These properties with the owner set. WrongOwner if they name another one."""
         if self.node_id is not None and self.node_id != node_id:
             setting = "broker.id" if self.version == 0 else "node.id"
             raise WrongOwner(path, setting, str(self.node_id), str(node_id))
@@ -179,7 +184,7 @@ def encode_id(raw: bytes) -> str:
 
 
 def decode_id(text: str) -> bytes:
-    """The sixteen bytes behind 22 digits; ValueError if there are not as many."""
+    """The sixteen bytes of 22 digits; ValueError for anything else."""
     if len(text) != _ID_DIGITS:
         raise ValueError(f"{text[:60]!r} has {len(text)} digits, an id has {_ID_DIGITS}")
     try:
@@ -188,11 +193,8 @@ def decode_id(text: str) -> bytes:
         raise ValueError(f"{text!r} is not base64: {error}") from error
 
 
-# --- meta.properties
-
-
 def read_meta(files: Files, folder: str) -> MetaProperties | None:
-    """The owner of a data folder, None if it has none yet. MetadataFileError if the file is damaged."""
+    """The owner of a log directory, None if it has none yet. MetadataFileError if the file is damaged."""
     path = f"{folder}/{META_FILE}"
     text = _read_text(files, path)
     return None if text is None else parse_meta(path, text)
@@ -213,13 +215,13 @@ def write_meta(files: Files, folder: str, meta: MetaProperties) -> None:
 def parse_meta(path: str, text: str) -> MetaProperties:
     entries = _properties(path, text)
     if not entries:
-        raise MetadataFileError(path, "nothing in it says whose folder it is")
+        raise MetadataFileError(path, "it names no owner")
     version = _number(path, "version", entries.get("version", "0"))
     if version > NEWEST_META_VERSION:
-        raise MetadataFileError(path, f"version {version} is not known, {NEWEST_META_VERSION} is the newest that is")
+        raise MetadataFileError(path, f"unknown version {version}, the newest known is {NEWEST_META_VERSION}")
     owner = "broker.id" if version == 0 else "node.id"
     if version > 0 and not {owner, "cluster.id"} <= entries.keys():
-        raise MetadataFileError(path, f"version {version} has {owner} and cluster.id, one is missing")
+        raise MetadataFileError(path, f"version {version} needs {owner} and cluster.id")
     directory_id = None
     if "directory.id" in entries:
         try:
@@ -241,7 +243,7 @@ def _properties(path: str, text: str) -> dict[str, str]:
             raise MetadataFileError(path, f"{line[:60]!r} is not key=value")
         key, value = _ESCAPED.sub(r"\1", match[1]), _ESCAPED.sub(r"\1", match[2])
         if entries.setdefault(key, value) != value:
-            raise MetadataFileError(path, f"{key} is there twice, as {entries[key]!r} and as {value!r}")
+            raise MetadataFileError(path, f"{key} occurs twice, as {entries[key]!r} and as {value!r}")
     return entries
 
 
@@ -255,11 +257,11 @@ def _number(path: str, key: str, text: str) -> int:
     return int(text)
 
 
-# --- partition.metadata
+# -------------------------------------------------------------------------------------------------- partition.metadata
 
 
 def read_topic_id(files: Files, folder: str) -> bytes | None:
-    """The topic that a partition's folder belongs to, None if it does not say. MetadataFileError if damaged."""
+    """The topic id of a partition's folder, None if it has none. MetadataFileError if the file is damaged."""
     path = f"{folder}/{PARTITION_METADATA_FILE}"
     text = _read_text(files, path)
     if text is None:
@@ -271,7 +273,7 @@ def read_topic_id(files: Files, folder: str) -> bytes | None:
             raise MetadataFileError(path, f"{line[:60]!r} is not key: value")
         entries[key.strip()] = value.strip()
     if entries.get("version") != "0":
-        raise MetadataFileError(path, f"version {entries.get('version', '')[:60]!r} is not known, '0' is")
+        raise MetadataFileError(path, f"unknown version {entries.get('version', '')[:60]!r}, expected '0'")
     try:
         return decode_id(entries.get("topic_id", ""))
     except ValueError as error:
@@ -279,23 +281,17 @@ def read_topic_id(files: Files, folder: str) -> bytes | None:
 
 
 def write_topic_id(files: Files, folder: str, topic_id: bytes) -> None:
-    """Let the folder belong to a topic, durably."""
+    """Store the topic id in the folder, durably."""
     text = f"version: 0\ntopic_id: {encode_id(topic_id)}\n"
     atomic_write(files, f"{folder}/{PARTITION_METADATA_FILE}", text.encode())
 
 
 def _read_text(files: Files, path: str) -> str | None:
-    try:
-        file = files.open(path, writable=False)
-    except FileNotFoundError:
+    data = read_file(files, path, _METADATA_BYTES_MAX + 1)
+    if data is None:
         return None
-    try:
-        size = file.size()
-        if size > _MAX_BYTES:
-            raise MetadataFileError(path, f"{size} bytes exceed the limit of {_MAX_BYTES}")
-        data = file.read_at(0, size)
-    finally:
-        file.close()
+    if len(data) > _METADATA_BYTES_MAX:
+        raise MetadataFileError(path, f"longer than {_METADATA_BYTES_MAX} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -34,7 +34,7 @@ from penstock.log.errors import (
     is_partition_error,
     is_process_limit,
 )
-from penstock.log.log_dirs.directory_state import CLEAN_MARKER, LockedDirectory, lock_directory
+from penstock.log.log_dirs.directory_state import CLEAN_SHUTDOWN_FILE, LockedDirectory, lock_directory
 from penstock.log.log_dirs.identity import (
     MetadataFileError,
     deleted_folder_name,
@@ -55,15 +55,24 @@ from penstock.runtime.files import Files, Space
 from penstock.runtime.randomness import Random
 from penstock.runtime.threads import Outcome, in_parallel
 
+logger = logging.getLogger(__name__)
+
+_DELETE_DELAY_MS: Final = 60_000
+
+
+# --------------------------------------------------------------------------------------- creating and removing folders
+
 
 class Removal(NamedTuple):
+    """A renamed file or folder to remove at `due_ms`."""
+
     due_ms: int
     path: str
     is_folder: bool
 
 
 class PendingRemovals:
-    """What waits, the earliest due first."""
+    """Files and folders to remove, the earliest due first."""
 
     def __init__(self) -> None:
         self._heap: list[Removal] = []
@@ -76,7 +85,7 @@ class PendingRemovals:
             heapq.heappush(self._heap, removal)
 
     def take_due(self, now_ms: int) -> list[Removal]:
-        """Those whose time has come; they wait no longer."""
+        """Take out and return those that are due."""
         due: list[Removal] = []
         while self._heap and self._heap[0].due_ms <= now_ms:
             due.append(heapq.heappop(self._heap))
@@ -88,7 +97,7 @@ class PendingRemovals:
 
 
 def remove_all(files: Files, removals: Iterable[Removal]) -> int:
-    """Remove them; how many were there to be removed."""
+    """Remove files and folders; how many existed."""
     count = 0
     for removal in removals:
         with contextlib.suppress(FileNotFoundError):
@@ -101,7 +110,7 @@ def remove_all(files: Files, removals: Iterable[Removal]) -> int:
 
 
 class NewLog(NamedTuple):
-    """A partition that is to be made."""
+    """A partition to create."""
 
     key: TopicPartition
     topic_id: bytes | None
@@ -109,31 +118,31 @@ class NewLog(NamedTuple):
 
 
 class CreatedLog(NamedTuple):
-    """What came of it."""
+    """The result of creating a partition."""
 
     new: NewLog
     outcome: Outcome[PartitionLog]
 
 
 def create_logs(files: Files, path: str, wanted: Sequence[NewLog], now_ms: int, threads: int = 1) -> list[CreatedLog]:
-    """Make them in the data folder at `path`, where no such folders are; durable when this returns.
+    """Create partitions in the log directory at `path`, durably; their folders must not exist.
 
-    OSError if the data folder's disk failed at the end: then none is there.
+    OSError if the disk fails at the end: then none of them exists.
     """
 
-    def make(new: NewLog) -> PartitionLog:
+    def create(new: NewLog) -> PartitionLog:
         return _create_log(files, f"{path}/{folder_name(*new.key)}", new, now_ms)
 
-    made = [CreatedLog(new, outcome) for new, outcome in in_parallel(make, wanted, threads)]
+    created = [CreatedLog(new, outcome) for new, outcome in in_parallel(create, wanted, threads)]
     try:
         files.sync_folder(path)
     except OSError:
-        for new, outcome in made:
+        for new, outcome in created:
             if outcome.error is None:
                 outcome.result().release()
                 _remove_partial(files, f"{path}/{folder_name(*new.key)}")
         raise
-    return made
+    return created
 
 
 def _create_log(files: Files, folder: str, new: NewLog, now_ms: int) -> PartitionLog:
@@ -154,9 +163,8 @@ def _remove_partial(files: Files, folder: str) -> None:
         files.remove_folder(folder)
 
 
-logger = logging.getLogger(__name__)
+# ------------------------------------------------------------------------------------------------------- log directory
 
-_DELETE_DELAY_MS: Final = 60_000
 
 SettingsFor = Callable[[str], LogSettings]
 OnFailure = Callable[["LogDirectory"], None]
@@ -164,17 +172,17 @@ OnFailure = Callable[["LogDirectory"], None]
 
 @dataclass(slots=True)
 class Hosted:
-    """A partition that a data folder holds."""
+    """An open partition of a log directory."""
 
     topic: str
     partition: int
     log: PartitionLog
     topic_id: bytes | None
-    is_moving: bool = False  # to another data folder: nothing may change its sealed segments
+    is_moving: bool = False  # to another log directory: its sealed segments must not change
 
 
 class Progress(NamedTuple):
-    """One more of a folder's partitions was opened, `done` of `total`; None if it could not be."""
+    """Another partition of a directory was opened, `done` of `total`. `opened` is None if that failed."""
 
     path: str
     topic: str
@@ -185,25 +193,25 @@ class Progress(NamedTuple):
 
 
 class LogDirectory:
-    """An open data folder. `open` it, `load` its logs, `close` it."""
+    """An open log directory: `open`, `load`, then use it, and `close`."""
 
     def __init__(
-        self, files: Files, claim: LockedDirectory, random: Random, on_failure: OnFailure | None = None
+        self, files: Files, locked: LockedDirectory, random: Random, on_failure: OnFailure | None = None
     ) -> None:
         self.files = files
-        self.path = claim.path
-        self.directory_id = claim.directory_id
-        self.was_clean = claim.was_clean
-        self.checkpoints = claim.checkpoints
-        self.listing = claim.listing
+        self.path = locked.path
+        self.directory_id = locked.directory_id
+        self.was_clean = locked.was_clean
+        self.checkpoints = locked.checkpoints
+        self.listing = locked.listing
         self.removals = PendingRemovals()
         self.hosted: dict[TopicPartition, Hosted] = {}
         self.damaged: dict[TopicPartition, LogFailed] = {}
-        self.unsound: set[TopicPartition] = set()  # of the damaged ones, those whose batches are
-        self.is_flushing = False  # a log, for no one in particular
-        self.flushed_bytes = 0  # in that way since the last checkpoint, about
-        self.topic_ids: Mapping[str, bytes] = {}  # a partition of another topic of such a name is set aside
-        self._lock = claim.lock
+        self.unsound: set[TopicPartition] = set()  # damaged partitions whose batches are damaged
+        self.is_flushing = False  # a background flush is running
+        self.flushed_bytes = 0  # by background flushes since the last checkpoint, approximately
+        self.topic_ids: Mapping[str, bytes] = {}  # partitions of other topics of these names are set aside
+        self._lock = locked.lock
         self._random = random
         self._on_failure = on_failure
         self._failure: DirectoryOffline | None = None
@@ -224,21 +232,21 @@ class LogDirectory:
         random: Random,
         on_failure: OnFailure | None = None,
     ) -> LogDirectory:
-        """Claim the folder at `path`, made if it is missing; its logs are loaded next. See `claim_directory`."""
-        claim = lock_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
-        return cls(files, claim, random, on_failure)
+        """Lock the directory at `path` (see `lock_directory`); its logs are loaded next."""
+        locked = lock_directory(files, path, node_id=node_id, cluster_id=cluster_id, random=random)
+        return cls(files, locked, random, on_failure)
 
     def has_records(self, key: TopicPartition) -> bool:
-        """Whether the folder of an unopened partition holds any."""
+        """Whether an unopened partition has records."""
         folder = f"{self.path}/{folder_name(*key)}"
         with self.disk():
             names = [name for name in self.files.list_folder(folder) if name.endswith(LOG_SUFFIX)]
             return any(self.files.size_of(f"{folder}/{name}") for name in names)
 
     def set_aside(self, strays: Mapping[TopicPartition, str]) -> None:
-        """Let these partitions, which are not open, be none, durably; each is named with the reason that is given.
+        """Rename the folders of these unopened partitions to stray names, durably, and log each with its reason.
 
-        What the checkpoints say of them goes with the first that is written, or when their names are used again.
+        Their checkpoint rows go with the next checkpoint, or when a partition of that name is created.
         """
         with self.disk():
             for key, reason in strays.items():
@@ -247,9 +255,9 @@ class LogDirectory:
                 self.files.rename(folder, aside)
                 self.listing.partitions.remove(key)
                 logger.warning(
-                    "%s: a partition that the cluster does not know (%s). It was set aside, unopened, as %s. Remove "
-                    "that folder if its records are not wanted; `penstock log dump` shows them",
-                    folder, reason, aside,
+                    "stray partition set aside: folder=%s renamed_to=%s reason=%s. `penstock log dump` shows its "
+                    "records; remove the folder if you do not need them",
+                    folder, aside, reason,
                 )  # fmt: skip
             self.files.sync_folder(self.path)
 
@@ -266,19 +274,19 @@ class LogDirectory:
                 progress(step)
 
     def loading(self, settings_for: SettingsFor, now_ms: int, threads: int = 1) -> Iterator[Progress]:
-        """Open the logs one by one, so that the caller may do other things in between; with `threads`, several at once.
+        """Open the logs one by one, so that the caller can do other work in between; with `threads`, in parallel.
 
-        Damaged partitions are left out (`damaged` says why); if the disk fails, the folder is offline and it ends.
+        Damaged partitions are skipped (`damaged` has the reasons). If the disk fails, the directory is offline.
         """
         self._load_began = True
-        names = self.listing.doomed
+        names = self.listing.deleted
         self.removals.add(Removal(now_ms, f"{self.path}/{name}", is_folder=True) for name in names)
         keys = list(self.listing.partitions)
 
         def read(key: TopicPartition) -> tuple[Opened, bytes | None]:
             return self._read_one(key, settings_for(key[0]), now_ms)
 
-        # Closed here and now when the folder fails: its threads must not go on opening what is released.
+        # Closed as soon as the directory fails: its threads must not open logs that are being released.
         with contextlib.closing(in_parallel(read, keys, threads)) as outcomes:
             for done, (key, outcome) in enumerate(outcomes, 1):
                 yield Progress(self.path, *key, done, len(keys), self._take_one(key, outcome))
@@ -288,7 +296,7 @@ class LogDirectory:
         self._loaded = True
 
     def _read_one(self, key: TopicPartition, settings: LogSettings, now_ms: int) -> tuple[Opened, bytes | None]:
-        """Open a log, which changes nothing but its own folder: it may happen in any thread."""
+        """Open a log. This changes only its own folder and may run on any thread."""
         folder = f"{self.path}/{folder_name(*key)}"
         checkpoints = self.checkpoints
         topic_id, wanted = self._topic_id_of(folder), self.topic_ids.get(key[0])
@@ -316,7 +324,7 @@ class LogDirectory:
             return None
         except InconsistentTopicId as error:
             with contextlib.suppress(LogError):
-                self.set_aside({key: f"it is of an earlier topic of this name, {error.found.hex()}"})
+                self.set_aside({key: f"it belongs to another topic of this name, id {error.found.hex()}"})
                 return None
             self._isolate(key, LogFailed(folder, str(error)))
             return None
@@ -335,23 +343,23 @@ class LogDirectory:
         try:
             return read_topic_id(self.files, folder)
         except MetadataFileError as error:
-            logger.warning("%s (%s): the topic id is learnt again", folder, error.reason)
+            logger.warning("topic id ignored, to be assigned again: folder=%s reason=%s", folder, error.reason)
             return None
 
     def _isolate(self, key: TopicPartition, error: LogFailed) -> None:
-        logger.error("partition %s-%d is offline: %s", *key, error)
+        logger.error("partition offline: partition=%s-%d error=%s", *key, error)
         self.damaged[key] = error
 
     def take_offline(self, key: TopicPartition, reason: str) -> None:
-        """Serve nothing of an open partition any more; its files stay as they are."""
+        """Take an open partition offline; its files stay as they are."""
         hosted = self.hosted.pop(key)
         hosted.log.release()
         self._isolate(key, LogFailed(hosted.log.folder, reason))
 
     def _settle_checkpoints(self) -> None:
-        """A log that lost its end must not be appended to while a checkpoint says that more of it was durable.
+        """Write the checkpoints: a log that lost its end must not be appended to while they say that more was durable.
 
-        In a new folder this makes the files: from now on a missing one is lost, and not a sign of the folder's youth.
+        In a new directory this creates the files, so that a missing file means loss from now on.
         """
         try:
             self.checkpoint()
@@ -362,7 +370,7 @@ class LogDirectory:
                     hosted.log.release()
                     self._isolate(key, hosted.log.fail(DiskFull(hosted.log.folder)))
         except DirectoryOffline:
-            logger.debug("%s went offline at the end of its start", self.path)
+            logger.debug("log directory failed during startup: path=%s", self.path)
 
     # --- failure
 
@@ -371,11 +379,11 @@ class LogDirectory:
         return self._failure
 
     def fail(self, error: BaseException) -> DirectoryOffline:
-        """Take the folder offline: its disk failed. Its logs fail with it; the listener is told, once."""
+        """Take the directory and its logs offline after a disk error, and notify the listener once."""
         if self._failure is None:
             failure = DirectoryOffline(self.path, str(error))
             self._failure = failure
-            logger.error("data folder %s is offline with its %d partitions: %s", self.path, len(self.hosted), error)
+            logger.error("log directory offline: path=%s partitions=%d error=%s", self.path, len(self.hosted), error)
             self.removals.take_all()
             for hosted in self.hosted.values():
                 hosted.log.fail(DirectoryOffline(hosted.log.folder, failure.reason))
@@ -385,7 +393,7 @@ class LogDirectory:
         return self._failure
 
     def check_logs(self) -> bool:
-        """Whether the folder is online, after asking its logs: one that failed speaks for the disk."""
+        """Whether the directory is online. A log that failed takes it offline."""
         if self._failure is None:
             for hosted in self.hosted.values():
                 if hosted.log.failure is not None:
@@ -395,7 +403,7 @@ class LogDirectory:
 
     @contextlib.contextmanager
     def disk(self) -> Iterator[None]:
-        """Whatever touches the disk happens in here: DiskFull or DirectoryOffline come out of it, not OSError."""
+        """Every access to the disk runs in this context, which turns OSError into DiskFull or DirectoryOffline."""
         if self._failure is not None:
             raise DirectoryOffline(self.path, self._failure.reason)
         try:
@@ -422,29 +430,29 @@ class LogDirectory:
         raise UnknownPartition(*key)
 
     def create(self, key: TopicPartition, topic_id: bytes | None, settings: LogSettings, now_ms: int) -> PartitionLog:
-        """A new, empty partition, durably there when this returns."""
-        self.clear_way(key)
+        """Create an empty partition, durably."""
+        self.prepare_create(key)
         with self.disk():
-            made = create_logs(self.files, self.path, [NewLog(key, topic_id, settings)], now_ms)[0]
-        return self.adopt(made)
+            created = create_logs(self.files, self.path, [NewLog(key, topic_id, settings)], now_ms)[0]
+        return self.adopt(created)
 
-    def clear_way(self, key: TopicPartition) -> None:
-        """Before a partition is made: PartitionExists if it is there; of an earlier one of its name forget all."""
+    def prepare_create(self, key: TopicPartition) -> None:
+        """Before a partition is created: PartitionExists if it exists; drops checkpoint rows of an earlier one."""
         folder = f"{self.path}/{folder_name(*key)}"
         with self.disk():
             if key in self.hosted or self.files.exists(folder):
                 raise PartitionExists(*key, folder)
             self.checkpoints.forget(key)
 
-    def adopt(self, made: CreatedLog) -> PartitionLog:
-        """Take on a partition that was made here; DiskFull or DirectoryOffline if it could not be."""
+    def adopt(self, created: CreatedLog) -> PartitionLog:
+        """Add a partition that was created here; DiskFull or DirectoryOffline if that failed."""
         with self.disk():
-            log = made.outcome.result()
-        self.hosted[made.new.key] = Hosted(*made.new.key, log, made.new.topic_id)
+            log = created.outcome.result()
+        self.hosted[created.new.key] = Hosted(*created.new.key, log, created.new.topic_id)
         return log
 
     def assign_topic_id(self, key: TopicPartition, topic_id: bytes) -> None:
-        """Let a partition belong to a topic. InconsistentTopicId if it belongs to another of the same name."""
+        """Store a partition's topic id. InconsistentTopicId if it has another."""
         hosted = self.get(key)
         if hosted.topic_id is None:
             with self.disk():
@@ -454,11 +462,11 @@ class LogDirectory:
             raise InconsistentTopicId(hosted.log.folder, hosted.topic_id, topic_id)
 
     def delete(self, key: TopicPartition, now_ms: int) -> None:
-        """The partition is gone, durably, when this returns; its bytes go later. Also for a damaged one."""
+        """Delete a partition, damaged or not, durably. Its files are removed later."""
         self.delete_all([key], now_ms)
 
     def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
-        """As delete for each, with one sync."""
+        """Delete several partitions, with one sync."""
         with self.disk():
             for key in keys:
                 self._delete(key, now_ms)
@@ -468,42 +476,42 @@ class LogDirectory:
         if key not in self.hosted and key not in self.damaged:
             raise UnknownPartition(*key)
         folder = f"{self.path}/{folder_name(*key)}"
-        doomed = self.doomed_path(key)
-        self.files.rename(folder, doomed)
+        deleted = self.deleted_path(key)
+        self.files.rename(folder, deleted)
         hosted = self.hosted.pop(key, None)
         self.damaged.pop(key, None)
         delay_ms = _DELETE_DELAY_MS
         if hosted is not None:
             delay_ms = hosted.log.settings.file_delete_delay_ms
-            # Whoever still holds it would otherwise open the files of a later partition of the same name.
+            # Otherwise code that still holds it could open the files of a later partition of the same name.
             hosted.log.fail(LogFailed(folder, "the partition was deleted"))
             hosted.log.release()
-        self.removals.add([Removal(now_ms + delay_ms, doomed, is_folder=True)])
+        self.removals.add([Removal(now_ms + delay_ms, deleted, is_folder=True)])
 
-    def doomed_path(self, key: TopicPartition) -> str:
-        """A name of its own for a folder of a partition that is to be removed."""
+    def deleted_path(self, key: TopicPartition) -> str:
+        """A unique path for the folder of a deleted partition."""
         return f"{self.path}/{deleted_folder_name(*key, self._random.random_bytes(16))}"
 
     def finish_swap(self, key: TopicPartition) -> None:
-        """Before the logs are loaded: let a copy whose original is gone be the partition, durably."""
+        """Before the logs are loaded: turn a complete copy whose original is gone into the partition, durably."""
         with self.disk():
             self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{folder_name(*key)}")
             self.files.sync_folder(self.path)
         self.listing.ready.remove(key)
         self.listing.partitions.append(key)
         self.listing.partitions.sort()
-        logger.info("%s: the move of %s-%d to this data folder is finished", self.path, *key)
+        logger.info("replica move completed: partition=%s-%d target=%s", *key, self.path)
 
     def reopen_copy(self, key: TopicPartition) -> None:
-        """Before the logs are loaded: let a copy whose original is still there be copied to again."""
+        """Before the logs are loaded: resume copying to a copy whose original still exists."""
         with self.disk():
             self.files.rename(f"{self.path}/{ready_name(*key)}", f"{self.path}/{future_name(*key)}")
             self.files.sync_folder(self.path)
         self.listing.ready.remove(key)
         self.listing.futures.append(key)
 
-    def doom(self, paths: Iterable[str], due_ms: int) -> None:
-        """Remove these files, which were renamed out of use, when it is time."""
+    def remove_later(self, paths: Iterable[str], due_ms: int) -> None:
+        """Remove these renamed files at `due_ms`."""
         self.removals.add(Removal(due_ms, path, is_folder=False) for path in paths)
 
     def space(self) -> Space:
@@ -513,7 +521,7 @@ class LogDirectory:
     # --- offsets
 
     def advance_start(self, key: TopicPartition, offset: int) -> bool:
-        """Delete a log's records below `offset` for good: once this returns they do not come back."""
+        """Delete a log's records below `offset`, durably."""
         log = self.get(key).log
         if offset > log.high_watermark:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
@@ -524,28 +532,28 @@ class LogDirectory:
         return log.advance_start(offset)
 
     def truncate_to(self, key: TopicPartition, offset: int, now_ms: int) -> bool:
-        """As trimming.truncate_to; no checkpoint claims more of the log than is left, at any moment."""
+        """`truncation.truncate_to`, after lowering the checkpoints: they never exceed the log."""
         log = self.get(key).log
         damage = log.damage
         if damage is not None and damage.is_reported:
             with self.disk():
-                self._claim_less(key, log, damage.base_offset)
+                self._lower_checkpoints(key, log, damage.base_offset)
                 cut_damage(log, now_ms)
         if offset >= log.log_end_offset:
             return False
         with self.disk():
-            self._claim_less(key, log, offset)
+            self._lower_checkpoints(key, log, offset)
             return truncate_to(log, offset, now_ms)
 
     def truncate_fully(self, key: TopicPartition, offset: int, now_ms: int) -> None:
-        """As trimming.truncate_fully; no checkpoint claims more of the log than is left, at any moment."""
+        """`truncation.truncate_fully`, after lowering the checkpoints: they never exceed the log."""
         log = self.get(key).log
         with self.disk():
-            self._claim_less(key, log, min(offset, log.log_start_offset))
+            self._lower_checkpoints(key, log, min(offset, log.log_start_offset))
             truncate_fully(log, offset, now_ms)
 
-    def _claim_less(self, key: TopicPartition, log: PartitionLog, offset: int) -> None:
-        # The batch that holds `offset` goes whole, so the end is only known to be in that segment.
+    def _lower_checkpoints(self, key: TopicPartition, log: PartitionLog, offset: int) -> None:
+        # The batch that contains `offset` goes as a whole, so the new end is only known to be in that segment.
         bases = log.table.bases
         index = log.find_segment(offset)
         base = bases[index] if index < len(bases) else log.active.base_offset
@@ -554,33 +562,33 @@ class LogDirectory:
             self.checkpoints.start.lower(key, offset)
 
     def cleaner_offset(self, key: TopicPartition) -> int | None:
-        """Up to where compaction has been; None if nowhere."""
+        """The offset that compaction has reached; None if it has not run."""
         return self.checkpoints.cleaner.rows.get(key)
 
     def set_cleaner_offset(self, key: TopicPartition, offset: int) -> None:
-        """Remember, durably, up to where compaction has been."""
+        """Store the offset that compaction has reached, durably."""
         self.get(key)
         with self.disk():
             self.checkpoints.cleaner.put(key, offset)
 
     def checkpoint(self) -> int:
-        """Write what changed of recovery points, log starts, high watermarks; the number of files written.
+        """Write the checkpoints that changed; the number of files written.
 
-        DiskFull leaves the old ones, which are as true as they were.
+        On DiskFull the old files stay, and they are still correct.
         """
         if not self.check_logs():
             return 0
         self.flushed_bytes = 0
         with self.disk():
             logs = {key: each.log for key, each in self.hosted.items() if not each.log.is_cut_short}
-            # Of a log that is cut short the next start must know how much of it had been durable.
+            # For a log that ends at damage the next start must know how much of it was durable.
             unread = {*self.damaged, *(self.hosted.keys() - logs.keys())}
             return self.checkpoints.write(logs, unread)
 
-    # --- end
+    # --- close
 
     def close(self, threads: int = 1) -> bool:
-        """Flush and close all logs, write the checkpoints, then the clean marker, then let go; whether it was clean."""
+        """Close all logs, write the checkpoints, then the clean-shutdown file, and unlock; False if not clean."""
         if self._closed:
             return False
         self._closed = True
@@ -589,7 +597,7 @@ class LogDirectory:
             if self.check_logs():
                 clean = self._stop(threads)
         except (OSError, LogError) as error:
-            logger.error("data folder %s was not closed cleanly: %s", self.path, error)
+            logger.error("log directory not closed cleanly: path=%s error=%s", self.path, error)
         finally:
             for hosted in self.hosted.values():
                 hosted.log.release()
@@ -601,7 +609,7 @@ class LogDirectory:
             clean = self.was_clean and not self._load_began
         else:
             with self.disk():
-                # Before the logs write their manifests, which a later change of the folder would void.
+                # Before the logs write their manifests, which a later change of the folder would invalidate.
                 remove_all(self.files, self.removals.take_all())
             clean = not self.damaged and not any(each.log.is_cut_short for each in self.hosted.values())
             changed = [hosted.log for hosted in self.hosted.values() if not hosted.log.is_as_found()]
@@ -611,7 +619,7 @@ class LogDirectory:
             self.checkpoint()
         if clean:
             with self.disk():
-                self.files.open(f"{self.path}/{CLEAN_MARKER}", create=True).close()
+                self.files.open(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", create=True).close()
                 self.files.sync_folder(self.path)
         return clean
 
@@ -621,7 +629,7 @@ class LogDirectory:
                 outcome.result()
         except DiskFull as error:
             logger.warning(
-                "%s: %s; its records are durable, its indexes are made anew at the next start", log.folder, error
+                "log not closed cleanly, indexes are rebuilt at the next start: folder=%s error=%s", log.folder, error
             )
             with self.disk():
                 log.flush()

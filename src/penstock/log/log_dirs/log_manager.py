@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.log.checkpoints import TopicPartition
 from penstock.log.errors import (
@@ -57,16 +57,22 @@ from penstock.runtime.threads import Outcome, Workers, WorkersError, in_parallel
 
 logger = logging.getLogger(__name__)
 
-IsBusy = Callable[[PartitionLog], bool]
+IsBusy: TypeAlias = Callable[[PartitionLog], bool]
+OnOffline: TypeAlias = Callable[[str, LogFailed], None]
 
 UNFLUSHED_BYTES: Final = 64 * 1024 * 1024
 UNFLUSHED_MS: Final = 30_000
-# A start after a crash walks what is behind the recovery point that was written last.
+# After a crash, recovery walks everything after the last checkpointed recovery point.
 UNCHECKPOINTED_BYTES: Final = 512 * 1024 * 1024
+_CREATED_AT_ONCE: Final = 64
+_NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
+
+
+# -------------------------------------------------------------------------------------- periodic work on one directory
 
 
 def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) -> int:
-    """Take out the segments whose time is over, but not of logs that are busy; how many files now wait for removal."""
+    """Enforce retention for all logs that are not busy; how many files now wait for removal."""
     if not directory.check_logs():
         return 0
     count = 0
@@ -75,14 +81,14 @@ def expire(directory: LogDirectory, now_ms: int, is_busy: IsBusy | None = None) 
             continue
         try:
             with directory.disk():
-                doomed = _expire_one(hosted, now_ms)
+                deleted = _expire_one(hosted, now_ms)
         except DirectoryOffline:
             break
         except LogError as error:
-            logger.warning("retention of %s: %s", hosted.log.folder, error)
+            logger.warning("retention failed: folder=%s error=%s", hosted.log.folder, error)
             continue
-        directory.doom(doomed, now_ms + hosted.log.settings.file_delete_delay_ms)
-        count += len(doomed)
+        directory.remove_later(deleted, now_ms + hosted.log.settings.file_delete_delay_ms)
+        count += len(deleted)
     return count
 
 
@@ -96,20 +102,20 @@ def _expire_one(hosted: Hosted, now_ms: int) -> list[str]:
 
 
 def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int) -> int:
-    """Begin to flush the logs whose own flush policy asks for it; how many."""
+    """Start the flushes that flush.messages and flush.ms require; how many."""
     if not directory.check_logs():
         return 0
     count = 0
 
     def done(error: LogError | None) -> None:
         if error is not None:
-            logger.warning("flush in %s: %s", directory.path, error)
+            logger.warning("flush failed: path=%s error=%s", directory.path, error)
             directory.check_logs()
 
     for hosted in list(directory.hosted.values()):
         log = hosted.log
         if log.settings.flush_ms == NEVER and log.settings.flush_messages == NEVER:
-            continue  # as most do; asking them is what a tick costs
+            continue  # most logs: this is the cost of a tick
         if log.flush_due(now_ms) and not commits.pending(log):
             count += 1
             commits.when_durable(log, log.log_end_offset, done)
@@ -117,24 +123,23 @@ def start_due_flushes(directory: LogDirectory, commits: GroupCommit, now_ms: int
 
 
 def flush_in_background(directory: LogDirectory, workers: Workers, now_ms: int) -> bool:
-    """Begin to flush the logs of which much, or something old, is not durable; whether there are any.
+    """Start to flush the logs with many or old bytes that are not durable; False if there are none.
 
-    Whatever the flush policy: that is for those who must not lose records, while this bounds what the start after a
-    crash has to check, and the system would write the bytes out soon in any case. One log after the other, since nobody
-    waits for them, and never on the loop, since they are many bytes.
+    Independent of the flush policy: it bounds what recovery must check after a crash, and the kernel would write the
+    bytes soon anyway. One log at a time, since no client waits, and never on the event loop, since it is many bytes.
     """
     if directory.is_flushing or not directory.check_logs():
         return False
     for hosted in directory.hosted.values():
         log = hosted.log
         if not log.active.size and not len(log.table):
-            continue  # it never held a record: the cheapest answer, where there are thousands
+            continue  # empty: the cheapest check, for thousands of logs
         if log.flush_wanted(now_ms, UNFLUSHED_BYTES, UNFLUSHED_MS):
             try:
                 if _flush_one(directory, log, workers, now_ms):
                     return True
             except (LogError, WorkersError) as error:
-                logger.warning("flush of %s: %s", log.folder, error)
+                logger.warning("flush failed: folder=%s error=%s", log.folder, error)
                 if not directory.check_logs():
                     break
     return False
@@ -149,7 +154,7 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
     def done(outcome: Outcome[None]) -> None:
         directory.is_flushing = False
         if isinstance(outcome.error, TooManyOpenFiles):
-            logger.warning("flush of %s: %s", log.folder, outcome.error)
+            logger.warning("flush failed: folder=%s error=%s", log.folder, outcome.error)
         elif outcome.error is not None:
             log.fail(outcome.error)
             directory.check_logs()
@@ -170,18 +175,18 @@ def _flush_one(directory: LogDirectory, log: PartitionLog, workers: Workers, now
 
 
 def checkpoint(directory: LogDirectory) -> int:
-    """Write the checkpoints that changed; a disk that is full or fails is not the caller's affair."""
+    """Write the checkpoints that changed. Errors of the disk are logged."""
     try:
         return directory.checkpoint()
     except DiskFull as error:
-        logger.warning("checkpoints of %s are tried again: %s", directory.path, error)
+        logger.warning("checkpoints not written, retried later: path=%s error=%s", directory.path, error)
     except DirectoryOffline:
-        logger.debug("%s failed while its checkpoints were written", directory.path)
+        logger.debug("log directory failed while writing checkpoints: path=%s", directory.path)
     return 0
 
 
 def expire_producers(directory: LogDirectory, now_ms: int) -> int:
-    """Forget producers that were idle for long; how many."""
+    """Forget producers past producer.id.expiration.ms; how many."""
     count = 0
     for hosted in directory.hosted.values():
         producers = hosted.log.producers
@@ -190,14 +195,11 @@ def expire_producers(directory: LogDirectory, now_ms: int) -> int:
     return count
 
 
-OnOffline = Callable[[str, LogFailed], None]
-
-_MADE_AT_ONCE: Final = 64
-_NOTHING_PLANNED: Final[Mapping[LogDirectory, Sequence[NewLog]]] = MappingProxyType({})
+# --------------------------------------------------------------------------------------------------------- log manager
 
 
 class DirectoryDescription(NamedTuple):
-    """A data folder as DescribeLogDirs tells of it; an offline one has an error and no sizes."""
+    """A log directory for DescribeLogDirs. An offline one has an error and no sizes."""
 
     path: str
     directory_id: bytes | None
@@ -209,7 +211,7 @@ class DirectoryDescription(NamedTuple):
 
 
 class LogManager:
-    """The open data folders. `open` them, `load` their logs, then call the ticks; `close` them."""
+    """The log directories: `open` them, `load` their logs, call the ticks, and `close` them."""
 
     def __init__(
         self,
@@ -217,17 +219,17 @@ class LogManager:
         workers: Workers,
         commits: GroupCommit | None = None,
         on_offline: OnOffline | None = None,
-        making_threads: int = 1,
+        creating_threads: int = 1,
     ) -> None:
         self._files = files
-        self._making_threads = making_threads
+        self._creating_threads = creating_threads
         self._workers = workers
         self._commits = GroupCommit(workers) if commits is None else commits
         self._on_offline = on_offline
         self._directories: list[LogDirectory] = []
         self._offline: dict[str, LogFailed] = {}
         self._where: dict[TopicPartition, LogDirectory] = {}
-        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of partitions that are not there yet
+        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of partitions that do not exist yet
         self.moves = ReplicaMoves(files, workers, self._commits, self._where.__setitem__)
 
     # --- open
@@ -244,16 +246,15 @@ class LogManager:
         workers: Workers,
         commits: GroupCommit | None = None,
         on_offline: OnOffline | None = None,
-        making_threads: int = 1,
+        creating_threads: int = 1,
     ) -> LogManager:
-        """Claim all folders that can be. NoDirectoryOnline if none can; `on_offline` hears of every other that cannot.
+        """Lock the directories. `on_offline` is called for each that fails; NoDirectoryOnline if all do.
 
-        New partitions that are made together are made on `making_threads` threads.
-
-        FolderInUse, WrongOwner, MetadataFileError, PartitionInTwoFolders: the operator must decide.
+        Partitions that are created together are created on `creating_threads` threads. FolderInUse, WrongOwner,
+        MetadataFileError, PartitionInTwoFolders: the operator must decide.
         """
-        OPEN_FILES.measure()  # whoever starts a process raises its limit first
-        manager = cls(files, workers, commits, on_offline, making_threads)
+        OPEN_FILES.measure()  # the limit was raised when the process started
+        manager = cls(files, workers, commits, on_offline, creating_threads)
         try:
             for path in paths:
                 manager._open_one(path, node_id, cluster_id, random)
@@ -278,13 +279,13 @@ class LogManager:
             self._directories.append(directory)
 
     def _settle_swaps(self) -> None:
-        """Replicas that were changing places when the broker ended: the original's removal was what counted."""
+        """Complete or undo replica moves that a crash interrupted: the removal of the original decides."""
         for directory in self._directories:
             for key in list(directory.listing.ready):
                 with contextlib.suppress(DirectoryOffline):
                     if any(key in other.listing.partitions for other in self._directories):
                         directory.reopen_copy(key)
-                    elif not self._offline:  # where the original may be
+                    elif not self._offline:  # an offline directory may hold the original
                         directory.finish_swap(key)
 
     def _locate(self) -> None:
@@ -302,10 +303,10 @@ class LogManager:
         progress: Callable[[Progress], None] | None = None,
         threads: int = 0,
     ) -> None:
-        """Open all logs, then `loaded`. NoDirectoryOnline if every folder's disk fails over it.
+        """Open all logs, then `loaded`. NoDirectoryOnline if all disks fail.
 
-        With `threads`, that many a folder, and all folders at once: `progress` and `settings_for` are then called in
-        any of them.
+        With `threads`, all directories in parallel, each with that many threads; `progress` and `settings_for` are then
+        called on any of them.
         """
         self.read_all(settings_for, now_ms, progress, threads)
         self.loaded(now_ms)
@@ -317,7 +318,7 @@ class LogManager:
         progress: Callable[[Progress], None] | None = None,
         threads: int = 0,
     ) -> None:
-        """The part of load that takes long, and may happen beside the event loop."""
+        """The long part of `load`, which may run off the event loop."""
 
         def read(directory: LogDirectory) -> None:
             directory.load(settings_for, now_ms, progress, max(1, threads))
@@ -326,7 +327,7 @@ class LogManager:
             outcome.result()
 
     def loaded(self, now_ms: int) -> None:
-        """The part of load that must not: forget strays, begin to remove what is due. NoDirectoryOnline."""
+        """The part of `load` for the event loop: forget strays, resume moves, start removals. NoDirectoryOnline."""
         self._require_online()
         self._forget_strays()
         self._resume_moves(now_ms)
@@ -350,11 +351,11 @@ class LogManager:
         return list(self._where)
 
     def has_records(self, topic: str, partition: int) -> bool:
-        """Whether the folder of an unopened partition holds any."""
+        """Whether an unopened partition has records."""
         return self.directory_of(topic, partition).has_records((topic, partition))
 
     def set_aside(self, strays: Mapping[TopicPartition, str]) -> None:
-        """Rename the folders of these partitions, each for its reason: `load` and all others know nothing of them."""
+        """Rename the folders of these partitions to stray names, each for its reason. `load` then skips them."""
         for directory in self._directories:
             mine = {key: reason for key, reason in strays.items() if self._where.get(key) is directory}
             if mine:
@@ -363,7 +364,7 @@ class LogManager:
         self._forget_strays()
 
     def expect(self, topic_ids: Mapping[str, bytes]) -> None:
-        """When they are loaded, partitions of other topics of these names are set aside."""
+        """Set the known topic ids: partitions of other topics of these names are set aside when they are loaded."""
         for directory in self._directories:
             directory.topic_ids = topic_ids
 
@@ -375,19 +376,19 @@ class LogManager:
 
     @property
     def unread(self) -> int:
-        """How many logs there are to load."""
+        """The number of logs to load."""
         return sum(len(directory.listing.partitions) for directory in self._directories)
 
-    # --- folders
+    # --- directories
 
     @property
     def directories(self) -> Sequence[LogDirectory]:
-        """Those that were opened, also if they failed since."""
+        """The opened directories, including those that failed since."""
         return self._directories
 
     @property
     def offline(self) -> dict[str, LogFailed]:
-        """Path: why, of the folders that are offline."""
+        """The errors of the offline directories, by path."""
         return dict(self._offline)
 
     def _online(self) -> list[LogDirectory]:
@@ -407,13 +408,13 @@ class LogManager:
             self._on_offline(path, error)
 
     def report_failure(self, topic: str, partition: int) -> None:
-        """A log raised LogFailed: take its folder offline now, and not at the next tick."""
+        """A log raised LogFailed: take its directory offline now, not at the next tick."""
         directory = self._where.get((topic, partition))
         if directory is not None:
             directory.check_logs()
 
     def describe(self) -> list[DirectoryDescription]:
-        """All folders, the offline ones too."""
+        """All directories, including offline ones."""
         found: list[DirectoryDescription] = []
         for directory in self._directories:
             with contextlib.suppress(DirectoryOffline):
@@ -432,36 +433,36 @@ class LogManager:
     # --- partitions
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log, None if there is none. LogFailed if it is damaged; one whose disk failed says so when it is used."""
+        """The log, or None. LogFailed if it is damaged; if its disk failed, using it raises."""
         directory = self._where.get((topic, partition))
         return None if directory is None else directory.get((topic, partition)).log
 
     def holds(self, topic: str, partition: int) -> bool:
-        """Whether a folder has it, damaged or not."""
+        """Whether a directory has the partition, damaged or not."""
         return (topic, partition) in self._where
 
     def find(self, topic: str, partition: int) -> Hosted | None:
-        """As get, with the topic's id."""
+        """Like `get`, with the topic id."""
         directory = self._where.get((topic, partition))
         return None if directory is None else directory.get((topic, partition))
 
     def directory_of(self, topic: str, partition: int) -> LogDirectory:
-        """UnknownPartition if no folder holds it."""
+        """The directory of a partition; UnknownPartition if none holds it."""
         directory = self._where.get((topic, partition))
         if directory is None:
             raise UnknownPartition(topic, partition)
         return directory
 
     def logs(self) -> Iterable[Hosted]:
-        """All partitions whose logs are open, also of failed folders."""
+        """All partitions with open logs, including those of failed directories."""
         for directory in self._directories:
             yield from directory.hosted.values()
 
     def move(self, topic: str, partition: int, path: str, now_ms: int) -> None:
-        """Move a partition to the data folder at `path`, while it is used (KIP-113); returns when that has begun.
+        """Start to move a partition to the log directory at `path` while it is in use (KIP-113).
 
-        UnknownDirectory; LogFailed if that folder, or the partition, is offline; UnknownPartition if it is not here:
-        then it is made there, if it ever is.
+        UnknownDirectory; LogFailed if that directory or the partition is offline; UnknownPartition if it does not exist
+        here: it is then created in that directory later.
         """
         path = path.rstrip("/") or "/"
         target = next((each for each in self._directories if each.path == path), None)
@@ -486,10 +487,9 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> PartitionLog:
-        """A new partition in the emptiest folder.
+        """Create a partition in the emptiest directory.
 
-        One that is not new (the cluster knows this broker as its replica) is not made while a folder is offline that
-        may hold it: PartitionMayBeOffline.
+        If it is not new (this broker is already its replica), an offline directory may hold it: PartitionMayBeOffline.
         """
         key = (topic, partition)
         taken = self._where.get(key)
@@ -505,54 +505,54 @@ class LogManager:
     def create_all(
         self, wanted: Iterable[NewLog], now_ms: int, done: Callable[[], None], *, is_new: bool = True
     ) -> None:
-        """Make new partitions beside the event loop, then call `done`.
+        """Create partitions off the event loop, then call `done`.
 
-        Those that are there, or cannot be made, are left out: `create` would say why.
+        Partitions that exist or cannot be created are skipped; `create` would raise the reason.
         """
         if self._offline and not is_new:
             done()
             return
-        self._make_next(deque(wanted), now_ms, done)
+        self._create_next(deque(wanted), now_ms, done)
 
-    def _make_next(self, wanted: deque[NewLog], now_ms: int, done: Callable[[], None]) -> None:
-        # A few at a time: the disk is also for those who wait for a sync.
-        places = self._place([wanted.popleft() for _ in range(min(len(wanted), _MADE_AT_ONCE))])
+    def _create_next(self, wanted: deque[NewLog], now_ms: int, done: Callable[[], None]) -> None:
+        # A few at a time: producers wait for syncs on the same disk.
+        places = self._place([wanted.popleft() for _ in range(min(len(wanted), _CREATED_AT_ONCE))])
         if not places:
             if wanted:
-                self._make_next(wanted, now_ms, done)
+                self._create_next(wanted, now_ms, done)
             else:
                 done()
             return
 
         def work() -> list[tuple[LogDirectory, Outcome[list[CreatedLog]]]]:
-            threads = self._making_threads
+            threads = self._creating_threads
             return [
                 (each, outcome_of(partial(create_logs, self._files, each.path, places[each], now_ms, threads)))
                 for each in places
             ]
 
-        def made(outcome: Outcome[list[tuple[LogDirectory, Outcome[list[CreatedLog]]]]]) -> None:
+        def created(outcome: Outcome[list[tuple[LogDirectory, Outcome[list[CreatedLog]]]]]) -> None:
             for directory, result in outcome.result():
                 self._adopt(directory, result)
-            self._make_next(wanted, now_ms, done)
+            self._create_next(wanted, now_ms, done)
 
         try:
-            self._workers.run(work, made)
+            self._workers.run(work, created)
         except WorkersError as error:
-            logger.warning("new partitions are not made: %s", error)
+            logger.warning("partitions not created: error=%s", error)
             done()
 
     def _place(self, wanted: Iterable[NewLog]) -> dict[LogDirectory, list[NewLog]]:
-        """Which folder is to make which; those that are there, or that none can make, in none."""
+        """The partitions to create in each directory, without those that exist or cannot be created."""
         places: dict[LogDirectory, list[NewLog]] = {}
         for new in wanted:
             if new.key in self._where:
                 continue
             try:
                 directory = self._chosen(new.key, places)
-                directory.clear_way(new.key)
+                directory.prepare_create(new.key)
             except LogError as error:
-                logger.warning("%s is not made: %s", folder_name(*new.key), error)
+                logger.warning("partition not created: partition=%s error=%s", folder_name(*new.key), error)
                 continue
             places.setdefault(directory, []).append(new)
         return places
@@ -560,15 +560,15 @@ class LogManager:
     def _adopt(self, directory: LogDirectory, outcome: Outcome[list[CreatedLog]]) -> None:
         try:
             with directory.disk():
-                made = outcome.result()
+                created = outcome.result()
         except LogError as error:
-            logger.warning("new partitions are not made: %s", error)
+            logger.warning("partitions not created: error=%s", error)
             return
-        for each in made:
+        for each in created:
             try:
                 directory.adopt(each)
             except LogError as error:
-                logger.warning("%s is not made: %s", folder_name(*each.new.key), error)
+                logger.warning("partition not created: partition=%s error=%s", folder_name(*each.new.key), error)
             else:
                 self._where[each.new.key] = directory
 
@@ -591,30 +591,30 @@ class LogManager:
             least = [directory for directory in online if count(directory) == fewest]
             if len(least) == 1:
                 return least[0]
-            # A disk that cannot even tell its room has failed: look again without it.
+            # A disk that cannot report its free space has failed: choose again without it.
             with contextlib.suppress(DirectoryOffline):
                 return max(least, key=lambda directory: directory.space().free)
 
     def delete(self, topic: str, partition: int, now_ms: int) -> None:
-        """The partition is gone, durably, when this returns; its bytes go with a later tick."""
+        """Delete a partition, durably. A later tick removes its files."""
         self.delete_all([(topic, partition)], now_ms)
 
     def delete_all(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
-        """As delete for each, with one sync a folder."""
+        """Delete several partitions, with one sync per directory."""
         places: dict[LogDirectory, list[TopicPartition]] = {}
         for key in keys:
             self.moves.cancel(key, now_ms)
             places.setdefault(self.directory_of(*key), []).append(key)
-        for directory, doomed in places.items():
+        for directory, deleted in places.items():
             try:
-                directory.delete_all(doomed, now_ms)
+                directory.delete_all(deleted, now_ms)
             finally:
-                for key in doomed:
+                for key in deleted:
                     if key not in directory.hosted and key not in directory.damaged:
                         del self._where[key]
 
     def update_settings(self, topic: str, settings: LogSettings) -> int:
-        """Give all logs of a topic other settings; how many there are."""
+        """Change the settings of all logs of a topic; how many there are."""
         count = 0
         for hosted in self.logs():
             if hosted.topic == topic:
@@ -623,34 +623,34 @@ class LogManager:
         return count
 
     def advance_start(self, topic: str, partition: int, offset: int) -> bool:
-        """As LogDirectory.advance_start."""
+        """See LogDirectory.advance_start."""
         return self.directory_of(topic, partition).advance_start((topic, partition), offset)
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> bool:
-        """As LogDirectory.truncate_to."""
+        """See LogDirectory.truncate_to."""
         return self.directory_of(topic, partition).truncate_to((topic, partition), offset, now_ms)
 
     def truncate_fully(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
-        """As LogDirectory.truncate_fully."""
+        """See LogDirectory.truncate_fully."""
         self.directory_of(topic, partition).truncate_fully((topic, partition), offset, now_ms)
 
     # --- ticks
 
     def retention_tick(self, now_ms: int, is_busy: IsBusy | None = None) -> int:
-        """Take out what retention lets go and remove what is due; the number of files that now wait for removal.
+        """Enforce retention and start removals that are due; the number of files that now wait for removal.
 
-        Logs that are busy (`LogCleaner.is_cleaning`) are left for the next time.
+        Busy logs (`LogCleaner.is_cleaning`) are skipped until the next tick.
         """
         expired = sum(expire(directory, now_ms, is_busy) for directory in self._online())
         self._remove_due(now_ms)
         return expired
 
     def flush_tick(self, now_ms: int) -> int:
-        """Begin the flushes that topics' own flush policies ask for; how many."""
+        """Start the flushes that flush.messages and flush.ms require; how many."""
         return sum(start_due_flushes(directory, self._commits, now_ms) for directory in self._online())
 
     def background_flush_tick(self, now_ms: int) -> int:
-        """Begin the flushes that keep a recovery short; in how many folders."""
+        """Start the flushes that keep recovery short; in how many directories."""
         return sum(flush_in_background(directory, self._workers, now_ms) for directory in self._online())
 
     def checkpoint_tick(self) -> int:
@@ -658,7 +658,7 @@ class LogManager:
         return sum(checkpoint(directory) for directory in self._online())
 
     def producer_expiry_tick(self, now_ms: int) -> int:
-        """Forget producers that were idle for long; how many."""
+        """Forget producers past producer.id.expiration.ms; how many."""
         return sum(expire_producers(directory, now_ms) for directory in self._online())
 
     def _remove_due(self, now_ms: int) -> None:
@@ -677,10 +677,10 @@ class LogManager:
         except WorkersError:
             directory.removals.add(due)
 
-    # --- end
+    # --- close
 
     def close(self, threads: int = 0) -> bool:
-        """Close all folders; whether each of them cleanly. With `threads`, all at once, and that many a folder."""
+        """Close all directories; False if one was not clean. With `threads`, in parallel, each with that many."""
 
         def close(directory: LogDirectory) -> bool:
             return directory.close(max(1, threads))

@@ -35,9 +35,9 @@ from penstock.runtime.threads import Outcome, Workers, WorkersError
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""So much is copied in one go; others may use the worker in between."""
+"""Bytes copied at a time; other work may use the worker in between."""
 REST_BYTES: Final = 256 * 1024
-"""So much may be copied on the event loop, when the copy takes the replica's place."""
+"""At most this much is copied on the event loop, before the copy takes the replica's place."""
 
 _READ_BYTES: Final = 1024 * 1024
 _COPYING: Final = ".copying"
@@ -47,11 +47,11 @@ _BUSY_MS: Final = 100
 
 
 class _Unreadable(LogError):
-    """What is to be copied cannot be read now; the disk of the copy is not to blame."""
+    """The source cannot be read now. The disk of the copy is fine."""
 
 
 class FutureReplica(NamedTuple):
-    """A copy that is being made, as DescribeLogDirs tells of it."""
+    """A copy in progress, for DescribeLogDirs."""
 
     key: TopicPartition
     size: int
@@ -59,7 +59,7 @@ class FutureReplica(NamedTuple):
 
 
 class _Move:
-    """One replica on its way."""
+    """One replica being moved."""
 
     def __init__(self, hosted: Hosted, source: LogDirectory, target: LogDirectory) -> None:
         self.key = (hosted.topic, hosted.partition)
@@ -67,8 +67,8 @@ class _Move:
         self.source = source
         self.target = target
         self.folder = f"{target.path}/{future_name(*self.key)}"
-        self.copied: dict[int, _Copied] = {}  # sealed segments that the copy has, by base offset
-        self.partial_base = -1  # of the segment that it has the first bytes of
+        self.copied: dict[int, _Copied] = {}  # copied sealed segments, by base offset
+        self.partial_base = -1  # of the segment that is copied in part
         self.partial_bytes = 0
         self.generation = hosted.log.generation
         self.not_before_ms = 0
@@ -79,7 +79,7 @@ class _Move:
         return self.hosted.log
 
     def follow_cuts(self) -> None:
-        """Forget what was copied of segments that were cut, or that are gone."""
+        """Forget copied segments that were truncated or deleted since."""
         log = self.log
         if log.generation != self.generation:
             cut = [base for base, each in self.copied.items() if log.was_cut(each.next_offset, self.generation)]
@@ -91,7 +91,7 @@ class _Move:
         self.copied = {base: each for base, each in self.copied.items() if base in left}
 
     def next_segment(self) -> tuple[int, int, int | None]:
-        """Base offset and size of the first segment that is not copied; the next one's offset, None for the last."""
+        """Base offset and size of the first segment to copy, and the offset of the next one (None for the last)."""
         table = self.log.table
         bases = [*table.bases, self.log.active.base_offset]
         for index, base in enumerate(table.bases):
@@ -119,7 +119,7 @@ class _Copied(NamedTuple):
 
 
 class ReplicaMoves:
-    """The moves of one broker. `tick` sees to it that they go on."""
+    """The moves of one broker, continued by `tick`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class ReplicaMoves:
         commits: GroupCommit,
         moved: Callable[[TopicPartition, LogDirectory], None],
     ) -> None:
-        """`moved` is told where a replica is from now on."""
+        """`moved` is called with the new directory of a replica."""
         self._files = files
         self._workers = workers
         self._commits = commits
@@ -138,19 +138,19 @@ class ReplicaMoves:
         self._is_ticking = False
         self._is_closed = False
         self.is_busy: Callable[[PartitionLog], bool] = lambda _: False
-        """Whether somebody is changing the files of a log: a cleaner."""
+        """Whether the cleaner is changing the files of a log."""
 
     def __len__(self) -> int:
         return len(self.moving)
 
     def futures(self, directory: LogDirectory) -> list[FutureReplica]:
-        """The copies that are being made in a data folder."""
+        """The copies in progress in a log directory."""
         return [move.future() for move in self.moving.values() if move.target is directory]
 
     # --- begin and end
 
     def begin(self, hosted: Hosted, source: LogDirectory, target: LogDirectory, now_ms: int) -> None:
-        """Move a replica to `target`; to where it is, or elsewhere, ends a move that is under way. LogError."""
+        """Move a replica to `target`. A move to another directory is cancelled. LogError."""
         key = (hosted.topic, hosted.partition)
         known = self.moving.get(key)
         if known is not None:
@@ -170,10 +170,12 @@ class ReplicaMoves:
             if hosted.topic_id is not None:
                 write_topic_id(self._files, move.folder, hosted.topic_id)
         self._add(move)
-        logger.info("%s moves from %s to %s", folder_name(*key), source.path, target.path)
+        logger.info(
+            "replica move started: partition=%s source=%s target=%s", folder_name(*key), source.path, target.path
+        )
 
     def resume(self, hosted: Hosted, source: LogDirectory, target: LogDirectory) -> None:
-        """Go on with a copy that the last run left. A segment that has its name was copied whole, durably."""
+        """Continue a copy after a restart. A segment with its final name was copied completely and durably."""
         move = _Move(hosted, source, target)
         table = hosted.log.table
         bases = [*table.bases, hosted.log.active.base_offset]
@@ -185,7 +187,7 @@ class ReplicaMoves:
                     move.copied[base] = _Copied(table.sizes[index], bases[index + 1])
         self._add(move)
         logger.info(
-            "%s goes on moving from %s to %s, %d of %d segments are copied",
+            "replica move resumed: partition=%s source=%s target=%s copied_segments=%d of=%d",
             folder_name(*move.key), source.path, target.path, len(move.copied), len(table),
         )  # fmt: skip
 
@@ -194,7 +196,7 @@ class ReplicaMoves:
         move.hosted.is_moving = True
 
     def cancel(self, key: TopicPartition, now_ms: int) -> None:
-        """End a move, if there is one; the replica stays where it is."""
+        """Cancel a move, if there is one; the replica stays where it is."""
         move = self.moving.pop(key, None)
         if move is None:
             return
@@ -202,23 +204,23 @@ class ReplicaMoves:
         move.hosted.is_moving = False
         with contextlib.suppress(LogError), move.target.disk():
             _discard(self._files, move.target, key, move.folder, now_ms)
-        logger.info("%s is no longer moved to %s", folder_name(*key), move.target.path)
+        logger.info("replica move cancelled: partition=%s target=%s", folder_name(*key), move.target.path)
 
     def forget_copy(self, directory: LogDirectory, key: TopicPartition, now_ms: int) -> None:
-        """Remove a copy that the last run left of a replica that is not here any more. LogError."""
+        """Remove a copy from before the restart whose replica is gone. LogError."""
         with directory.disk():
             _discard(self._files, directory, key, f"{directory.path}/{future_name(*key)}", now_ms)
 
     def close(self) -> None:
-        """Copy no more; the next start goes on."""
+        """Stop copying; the next start continues."""
         self._is_closed = True
 
     # --- copying
 
     def tick(self, now_ms: int) -> None:
-        """Go on with the move that waited longest, unless one is worked on; at most one swap, as that takes syncs."""
+        """Continue the move that waited longest, unless one is running; at most one swap, because it syncs."""
         if self._is_ticking:
-            return  # the work was done at once, where it was given
+            return  # called from `done` of work that ran immediately
         self._is_ticking = True
         try:
             while not self._is_working and not self._is_closed and self._step(now_ms):
@@ -227,27 +229,29 @@ class ReplicaMoves:
             self._is_ticking = False
 
     def _step(self, now_ms: int) -> bool:
-        """Whether there may be more to do now."""
+        """Start the next piece of work; whether there may be more."""
         for key, move in list(self.moving.items()):
             if move.source.failure is not None or move.target.failure is not None or move.log.failure is not None:
                 self._abandon(move)
             elif move.log.damage is not None:
-                logger.error("%s is damaged, and does not move", folder_name(*key))
+                logger.error("replica move cancelled, log is damaged: partition=%s", folder_name(*key))
                 self.cancel(key, now_ms)
             elif now_ms >= move.not_before_ms and not self.is_busy(move.log):
                 del self.moving[key]
-                self.moving[key] = move  # others come first the next time
-                return self._go_on(move, now_ms)
+                self.moving[key] = move  # last in line
+                return self._copy_next(move, now_ms)
         return False
 
     def _abandon(self, move: _Move) -> None:
-        """A disk failed: what is on it stays for the next start, or for the operator."""
+        """Stop a move after a disk error. Its files stay for the next start or the operator."""
         self.moving.pop(move.key, None)
         move.is_ended = True
         move.hosted.is_moving = False
-        logger.error("%s does not move to %s: a disk failed", folder_name(*move.key), move.target.path)
+        logger.error(
+            "replica move stopped, disk failed: partition=%s target=%s", folder_name(*move.key), move.target.path
+        )
 
-    def _go_on(self, move: _Move, now_ms: int) -> bool:
+    def _copy_next(self, move: _Move, now_ms: int) -> bool:
         move.follow_cuts()
         base, size, next_offset = move.next_segment()
         start = move.partial_bytes if base == move.partial_base else 0
@@ -285,22 +289,22 @@ class ReplicaMoves:
     def _failed(self, move: _Move, error: BaseException, now_ms: int) -> None:
         move.partial_base, move.partial_bytes = -1, 0
         if isinstance(error, FileNotFoundError):
-            move.not_before_ms = now_ms + _BUSY_MS  # retention, or a cut: look again
+            move.not_before_ms = now_ms + _BUSY_MS  # after retention or a truncation: try again
             return
         move.not_before_ms = now_ms + _RETRY_MS
         try:
             with move.target.disk():
                 raise error
         except (DiskFull, _Unreadable) as reason:
-            logger.warning("%s waits to be moved: %s", folder_name(*move.key), reason)
+            logger.warning("replica move delayed: partition=%s error=%s", folder_name(*move.key), reason)
         except (OSError, LogError) as reason:
-            logger.error("%s is not moved: %s", folder_name(*move.key), reason)
+            logger.error("replica move failed: partition=%s error=%s", folder_name(*move.key), reason)
             self._abandon(move)
 
     # --- the swap
 
     def _swap_held(self, move: _Move, now_ms: int) -> None:
-        """Nothing of the log is being synced, and nothing will be before `resume`."""
+        """Replace the replica by its copy, while no flush of the log runs."""
         try:
             if move.is_ended or self._is_closed:
                 return
@@ -311,16 +315,16 @@ class ReplicaMoves:
         except DiskFull as full:
             move.not_before_ms = now_ms + _RETRY_MS
             move.partial_base, move.partial_bytes = -1, 0
-            logger.warning("%s waits to be moved: %s", folder_name(*move.key), full)
+            logger.warning("replica move delayed: partition=%s error=%s", folder_name(*move.key), full)
         except LogError as error:
-            logger.error("%s is not moved: %s", folder_name(*move.key), error)
+            logger.error("replica move failed: partition=%s error=%s", folder_name(*move.key), error)
             self._abandon(move)
         finally:
             self._is_working = False
             self._commits.resume(move.log)
 
     def _is_little_left(self, move: _Move) -> bool:
-        """Whether it still is so: a flush was waited for."""
+        """Whether little is left to copy, checked again after waiting for a flush."""
         if move.log.failure is not None or move.log.generation != move.generation:
             return False
         base, size, next_offset = move.next_segment()
@@ -336,33 +340,33 @@ class ReplicaMoves:
             self._write_checkpoints(move)
             files.rename(move.folder, ready)
             files.sync_folder(target.path)
-        doomed = source.doomed_path(move.key)
+        deleted = source.deleted_path(move.key)
         try:
             with source.disk():
-                files.rename(log.folder, doomed)
+                files.rename(log.folder, deleted)
                 files.sync_folder(source.path)
             with target.disk():
                 files.rename(ready, f"{target.path}/{name}")
                 files.sync_folder(target.path)
                 active = _opened_active(files, f"{target.path}/{name}", log)
         except LogError as error:
-            # Nobody may go on writing to the files of before: they are removed at the next start.
+            # Nothing may write to the old files any more: the next start removes them.
             log.fail(error if isinstance(error, LogFailed) else LogFailed(log.folder, str(error)))
             raise
         log.relocate(f"{target.path}/{name}", active)
         log.checkpointed_offset = log.log_end_offset
         del source.hosted[move.key]
         target.hosted[move.key] = move.hosted
-        source.removals.add([Removal(now_ms + log.settings.file_delete_delay_ms, doomed, is_folder=True)])
+        source.removals.add([Removal(now_ms + log.settings.file_delete_delay_ms, deleted, is_folder=True)])
         del self.moving[move.key]
         move.is_ended = True
         move.hosted.is_moving = False
         self._moved(move.key, target)
-        logger.info("%s moved to %s", name, target.path)
+        logger.info("replica move completed: partition=%s target=%s", name, target.path)
 
     def _write_checkpoints(self, move: _Move) -> None:
-        """What must not be missing if a crash comes before they are next written: a start, and a recovery point: none
-        would make compaction's gaps losses.
+        """Write the rows that must survive a crash now: the log start, and a recovery point, without which compaction's
+        gaps would count as data loss.
         """
         log, rows = move.log, move.target.checkpoints
         rows.forget(move.key)
@@ -374,7 +378,7 @@ class ReplicaMoves:
             rows.cleaner.put(move.key, cleaned)
 
     def _complete(self, move: _Move) -> None:
-        """Copy the rest, and make the copy durable. OSError, LogError."""
+        """Copy the rest and make the copy durable. OSError, LogError."""
         files, log = self._files, move.log
         active = log.active
         active.flush_indexes()
@@ -396,31 +400,29 @@ class ReplicaMoves:
 
 
 def _opened_active(files: Files, folder: str, log: PartitionLog) -> Segment:
-    """The active segment of a copy. LogError if it is not that of the log."""
+    """The active segment of a copy. LogError if it differs from the log's."""
     active = Segment(files, folder, log.active.base_offset, index_interval_bytes=log.settings.index_interval_bytes)
     if active.load(size=log.active.size) is not None:
         active.rebuild_indexes()
     if active.next_offset != log.log_end_offset:
         active.release()
-        raise LogError(
-            f"{folder} ends at {active.next_offset}, and the log of which it is a copy at {log.log_end_offset}"
-        )
+        raise LogError(f"copy {folder} ends at offset {active.next_offset}, the log at {log.log_end_offset}")
     return active
 
 
 def _discard(files: Files, directory: LogDirectory, key: TopicPartition, folder: str, now_ms: int) -> None:
-    """Let a copy be no copy any more; its bytes go later."""
-    doomed = directory.doomed_path(key)
+    """Rename a copy for removal."""
+    deleted = directory.deleted_path(key)
     with contextlib.suppress(FileNotFoundError):
-        files.rename(folder, doomed)
-        directory.removals.add([Removal(now_ms, doomed, is_folder=True)])
+        files.rename(folder, deleted)
+        directory.removals.add([Removal(now_ms, deleted, is_folder=True)])
 
 
-# --- files, beside the event loop
+# --- copying files, off the event loop
 
 
 def _copy_segment(files: Files, source: str, target: str, start: int, end: int, *, is_whole: bool) -> None:
-    """Copy bytes of a segment's log; if that makes it whole, its other files too, and give it its name."""
+    """Copy bytes of a segment's log. If it is then complete, copy its indexes and give it its name."""
     begun = f"{target}{LOG_SUFFIX}{_COPYING}"
     _copy_bytes(files, f"{source}{LOG_SUFFIX}", begun, start, end)
     if is_whole:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.log.checkpoints import RECOVERY_POINT_FILE, CheckpointError, read_offsets
-from penstock.log.log_dirs.directory_state import CLEAN_MARKER
+from penstock.log.log_dirs.directory_state import CLEAN_SHUTDOWN_FILE
 from penstock.log.segment import LOG_SUFFIX
 from penstock.records import HEADER_SIZE, scan
 from penstock.runtime.randomness import SeededRandom
@@ -197,7 +197,7 @@ class FaultInjector:
         Of a header where a start looks at it: what is in an older segment, or in any after a clean stop, is met by
         readers, as any other bit is; until then a replica that serves nothing wrong seems to differ from the others.
         """
-        if in_header and any(node.files.exists(f"{each}/{CLEAN_MARKER}") for each in node.data_folders):
+        if in_header and any(node.files.exists(f"{each}/{CLEAN_SHUTDOWN_FILE}") for each in node.data_folders):
             in_header = False
             self._cluster.trace.count(UNSEEN_HEADER)
         places = [each for each in _durable_batches(node, newest_only=in_header) if in_header or each[2] > HEADER_SIZE]
