@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.activity.live.run import Plan
 from penstock.activity.live.state import (
     Feed,
     FeedEntry,
@@ -25,7 +26,6 @@ from penstock.activity.live.state import (
     Suspect,
     Topic,
 )
-from penstock.activity.live.supervisor import Plan
 
 PIPELINES = ("feed", "relevance", "security", "operations", "search", "reporting")
 NOW_MS = 1_794_766_500_000

@@ -17,8 +17,8 @@ from penstock.activity.cluster import Cluster
 from penstock.activity.events import KINDS, TRUTH_TOPIC
 from penstock.activity.live import preflight as checks
 from penstock.activity.live.preflight import CannotRun, RunFolder
+from penstock.activity.live.run import Plan
 from penstock.activity.live.state import Board
-from penstock.activity.live.supervisor import Plan
 from penstock.activity.live.watch import Watch
 from penstock.activity.report.measurements import published_records
 from penstock.client.admin.results import TopicSpec

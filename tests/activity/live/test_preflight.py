@@ -12,7 +12,7 @@ from tests.ports import free_port
 
 from penstock.activity.live import preflight as checks
 from penstock.activity.live.preflight import OWN_BROKER, CannotRun, RunFolder, RunIdentity
-from penstock.activity.live.supervisor import Plan
+from penstock.activity.live.run import Plan
 from penstock.testing.embedded_broker import EmbeddedBroker
 
 

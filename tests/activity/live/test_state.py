@@ -8,8 +8,8 @@ from typing import Any
 from tests.activity.live.runs import NOW_MS
 
 from penstock.activity.live import state
-from penstock.activity.live.processes import Usage
 from penstock.activity.live.state import SAMPLES, Board
+from penstock.activity.live.usage import Usage
 from penstock.activity.pipelines.engine.status import PipelineStatus, QueryStatus
 
 

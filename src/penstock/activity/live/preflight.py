@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from penstock.activity.live.supervisor import Plan
+    from penstock.activity.live.run import Plan
 
 
 _LOCK: Final = "lock"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from penstock.activity.live.processes import Usage
+from penstock.activity.live.usage import Usage
 from penstock.activity.report.sections import (
     BATCH_DURATION,
     EVENT_RATES,

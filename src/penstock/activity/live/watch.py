@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.activity.cluster import Cluster, cluster_of
 from penstock.activity.events import KINDS
-from penstock.activity.live.processes import UsageSampler
 from penstock.activity.live.state import Board, Feed, Snapshot
+from penstock.activity.live.usage import UsageSampler
 from penstock.client.admin import Admin
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.errors import PenstockError

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.activity.live.preflight import RunFolder
-    from penstock.activity.live.supervisor import Plan
+    from penstock.activity.live.run import Plan
     from penstock.activity.live.terminal import PlainDisplay
     from penstock.activity.live.watch import Watch
 
@@ -119,7 +119,7 @@ def run(
 
     from penstock.activity.live import preflight as checks
     from penstock.activity.live.preflight import CannotRun, RunFolder
-    from penstock.activity.live.supervisor import RunFailed
+    from penstock.activity.live.run import RunFailed
 
     with ExitStack() as held:
         try:
@@ -183,7 +183,7 @@ def _checked_plan(
 
     from penstock.activity.live import preflight as checks
     from penstock.activity.live.preflight import OWN_BROKER
-    from penstock.activity.live.supervisor import Plan
+    from penstock.activity.live.run import Plan
 
     plan = Plan(folder.path, pipelines, has_report=has_report, **options)
     checks.check_java(plan.master)
@@ -199,26 +199,24 @@ def _checked_plan(
 
 def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket) -> int:
     from penstock.activity.live.page.server import PageServer, page_app
-    from penstock.activity.live.supervisor import Supervisor
+    from penstock.activity.live.run import Run
     from penstock.activity.live.terminal import PlainDisplay, TerminalDisplay
 
     display: PlainDisplay = TerminalDisplay(console) if console.is_terminal else PlainDisplay(console)
-    watch = _watch(plan, lambda: supervisor.pids)
+    watch = _watch(plan, lambda: live_run.pids)
     server = PageServer(listener, page_app(watch, plan.broker_url))
     stop = threading.Event()
-    supervisor = Supervisor(
-        plan, watch, display, stop, report=_reporter(plan, watch, display) if plan.has_report else None
-    )
+    run = Run(plan, watch, display, stop, report=_reporter(plan, watch, display) if plan.has_report else None)
     watch.set(facts=_facts(plan, server.url))
     _print_summary(console, plan, server.url)
-    # Ends in the order of supervisor, display, watch, page.
+    # Ends in the order of run, display, watch, page.
     server.start()
     held.callback(server.close)
     watch.start()
     held.callback(watch.close)
     held.enter_context(display)
     with _stopped_by_signals(stop):
-        code = supervisor.run()
+        code = live_run.run()
     display.__exit__(None, None, None)
     console.print(
         f"Ended; `penstock activity run --data-dir {printable(str(plan.folder))}` goes on with the same data.",

@@ -16,7 +16,6 @@ is reported before anything starts. Everything runs in the foreground and ends w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
@@ -30,7 +29,7 @@ import click
 import msgspec
 
 from penstock.cli.output import CommandError, Output, counted, printable, sentence, show_table
-from penstock.cli.server.supervisor import PrefixedLines, Program, Supervisor
+from penstock.cli.server.foreground import Foreground, PrefixedLines, Program
 from penstock.cli.server.up import CLUSTER_FILE
 from penstock.runtime.network import CannotListen, PortReservation
 
@@ -148,7 +147,7 @@ class LocalCluster:
 
 
 def child_level(log_level: str) -> str:
-    """What a broker logs so that it can be seen when it serves; what is shown of that is the supervisor's choice."""
+    """What a broker logs so that it can be seen when it serves; what is shown of that is left to `foreground`."""
     return "debug" if log_level == "debug" else "info"
 
 
@@ -344,7 +343,7 @@ def run_cluster(
         code = supervise(
             stages,
             level=log_level,
-            on_serving=lambda supervisor: _welcome(output, cluster, supervisor, snippets),
+            on_serving=lambda foreground: _welcome(output, cluster, foreground, snippets),
             on_stopping=lambda: click.echo(
                 "Stopping: brokers first, ZooKeeper last; Ctrl-C again kills them.", err=True
             ),
@@ -359,17 +358,13 @@ def supervise(
     stages: Sequence[Sequence[Program]],
     *,
     level: str,
-    on_serving: Callable[[Supervisor], None],
+    on_serving: Callable[[Foreground], None],
     on_stopping: Callable[[], None],
 ) -> int:
     """Run these programs in the foreground. The exit code."""
-    tell = PrefixedLines([program.name for stage in stages for program in stage])
-
-    async def live() -> int:
-        supervisor = Supervisor(stages, level=level, tell=tell)
-        return await supervisor.run(lambda: on_serving(supervisor), on_stopping)
-
-    return asyncio.run(live())
+    names = [program.name for stage in stages for program in stage]
+    foreground = Foreground(stages, level=level, print_line=PrefixedLines(names))
+    return foreground.run(lambda: on_serving(foreground), on_stopping)
 
 
 def _description(cluster: LocalCluster) -> str:
@@ -423,7 +418,7 @@ def _free_range(first: int, count: int) -> int | None:
 
 
 def _welcome(
-    output: Output, cluster: LocalCluster, supervisor: Supervisor, snippets: Callable[[str], Sequence[str]]
+    output: Output, cluster: LocalCluster, foreground: Foreground, snippets: Callable[[str], Sequence[str]]
 ) -> None:
     from penstock import __version__
 
@@ -433,7 +428,7 @@ def _welcome(
     output.line()
     titles = ["PROCESS", "ADDRESS", "HTTP", "PID", "DATA"]
     rows: list[list[object]] = [
-        [name, f"{HOST}:{ports.client}", None, supervisor.pid(name), f"zookeepers/{number}"]
+        [name, f"{HOST}:{ports.client}", None, foreground.pid(name), f"zookeepers/{number}"]
         for number, (name, ports) in enumerate(zip(cluster.zookeeper_names, cluster.zookeepers, strict=True), 1)
     ]
     rows += [
@@ -441,7 +436,7 @@ def _welcome(
             f"broker {broker.id}",
             f"{HOST}:{broker.port}",
             f"http://{HOST}:{broker.http_port}/health" if broker.http_port else None,
-            supervisor.pid(f"broker {broker.id}"),
+            foreground.pid(f"broker {broker.id}"),
             f"brokers/{broker.id}",
         ]
         for broker in cluster.brokers

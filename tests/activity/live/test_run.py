@@ -14,27 +14,28 @@ from tests.activity.live.runs import NOW_MS, HandMade, Heard, ScriptPlan, query,
 from tests.ports import free_port
 from tests.timeouts import PATIENCE_S, until
 
-from penstock.activity.live import supervisor
-from penstock.activity.live.supervisor import Drain, Plan, RunFailed, Supervisor
+from penstock.activity.live import run
+from penstock.activity.live.run import Drain, Plan, Run, RunFailed
+from penstock.runtime import supervisor
 
 ENDS_BY_ITSELF = "print('{\"events\": 5}')"
 
 
 class Story:
-    """A supervisor in a thread, with all that it can be asked about."""
+    """A run in a thread."""
 
     def __init__(self, plan: ScriptPlan, seen: HandMade, report: Callable[[Any], int] | None = None) -> None:
         self.seen = seen
         self.heard = Heard()
         self.stop = threading.Event()
-        self.supervisor = Supervisor(plan, seen, self.heard, self.stop, report=report)
+        self.run = Run(plan, seen, self.heard, self.stop, report=report)
         self.code: int | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         try:
-            self.code = self.supervisor.run()
+            self.code = self.run.run()
         except RunFailed as error:
             self.error = error
 
@@ -66,18 +67,18 @@ def stories(tmp_path: Path) -> Iterator[Callable[..., Story]]:
     for story in made:
         story.stop.set()
         story.end()
-        story.supervisor.kill()
+        story.run.kill()
 
 
 def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) -> None:
     story = stories()
     story.until_it_runs()
-    pids = story.supervisor.pids
+    pids = story.run.pids
     assert all(pids.values())
     story.stop.set()
     story.end()
     assert story.code == 0
-    assert not any(story.supervisor.pids.values())
+    assert not any(story.run.pids.values())
     started = [line.split()[0] for line in story.heard.lines if "ready" in line]
     assert started == ["broker", "pipelines", "generator"]
     assert story.seen.phases == ["running", "stopping", "stopped"]
@@ -87,11 +88,11 @@ def test_a_process_that_dies_is_started_again_and_that_is_told(stories: Callable
     story = stories()
     story.until_it_runs()
     for name in ("pipelines", "broker"):
-        pid = story.supervisor.pids[name]
+        pid = story.run.pids[name]
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        story.until(lambda name=name, pid=pid: story.supervisor.pids[name] not in (pid, None))  # type: ignore[misc]
-        assert f"{name} was killed by SIGKILL; starting it again" in story.seen.lines
+        story.until(lambda name=name, pid=pid: story.run.pids[name] not in (pid, None))  # type: ignore[misc]
+        assert f"{name} was killed by SIGKILL; restarting in 0.5 s" in story.seen.lines
     story.stop.set()
     story.end()
     assert story.code == 0
@@ -110,24 +111,24 @@ def test_one_that_dies_again_and_again_ends_the_run_with_what_it_said(
     )
     story.end()
     assert isinstance(story.error, RunFailed)
-    assert story.error.problem == "broker ended with code 1."
+    assert story.error.problem == "broker exited with code 1."
     assert story.error.lines[-1] == "the disk is full"
-    assert not any(story.supervisor.pids.values()), "nothing of it stays"
+    assert not any(story.run.pids.values()), "nothing of it stays"
 
 
 def test_one_that_does_not_come_up_is_not_tried_again(stories: Callable[..., Story]) -> None:
     story = stories(HandMade(), pipelines_script="import sys; sys.exit('no Java here')")
     story.end()
     assert isinstance(story.error, RunFailed)
-    assert "before it had come up" in story.error.problem
+    assert "before it was ready" in story.error.problem
     assert story.error.lines[-1] == "no Java here"
     assert story.error.advice.endswith("pipelines.log")
-    assert not any(story.supervisor.pids.values())
+    assert not any(story.run.pids.values())
 
 
 def test_it_can_be_stopped_while_it_waits(stories: Callable[..., Story]) -> None:
     story = stories(HandMade())
-    story.until(lambda: bool(story.supervisor.pids["pipelines"]))
+    story.until(lambda: bool(story.run.pids["pipelines"]))
     story.stop.set()
     story.end()
     assert story.code == 0
@@ -135,13 +136,13 @@ def test_it_can_be_stopped_while_it_waits(stories: Callable[..., Story]) -> None
 
 
 def test_a_child_that_hangs_is_killed(stories: Callable[..., Story], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "STOP_S", 2.0)
+    monkeypatch.setattr(run, "STOP_S", 2.0)
     hangs = "import time; print('up', flush=True); time.sleep(600)"
     story = stories(pipelines_script=hangs)
     story.until_it_runs()
     story.stop.set()
     story.end()
-    assert "pipelines did not stop within 2 s, and was killed" in story.heard.lines
+    assert "pipelines did not stop within 2 s; killed" in story.heard.lines
 
 
 def test_each_part_says_that_it_stops_and_none_is_killed_that_takes_its_time(
@@ -158,15 +159,15 @@ def test_each_part_says_that_it_stops_and_none_is_killed_that_takes_its_time(
     story.until_it_runs()
     story.stop.set()
     story.until(lambda: sum("still stopping" in line for line in story.heard.lines) >= 2)
-    assert story.supervisor.pids["broker"], "it goes last"
+    assert story.run.pids["broker"], "it goes last"
     may_end.touch()
     story.end()
     assert story.code == 0
-    begin = story.heard.lines.index("Stopping; Ctrl-C again kills what is left, and nothing acknowledged is lost.")
+    begin = story.heard.lines.index("Stopping. Ctrl-C again kills all processes; nothing acknowledged is lost.")
     said = [line for line in story.heard.lines[begin + 1 :] if "still" not in line]
     assert [line.partition(" after")[0] for line in said] == [
-        "generator stopping: sends what it has made",
-        "pipelines stopping: commit what they have begun",
+        "generator stopping: sends its last events",
+        "pipelines stopping: commit their batches",
         "generator stopped",
         "pipelines stopped",
         "broker stopping: closes its logs",
@@ -180,7 +181,7 @@ def test_with_a_report_the_pipelines_first_read_to_the_end(stories: Callable[...
     got: list[Any] = []
 
     def report(summary: Any) -> int:
-        got.append((summary, story.supervisor.pids))
+        got.append((summary, story.run.pids))
         return 3
 
     story = stories(seen, report, generator_script=ENDS_BY_ITSELF, minutes=0.01)
@@ -203,12 +204,12 @@ def test_who_stops_it_while_it_drains_gets_no_report(stories: Callable[..., Stor
     story.until(lambda: "draining" in story.seen.phases)
     story.stop.set()
     story.end()
-    assert (story.code, "Stopped before there was a report." in story.heard.lines) == (1, True)
+    assert (story.code, "Stopped before the report was written." in story.heard.lines) == (1, True)
 
 
 def test_a_generator_that_somebody_else_ended_is_started_again(stories: Callable[..., Story]) -> None:
     story = stories(generator_script="import time; time.sleep(1)")
-    story.until(lambda: "generator ended with code 0; starting it again" in story.seen.lines)
+    story.until(lambda: "generator exited with code 0; restarting in 0.5 s" in story.seen.lines)
 
 
 def test_drained_is_lag_nothing_after_the_end_and_two_more_rounds_of_loads() -> None:
