@@ -21,7 +21,7 @@ from penstock.runtime.files import Files
 from penstock.runtime.threads import InlineWorkers, ManualWorkers, Outcome, Workers
 from penstock.testing.simulated_files import SimulatedFiles
 
-PATIENCE = RetryPolicy(retry_after_ms=1000, retry_after_max_ms=4000, failures_max=3)
+RETRY_POLICY = RetryPolicy(retry_after_ms=1000, retry_after_max_ms=4000, failures_max=3)
 ONE, TWO = "/one", "/two"
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def broker_of(
         clock,
         map_bytes=map_bytes,
         throttle=throttle,
-        patience=PATIENCE,
+        retry_policy=RETRY_POLICY,
     )
     return Broker(files, manager, cleaner, clock)
 

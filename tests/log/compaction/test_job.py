@@ -91,8 +91,8 @@ def test_of_every_key_the_newest_record_is_left_as_it_was(log: PartitionLog, cod
         assert record.headers
     assert {header.codec for header, _ in batches_in(log)} == {codec}
     assert result.first_dirty_offset == 7
-    assert (result.tally.records_before, result.tally.records_after) == (7, 4)
-    assert (result.tally.bytes_before, result.tally.bytes_after) == (size, log.size)
+    assert (result.stats.records_before, result.stats.records_after) == (7, 4)
+    assert (result.stats.bytes_before, result.stats.bytes_after) == (size, log.size)
     assert leftovers(log) == []
 
 
@@ -284,7 +284,7 @@ def test_a_batch_of_tombstones_alone_gets_a_horizon_too(log: PartitionLog, codec
     put(log, (b"c", b"1"))
     seal(log)
     result = clean(log)
-    assert result.tally.tombstones_after == 2
+    assert result.stats.tombstones_after == 2
     header = batches_in(log)[0][0]
     assert (header.record_count, header.has_delete_horizon, header.codec) == (2, True, codec)
     clean(log, 3, now_ms=NOW + RETENTION_MS + 1)

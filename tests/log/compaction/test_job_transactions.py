@@ -54,7 +54,7 @@ def test_aborted_records_go_and_do_not_replace_older_ones(log: PartitionLog) -> 
     seal(log)
     result = clean(log)
     assert pairs_in(log) == [(b"a", b"1"), (b"b", b"2")]
-    assert (result.tally.records_before, result.tally.records_after) == (5, 2)
+    assert (result.stats.records_before, result.stats.records_after) == (5, 2)
     assert pairs_in(without_snapshots(log)) == [(b"a", b"1"), (b"b", b"2")]
 
 
@@ -109,7 +109,7 @@ def test_a_commit_marker_stays_while_a_record_does_and_then_goes_like_a_tombston
     assert markers_in(log) == [(marker, True)]
     result = clean(log, first_dirty, now_ms + RETENTION_MS + 1)
     assert markers_in(log) == []
-    assert result.tally.markers_removed == 1
+    assert result.stats.markers_removed == 1
     assert without_snapshots(log).last_stable_offset == log.log_end_offset
 
 

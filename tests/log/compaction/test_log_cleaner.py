@@ -60,13 +60,13 @@ def test_all_that_is_due_is_compacted_and_the_checkpoint_remembers_how_far(tmp_p
         assert len(records_in(log)) == 4
         assert leftovers(log) == []
         assert broker.cleaned_to(topic) == log.active.base_offset == 24
-    figures = broker.cleaner.figures
-    assert (figures.rounds, figures.cancelled, figures.failed) == (3, 0, 0)
-    assert (figures.bytes_before, figures.bytes_after) == (before, sum(log.size for log in logs))
-    assert (figures.records_before, figures.records_after) == (72, 12)
-    assert 0 < figures.last_map_share < 0.001
-    assert figures.max_dirty_ratio == 0.0
-    assert figures.last_run_ms == NOW
+    metrics = broker.cleaner.metrics
+    assert (metrics.rounds, metrics.cancelled, metrics.failed) == (3, 0, 0)
+    assert (metrics.bytes_before, metrics.bytes_after) == (before, sum(log.size for log in logs))
+    assert (metrics.records_before, metrics.records_after) == (72, 12)
+    assert 0 < metrics.last_map_share < 0.001
+    assert metrics.max_dirty_ratio == 0.0
+    assert metrics.last_run_ms == NOW
     assert broker.manager.close()
     again = open_manager(files, paths, settings=SMALL)
     assert again.directory_of(*KEY).cleaner_offset(KEY) == 24
@@ -84,7 +84,7 @@ def test_a_log_with_more_groups_than_the_stack_has_frames() -> None:
     broker.settle(log)
     assert len(log.table) == 400
     broker.tick()
-    assert broker.cleaner.figures.rounds == 1
+    assert broker.cleaner.metrics.rounds == 1
     assert len(records_in(log)) == 400
 
 
@@ -92,7 +92,7 @@ def test_where_the_map_is_too_small_for_all_keys_rounds_follow_one_another_until
     broker = broker_of(map_bytes=3 * KEY_OVERHEAD_BYTES)
     log = broker.filled("views")
     broker.tick()
-    assert broker.cleaner.figures.rounds > 1
+    assert broker.cleaner.metrics.rounds > 1
     assert broker.cleaned_to("views") == 24
     assert view_of(log) == newest(6)
     assert len(records_in(log)) == 4
@@ -103,11 +103,11 @@ def test_the_next_tick_has_nothing_to_do_until_more_is_written() -> None:
     log = broker.filled("views")
     broker.tick()
     broker.tick(60_000)
-    assert broker.cleaner.figures.rounds == 1
+    assert broker.cleaner.metrics.rounds == 1
     write(log, 3, first=6)
     broker.settle(log)
     broker.tick(60_000)
-    assert broker.cleaner.figures.rounds == 2
+    assert broker.cleaner.metrics.rounds == 2
     assert view_of(log) == newest(9)
     assert len(records_in(log)) == 4
 
@@ -118,8 +118,8 @@ def test_a_round_takes_as_long_as_the_clock_says() -> None:
     assert broker.tick()
     broker.clock.advance(1234)
     workers.run_all()
-    assert broker.cleaner.figures.last_duration_ms == 1234
-    assert broker.cleaner.figures.max_duration_ms == 1234
+    assert broker.cleaner.metrics.last_duration_ms == 1234
+    assert broker.cleaner.metrics.max_duration_ms == 1234
 
 
 def test_a_map_without_room_is_refused() -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_read_on_the_loop_and_at_most_one_round_is_under_way() -> Non
     assert first is not None
     assert [broker.cleaner.is_cleaning(log) for log in logs] == [first == KEY, first != KEY]
     workers.run_all()
-    assert broker.cleaner.figures.rounds == 2
+    assert broker.cleaner.metrics.rounds == 2
     assert broker.cleaner.cleaning is None
     assert [view_of(log) for log in logs] == [newest(6)] * 2
 
@@ -174,7 +174,7 @@ def test_workers_that_take_nothing_more_end_the_round_and_the_log_is_not_to_blam
     for _ in range(10):
         assert not broker.tick(60_000)
     assert broker.cleaner.uncleanable == {}
-    assert broker.cleaner.figures.cancelled == 10
+    assert broker.cleaner.metrics.cancelled == 10
     assert leftovers(log) == []
 
 
@@ -187,7 +187,7 @@ def test_threads_compact_while_the_loop_appends(tmp_path: Path) -> None:
         log = broker.filled("views", rounds=20)
         rounds = 20
         cleaner.tick(NOW)
-        while cleaner.figures.rounds < 3:
+        while cleaner.metrics.rounds < 3:
             write(log, 1, first=rounds)
             broker.settle(log)
             rounds += 1
@@ -197,7 +197,7 @@ def test_threads_compact_while_the_loop_appends(tmp_path: Path) -> None:
         workers.close()
         assert view_of(log) == newest(rounds)
         assert leftovers(log) == []
-        assert cleaner.figures.failed == 0
+        assert cleaner.metrics.failed == 0
         assert broker.manager.close()
 
     asyncio.run(story())
@@ -219,7 +219,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_what_it_has_and_the_checkpoint_claims
     assert view_of(log) == left
     assert leftovers(log) == []
     assert (broker.cleaned_to("views") or 0) <= log.log_end_offset <= 9
-    assert broker.cleaner.figures.cancelled == 1
+    assert broker.cleaner.metrics.cancelled == 1
     assert broker.cleaner.uncleanable == {}
     write(log, 6, first=20)
     broker.settle(log)
@@ -237,7 +237,7 @@ def test_a_log_cut_after_the_last_group_was_installed_is_not_said_to_be_clean() 
     truncate_to(log, 20, NOW)  # behind the folder's back, which would have lowered the checkpoint
     workers.run_all()
     assert broker.cleaned_to("views") is None
-    assert broker.cleaner.figures.cancelled == 1
+    assert broker.cleaner.metrics.cancelled == 1
 
 
 def test_damage_that_a_cut_made_is_not_held_against_the_log() -> None:
@@ -261,7 +261,7 @@ def test_damage_that_a_cut_made_is_not_held_against_the_log() -> None:
     workers.run_next()
     assert seen
     assert broker.cleaner.uncleanable == {}
-    assert (broker.cleaner.figures.cancelled, broker.cleaner.figures.failed) == (1, 0)
+    assert (broker.cleaner.metrics.cancelled, broker.cleaner.metrics.failed) == (1, 0)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -300,7 +300,7 @@ def test_retention_leaves_a_log_alone_while_it_is_compacted() -> None:
     assert len(busy.table) == counts[0]
     assert len(free.table) < counts[1]
     workers.run_all()
-    assert (broker.cleaner.figures.rounds, broker.cleaner.figures.cancelled) == (2, 0)
+    assert (broker.cleaner.metrics.rounds, broker.cleaner.metrics.cancelled) == (2, 0)
     assert view_of(busy) == view_of(free) == newest(6)
     broker.manager.retention_tick(NOW, broker.cleaner.is_cleaning)
     assert busy.table.bases[0] == busy.log_start_offset == 20
@@ -318,7 +318,7 @@ def test_retention_that_does_not_ask_overtakes_the_round_and_nobody_is_blamed(st
         broker.files.remove(path)
     workers.run_all()
     assert broker.cleaner.uncleanable == {}
-    assert broker.cleaner.figures.failed == 0
+    assert broker.cleaner.metrics.failed == 0
     assert view_of(log) == newest(6)
     assert leftovers(log) == []
     broker.tick(1000)
@@ -338,7 +338,7 @@ def test_a_log_that_is_not_to_be_compacted_any_more_is_left_in_the_midst_of_it()
     assert len(records_in(log)) == count
     assert broker.cleaned_to("views") is None
     assert not broker.tick(60_000)
-    assert broker.cleaner.figures.cancelled == 1
+    assert broker.cleaner.metrics.cancelled == 1
 
 
 def test_a_cancelled_round_leaves_nothing_and_is_begun_anew_with_a_later_tick() -> None:
@@ -352,12 +352,12 @@ def test_a_cancelled_round_leaves_nothing_and_is_begun_anew_with_a_later_tick() 
     assert broker.cleaner.is_cleaning(cleaning)  # until the worker has heard of it
     workers.run_all()
     assert not broker.cleaner.is_cleaning(cleaning)
-    assert broker.cleaner.figures.rounds == 0
+    assert broker.cleaner.metrics.rounds == 0
     assert leftovers(cleaning) == []
     broker.tick(1)
     workers.run_all()
-    assert broker.cleaner.figures.rounds == 2
-    assert broker.cleaner.figures.cancelled == 1
+    assert broker.cleaner.metrics.rounds == 2
+    assert broker.cleaner.metrics.cancelled == 1
 
 
 @pytest.mark.parametrize("what", ["cancel", "close", "settings", "cut", "retention", "delete", "failure"])
@@ -388,7 +388,7 @@ def test_what_was_prepared_is_not_installed_if_the_log_is_another_when_the_answe
     assert log.table is table
     assert what == "delete" or leftovers(log) == []
     assert broker.cleaner.cleaning is None
-    assert (broker.cleaner.figures.cancelled, broker.cleaner.figures.failed) == (1, 0)
+    assert (broker.cleaner.metrics.cancelled, broker.cleaner.metrics.failed) == (1, 0)
     assert broker.cleaner.uncleanable == {}
 
 
@@ -477,8 +477,8 @@ def test_a_damaged_log_is_left_alone_and_the_others_go_on() -> None:
     assert len(records_in(other)) == 4
     for _ in range(10):
         broker.tick(60_000)
-    assert (broker.cleaner.figures.failed, broker.cleaner.figures.rounds) == (1, 1)
-    assert broker.cleaner.figures.max_dirty_ratio == 1.0
+    assert (broker.cleaner.metrics.failed, broker.cleaner.metrics.rounds) == (1, 1)
+    assert broker.cleaner.metrics.max_dirty_ratio == 1.0
 
 
 def test_a_damaged_log_that_was_emptied_is_compacted_again() -> None:
@@ -503,9 +503,9 @@ def test_a_disk_that_fails_the_copy_again_and_again_makes_the_log_uncleanable() 
     failing(files, errno.EIO)
     tried: list[int] = []
     for second in range(20):
-        before = broker.cleaner.figures.failed
+        before = broker.cleaner.metrics.failed
         broker.tick(0 if second == 0 else 1000)
-        tried += [second] * (broker.cleaner.figures.failed - before)
+        tried += [second] * (broker.cleaner.metrics.failed - before)
         assert (broker.cleaner.uncleanable == {}) == (len(tried) < 3)
     assert tried == [0, 1, 3]  # longer each time
     assert "injected" in broker.cleaner.uncleanable[KEY]
@@ -524,10 +524,10 @@ def test_errors_that_a_success_follows_do_not_add_up() -> None:
             broker.tick(10_000)
         files.operations.hook = None
         broker.tick(10_000)
-        assert broker.cleaner.figures.rounds == number + 1
+        assert broker.cleaner.metrics.rounds == number + 1
         write(log, 3, first=6 + 3 * number)
         broker.settle(log)
-    assert broker.cleaner.figures.failed == 8
+    assert broker.cleaner.metrics.failed == 8
     assert broker.cleaner.uncleanable == {}
 
 
@@ -537,7 +537,7 @@ def test_a_segment_that_somebody_removed_is_trouble_and_not_a_reason_to_try_for_
     broker.files.remove(first_log_file(log))
     for _ in range(10):
         broker.tick(10_000)
-    assert broker.cleaner.figures.failed == 3
+    assert broker.cleaner.metrics.failed == 3
     assert "gone" in broker.cleaner.uncleanable[KEY]
     assert log.failure is None
     assert broker.manager.offline == {}
@@ -552,7 +552,7 @@ def test_a_bug_in_a_round_does_not_end_the_cleaner(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         patched.setattr("penstock.log.compaction.record_filter.BatchCleaner.clean_all", bug)
         broker.tick()
-    assert broker.cleaner.figures.failed == 1
+    assert broker.cleaner.metrics.failed == 1
     assert leftovers(log) == []
     broker.tick(10_000)
     assert len(records_in(log)) == 4
@@ -564,12 +564,12 @@ def test_a_full_disk_is_tried_again_for_as_long_as_it_takes() -> None:
     log, other = broker.filled("views"), broker.filled("clicks")
     failing(files, errno.ENOSPC)
     broker.tick()
-    assert broker.cleaner.figures.failed == 2  # the other may be smaller, and make room
+    assert broker.cleaner.metrics.failed == 2  # the other may be smaller, and make room
     broker.tick(500)
-    assert broker.cleaner.figures.failed == 2
+    assert broker.cleaner.metrics.failed == 2
     for _ in range(20):
         broker.tick(4000)
-    assert broker.cleaner.figures.failed == 42
+    assert broker.cleaner.metrics.failed == 42
     assert broker.cleaner.uncleanable == {}
     files.operations.hook = None
     broker.tick(4000)
@@ -583,12 +583,12 @@ def test_a_full_disk_that_takes_no_checkpoint_costs_another_round() -> None:
     log = broker.filled("views")
     failing(files, errno.ENOSPC, "cleaner-offset-checkpoint.tmp")
     broker.tick()
-    assert broker.cleaner.figures.failed == 1
+    assert broker.cleaner.metrics.failed == 1
     assert broker.cleaned_to("views") is None
     assert view_of(log) == newest(6)
     files.operations.hook = None
     broker.tick(1000)
-    assert broker.cleaner.figures.rounds == 1
+    assert broker.cleaner.metrics.rounds == 1
     assert broker.cleaned_to("views") == 24
     assert view_of(log) == newest(6)
 
@@ -638,10 +638,10 @@ def test_a_folder_that_fails_meanwhile_ends_the_round() -> None:
     cleaning = logs[0] if broker.cleaner.is_cleaning(logs[0]) else logs[1]
     broker.manager.directory_of("views" if cleaning is logs[0] else "clicks", 0).fail(OSError(errno.EIO, "gone"))
     workers.run_all()
-    assert broker.cleaner.figures.cancelled == 1
+    assert broker.cleaner.metrics.cancelled == 1
     broker.tick(1000)
     workers.run_all()
-    assert broker.cleaner.figures.rounds == 1
+    assert broker.cleaner.metrics.rounds == 1
     assert broker.cleaner.uncleanable == {}
 
 
@@ -659,7 +659,7 @@ def test_a_throttled_round_sleeps_in_the_worker_and_keeps_to_the_limit() -> None
     broker.tick()
     assert broker.clock.monotonic_ms() == 0
     workers.run_all()
-    assert broker.cleaner.figures.bytes_after == log.size
+    assert broker.cleaner.metrics.bytes_after == log.size
     assert 0.95 * moved <= broker.clock.monotonic_ms() <= 1.05 * moved
 
 
@@ -679,5 +679,5 @@ def test_a_round_that_sleeps_hears_of_its_end() -> None:
     cleaner.tick(NOW)
     workers.run_all()
     assert naps == [0.1, 0.1, 0.1]
-    assert cleaner.figures.cancelled == 1
+    assert cleaner.metrics.cancelled == 1
     assert leftovers(log) == []

@@ -497,7 +497,7 @@ def test_a_full_disk_keeps_the_old_checkpoints_until_there_is_room(caplog: pytes
     log = create(manager, "t")
     files.operations.fail("write", errno.ENOSPC, path_ending=".tmp")
     assert manager.checkpoint_tick() == 0
-    assert "tried again" in caplog.text
+    assert "retried later" in caplog.text
     assert manager.offline == {}
     assert manager.checkpoint_tick() > 0
     assert log.checkpointed_offset == 10

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.log.compaction.record_filter import (
     DEFAULT_MAP_BYTES,
@@ -53,21 +53,28 @@ from penstock.log.settings import NEVER, LogSettings
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, Buffer, CorruptBatch, TooLarge, scan
 from penstock.runtime.files import File, Files
 
-_INDEX_ENTRY_BYTES = 8
+Cancelled: TypeAlias = Callable[[], bool]
+
+_INDEX_ENTRY_BYTES: Final = 8
+_LARGE_BYTES: Final = 1024 * 1024
+_MAX_HELD: Final = 64
+
+
+# ------------------------------------------------------------------------------------------------------------ planning
 
 
 class SegmentTimes(Protocol):
-    """When the records of a sealed segment, by its number in the table, were written."""
+    """When the records of a sealed segment were written, by its index in the table."""
 
     def newest_ms(self, index: int) -> int:
-        """The largest timestamp; where records carry none, the time of the file's last change."""
+        """The largest timestamp; if records have none, the time of the file's last change."""
 
     def first_ms(self, index: int) -> int:
-        """The timestamp of the first batch; zero or less: not known."""
+        """The timestamp of the first batch; zero or less if unknown."""
 
 
 class LogFacts(NamedTuple):
-    """What a plan needs to know of a log."""
+    """What a plan needs to know about a log."""
 
     table: SegmentTable
     times: SegmentTimes
@@ -78,18 +85,18 @@ class LogFacts(NamedTuple):
     checkpointed_offset: int
 
     def next_base(self, index: int) -> int:
-        """Where the segment after number `index` begins."""
+        """The base offset of the segment after `index`."""
         return self.table.bases[index + 1] if index + 1 < len(self.table) else self.active_base_offset
 
     def segments_below(self, offset: int) -> int:
-        """How many sealed segments lie wholly below `offset`."""
+        """How many sealed segments are entirely below `offset`."""
         if self.active_base_offset <= offset:
             return len(self.table)
         return max(0, bisect_right(self.table.bases, offset) - 1)
 
 
 class Plan(NamedTuple):
-    """What a round of compaction would do now."""
+    """What a compaction would do now."""
 
     first_dirty_offset: int
     end_offset: int
@@ -97,21 +104,21 @@ class Plan(NamedTuple):
     segment_count: int  # how many of the oldest segments are rewritten
     clean_bytes: int
     dirty_bytes: int
-    overdue_ms: int  # for how long the oldest dirty record has been waiting beyond max.compaction.lag.ms
+    overdue_ms: int  # how long the oldest dirty record has waited beyond max.compaction.lag.ms
     is_due: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """Of several logs that are due, the one with the most to gain comes first."""
+        """Of several logs that are due, the one with the highest ratio comes first."""
         total_bytes = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total_bytes if total_bytes else 0.0
 
 
 def plan(facts: LogFacts, settings: LogSettings, first_dirty_offset: int | None, now_ms: int) -> Plan:
-    """What to do with a log that was cleaned up to `first_dirty_offset` (None: never).
+    """The plan for a log that was cleaned up to `first_dirty_offset` (None: never).
 
-    Segments 0, 100, 200 and an active one at 300, cleaned up to 100, last stable offset 250, checkpoint 300: the dirty
-    part is the segment 100 alone, and a round rewrites the segments 0 and 100.
+    Segments 0, 100, 200 and an active one at 300, cleaned up to 100, last stable offset 250, checkpoint 300: only
+    segment 100 is dirty, and a compaction rewrites segments 0 and 100.
     """
     first_dirty = _inside(facts, first_dirty_offset)
     dirty_from = facts.segments_below(first_dirty)
@@ -136,7 +143,7 @@ def plan(facts: LogFacts, settings: LogSettings, first_dirty_offset: int | None,
 
 
 def _inside(facts: LogFacts, first_dirty_offset: int | None) -> int:
-    # Beyond the end: the log was cut since, and what was written after that was never cleaned.
+    # Beyond the end: the log was truncated since, and later records were never cleaned.
     if first_dirty_offset is None or not facts.start_offset <= first_dirty_offset <= facts.end_offset:
         return facts.start_offset
     return first_dirty_offset
@@ -158,9 +165,9 @@ def _overdue_ms(facts: LogFacts, settings: LogSettings, dirty_from: int, count: 
 
 
 def group_segments(rows: Sequence[Row], end_offset: int, settings: LogSettings) -> list[list[Row]]:
-    """Adjacent segments in groups, each of which fits one segment even if nothing in it can go.
+    """Groups of adjacent segments, each of which fits one segment even if all records stay.
 
-    The segment after the last one begins at `end_offset`. Of 40, 30, 50 and 20 bytes with segment.bytes=80: the first
+    The segment after the last one starts at `end_offset`. With 40, 30, 50 and 20 bytes and segment.bytes=80: the first
     two, and the other two.
     """
     groups: list[list[Row]] = []
@@ -177,7 +184,7 @@ def group_segments(rows: Sequence[Row], end_offset: int, settings: LogSettings) 
 
 
 def _fits(size_bytes: int, relative_offset: int, settings: LogSettings) -> bool:
-    # An index entry is written only after more than an interval's bytes, so there cannot be more of them.
+    # Upper bound: an index entry is written only after more than an interval's bytes.
     index_entries = size_bytes // max(1, settings.index_interval_bytes) + 1
     return (
         size_bytes <= settings.segment_bytes
@@ -186,11 +193,11 @@ def _fits(size_bytes: int, relative_offset: int, settings: LogSettings) -> bool:
     )
 
 
-Cancelled = Callable[[], bool]
+# ------------------------------------------------------------------------------------------------ reading old segments
 
 
 class SourceReader:
-    """The old segments of one folder; `cancelled` is asked every megabyte or so."""
+    """Reads the old segments of a folder. `cancelled` is checked about every megabyte."""
 
     def __init__(self, files: Files, folder: str, cancelled: Cancelled, decompressed_limit: int) -> None:
         self._files = files
@@ -199,7 +206,7 @@ class SourceReader:
         self._decompressed_limit = decompressed_limit
 
     def aborted_transactions(self, bases: Iterable[int], end_offset: int) -> list[AbortedTransaction]:
-        """Those with records below `end_offset`, of the indexes of the segments that begin at `bases`."""
+        """The aborted transactions with records below `end_offset`, from the indexes of the segments at `bases`."""
         found: list[AbortedTransaction] = []
         for base in bases:
             path = f"{self._folder}/{segment_name(base)}{TRANSACTION_INDEX_SUFFIX}"
@@ -215,7 +222,7 @@ class SourceReader:
         return found
 
     def index_keys(self, rows: Sequence[Row], first_offset: int, keys: OffsetMap, aborted: AbortedRanges) -> int | None:
-        """Note the keys of the batches from `first_offset` on; the first batch that found no room, or None."""
+        """Add the keys of the batches from `first_offset`; the offset of the first batch that does not fit, or None."""
         for row in rows:
             with self._opened(row) as file:
                 start = _position_of(file, row, first_offset)
@@ -236,12 +243,12 @@ class SourceReader:
         return None
 
     def hold_open(self, rows: Iterable[Row], at_least_bytes: int) -> list[File]:
-        """The files of the larger segments: while somebody has them open, removing their names takes no time."""
+        """Open the larger segments: while they are open, unlinking them takes no time."""
         large = [row for row in rows if row.size >= at_least_bytes]
         return [self._files.open(self._path_of(row), writable=False) for row in large]
 
     def cleaned(self, rows: Sequence[Row], cleaner: BatchCleaner) -> Iterator[list[Buffer]]:
-        """What is left of the segments, a piece at a time."""
+        """What is left of the segments, in pieces."""
         last = max((row.base_offset for row in rows if row.size), default=None)
         for row in rows:
             with self._opened(row) as file:
@@ -272,7 +279,7 @@ class SourceReader:
 
 
 def _position_of(file: File, row: Row, offset: int) -> int:
-    """Where the batch begins that holds `offset` or a later one."""
+    """The position of the batch that contains `offset` or a later one."""
     position = 0
     if offset <= row.base_offset:
         return position
@@ -287,7 +294,7 @@ def _position_of(file: File, row: Row, offset: int) -> int:
 
 @contextlib.contextmanager
 def _placed(file: File, piece: Piece) -> Iterator[None]:
-    """Say of damage inside a batch where in the file it is."""
+    """Add the position in the file to errors inside a batch."""
     try:
         yield
     except CorruptBatch as error:
@@ -296,27 +303,22 @@ def _placed(file: File, piece: Piece) -> Iterator[None]:
         raise CompactionFailed(file.path, str(error)) from error
 
 
-_LARGE_BYTES = 1024 * 1024
-_MOST_HELD = 64
-
-
-def _never() -> bool:
-    return False
+# ------------------------------------------------------------------------------------------------------------- the job
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a round did. `first_dirty_offset` is where the next one begins, for the cleaner's checkpoint."""
+    """What a compaction did. `first_dirty_offset` is where the next one starts, for the cleaner checkpoint."""
 
     first_dirty_offset: int
     segments_before: int
     segments_after: int
     map_bytes: int
-    tally: FilterStats
+    stats: FilterStats
 
 
 class CleanedGroup(NamedTuple):
-    """A `.cleaned` segment, and those that it is to replace, oldest first."""
+    """A `.cleaned` segment and the segments that it replaces, oldest first."""
 
     replaced: tuple[Row, ...]
     row: Row
@@ -352,8 +354,12 @@ def facts_of(log: PartitionLog) -> LogFacts:
 
 
 def plan_for(log: PartitionLog, first_dirty_offset: int | None, now_ms: int) -> Plan:
-    """Whether the log is due, and how much there is to gain: see `plan.plan`."""
+    """`plan` for a log as it is now."""
     return plan(facts_of(log), log.settings, first_dirty_offset, now_ms)
+
+
+def _never() -> bool:
+    return False
 
 
 def compact(
@@ -365,7 +371,7 @@ def compact(
     only_if_due: bool = True,
     cancelled: Cancelled = _never,
 ) -> CompactionResult | None:
-    """A whole round, here and now; None if the log is not due."""
+    """Compact a log on this thread; None if it is not due."""
     decision = plan_for(log, first_dirty_offset, now_ms)
     if only_if_due and not decision.is_due:
         return None
@@ -376,7 +382,7 @@ def compact(
 
 
 class Compaction:
-    """One round over one log; `begin` makes it."""
+    """One compaction of one log, created by `begin`."""
 
     def __init__(
         self,
@@ -412,7 +418,7 @@ class Compaction:
         self._groups: deque[list[Row]] = deque()
         self._waiting: CleanedGroup | None = None
         self._ended = False
-        self._held: list[File] = []  # of segments that were replaced: closing them frees their bytes
+        self._held: list[File] = []  # replaced segments: closing them frees their space
         self._segments_before = 0
         self._segments_after = 0
 
@@ -426,9 +432,9 @@ class Compaction:
         map_bytes: int = DEFAULT_MAP_BYTES,
         decompressed_limit: int = DEFAULT_DECOMPRESSED_LIMIT,
     ) -> Compaction:
-        """Take down what of the log a round needs to know."""
+        """Copy what the compaction needs to know about the log."""
         count = decision.segment_count
-        # Not read by `prepare`: the log goes on writing it.
+        # Read here, because the log keeps writing it while `prepare` runs.
         aborted = log.active.aborted.aborted_between(log.log_start_offset, decision.end_offset)
         return cls(
             log.files,
@@ -458,11 +464,11 @@ class Compaction:
             self._segments_before,
             self._segments_after,
             self._keys.used_bytes,
-            self._cleaner.tally,
+            self._cleaner.stats,
         )
 
     def is_current(self, log: PartitionLog) -> bool:
-        """Whether the log still holds all that is to be rewritten. If not, damage that `prepare` met may be none."""
+        """Whether the log still has the segments to rewrite. If not, `prepare` may have reported damage wrongly."""
         todo = list(self._waiting.replaced) if self._waiting is not None else []
         todo += [row for group in self._groups for row in group] if self._cleaner is not None else self._rows
         return self._place_in(log, todo) is not None
@@ -470,13 +476,13 @@ class Compaction:
     # --- prepare
 
     def prepare(self, cancelled: Cancelled = _never) -> CleanedGroup | None:
-        """Write the next group's `.cleaned` segment; None if all are done. Touches nothing of the log."""
+        """Write the next group's `.cleaned` segment; None if all are done. The log is only read."""
         if self._ended or self._waiting is not None:
-            raise CompactionError(f"{self._folder}: the round has ended, or its last group is not installed yet")
+            raise CompactionError(f"{self._folder}: the compaction has ended, or its last group is not installed yet")
         source = SourceReader(self._files, self._folder, cancelled, self._decompressed_limit)
-        # What is half done cannot be taken up again: the cleaner has seen some of the batches.
+        # After an error it cannot continue: the cleaner has seen some of the batches.
         self._ended = True
-        self._let_go()
+        self._close_held()
         with self._typed_errors(cancelled):
             if self._cleaner is None:
                 self._cleaner = self._begin_cleaning(source)
@@ -494,7 +500,7 @@ class Compaction:
         try:
             yield
         except (DamagedLog, OSError) as error:
-            # A file that is cut or removed under our hands looks like this too.
+            # A file that was truncated or removed meanwhile gives the same errors.
             if cancelled():
                 raise CompactionCancelled(self._folder) from error
             if isinstance(error, FileNotFoundError):
@@ -508,10 +514,10 @@ class Compaction:
             raise CompactionFailed(error.path, error.reason) from error
 
     def _begin_cleaning(self, source: SourceReader) -> BatchCleaner:
-        """Build the map of keys, and see how far it reaches."""
+        """Build the offset map and determine how far it reaches."""
         decision, rows = self._plan, self._rows
         bases = [*(row.base_offset for row in rows), *self._later_bases]
-        # The marker of a transaction that began in the part to clean may lie behind it.
+        # The marker of a transaction in the part to clean may come after it.
         aborted = AbortedRanges(self._aborted + source.aborted_transactions(bases, decision.end_offset))
         dirty = rows[decision.first_dirty_segment :]
         full_at = source.index_keys(dirty, decision.first_dirty_offset, self._keys, aborted)
@@ -542,7 +548,7 @@ class Compaction:
             cleaned.seal()
             for file in (cleaned.file, cleaned.index.file, cleaned.time_index.file):
                 file.sync()
-            self._held = source.hold_open(rows, max(_LARGE_BYTES, self._settings.segment_bytes // _MOST_HELD))
+            self._held = source.hold_open(rows, max(_LARGE_BYTES, self._settings.segment_bytes // _MAX_HELD))
         except BaseException:
             self._remove_cleaned(base)
             raise
@@ -553,18 +559,18 @@ class Compaction:
     # --- install
 
     def install(self, log: PartitionLog, group: CleanedGroup) -> None:
-        """Put a prepared segment in the place of those that it was made from.
+        """Replace segments of the log by a prepared one.
 
-        CompactionOvertaken, and the prepared segment is discarded, if these are no longer the log's.
+        If they are no longer part of the log, the prepared segment is discarded: CompactionOvertaken.
         """
         if self._ended or group is not self._waiting:
-            raise CompactionError(f"{self._folder}: the group at {group.row.base_offset} is not the one to install")
+            raise CompactionError(f"{self._folder}: the group at {group.row.base_offset} is not the next to install")
         start = self._place_in(log, group.replaced)
         if log.failure is not None or start is None:
             self.discard()
             if log.failure is not None:
                 raise LogFailed(log.failure.path, log.failure.reason)
-            raise CompactionOvertaken(self._folder, "its segments are not the log's any more")
+            raise CompactionOvertaken(self._folder, "its segments are no longer part of the log")
         base = group.row.base_offset
         try:
             if self._segments_before == 0:
@@ -581,7 +587,7 @@ class Compaction:
         self._segments_after += 1
 
     def _place_in(self, log: PartitionLog, rows: Sequence[Row]) -> int | None:
-        """The number of the first of these segments in the log's table; None if they are not there as they were."""
+        """The index of the first of these segments in the log's table; None if they changed."""
         if log.generation != self._generation:
             return None
         start = log.table.find(rows[0].base_offset) if rows else 0
@@ -593,9 +599,9 @@ class Compaction:
         return start if same else None
 
     def _remove_snapshots(self) -> None:
-        """Producers' state as of an offset inside what is rewritten no longer fits the batches that follow it there.
+        """Remove producer snapshots inside the rewritten part: they no longer match the batches after them.
 
-        It may tell of an open transaction whose marker is gone: who began from it would wait for the end for ever.
+        One may have an open transaction whose marker is gone, and the last stable offset would never advance.
         """
         for offset in map(snapshot_offset, self._files.list_folder(self._folder)):
             if offset is not None and offset < self._end_offset:
@@ -603,18 +609,18 @@ class Compaction:
                     self._files.remove(f"{self._folder}/{snapshot_name(offset)}")
 
     def discard(self) -> None:
-        """End the round here: what is prepared and not installed is removed."""
+        """End the compaction and remove a prepared segment."""
         self._ended = True
-        self._let_go()
+        self._close_held()
         if self._waiting is not None:
             self._remove_cleaned(self._waiting.row.base_offset)
 
-    def _let_go(self) -> None:
+    def _close_held(self) -> None:
         while self._held:
             self._held.pop().close()
 
     def _remove_cleaned(self, base_offset: int) -> None:
-        # What cannot be removed now, the next start removes.
+        # If that fails, the next start removes them.
         with contextlib.suppress(OSError):
             Segment(self._files, self._folder, base_offset, suffix=CLEANED).remove()
 

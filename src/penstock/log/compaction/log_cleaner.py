@@ -44,38 +44,40 @@ from penstock.records import DEFAULT_DECOMPRESSED_LIMIT
 from penstock.runtime.clock import Clock
 from penstock.runtime.threads import Outcome, Workers, WorkersError
 
-_NAP_MS: Final = 100.0
+logger = logging.getLogger(__name__)
+
+_SLEEP_MS: Final = 100.0
+_PLANS_MAX: Final = 1000
+_PIECE_BYTES: Final = 1024 * 1024  # read between two checks whether to continue
 
 
 class Throttle:
-    """At most `bytes_per_second`, on average. `sleep` takes seconds, and blocks the thread that calls it."""
+    """At most `bytes_per_second` on average. `sleep` takes seconds and blocks the calling thread."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, sleep: Callable[[float], None]) -> None:
         if not bytes_per_second > 0:
-            raise ValueError(f"a limit of {bytes_per_second} bytes a second lets nothing through")
+            raise ValueError(f"bytes_per_second is {bytes_per_second}; it must be above 0")
         self._bytes_per_ms = bytes_per_second / 1000
         self._clock = clock
         self._sleep = sleep
         self._paid_at_ms = float("-inf")
 
     def charge(self, size_bytes: float) -> None:
-        """These bytes went through; `wait` pays for them."""
+        """Account for bytes that were read or written."""
         now_ms = self._clock.monotonic_ms()
         self._paid_at_ms = max(self._paid_at_ms, now_ms) + size_bytes / self._bytes_per_ms
 
     def wait(self, is_stopped: Callable[[], bool]) -> None:
-        """Return when everything is paid for, or soon after it does not matter any more."""
+        """Sleep until the rate is kept, or until `is_stopped`."""
         while (left_ms := self._paid_at_ms - self._clock.monotonic_ms()) > 0 and not is_stopped():
-            self._sleep(min(left_ms, _NAP_MS) / 1000)
+            self._sleep(min(left_ms, _SLEEP_MS) / 1000)
 
 
-logger = logging.getLogger(__name__)
-
-_PLANS_MAX: Final = 1000
+# ---------------------------------------------------------------------------------------------------------- candidates
 
 
 class RetryPolicy(NamedTuple):
-    """How often and after how long a log that made trouble is tried again."""
+    """How often and after how long a failed log is tried again."""
 
     retry_after_ms: int = 15_000
     retry_after_max_ms: int = 30 * 60_000
@@ -83,7 +85,7 @@ class RetryPolicy(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """All that a plan depends on but time. Tables are compared by identity: they do not change."""
+    """Everything that a plan depends on except time. Tables are immutable and compared by identity."""
 
     table: SegmentTable
     settings: LogSettings
@@ -94,7 +96,7 @@ class _Inputs(NamedTuple):
 
 @dataclass(slots=True)
 class LogToClean:
-    """A log that compacts."""
+    """A compacted log and its plan."""
 
     key: TopicPartition
     directory: LogDirectory
@@ -103,7 +105,7 @@ class LogToClean:
     decision: Plan | None = None
     inputs: _Inputs | None = None
     planned_ms: int = 0
-    replan_ms: int = 0  # from when on time alone may have changed the plan
+    replan_ms: int = 0  # when time alone may change the plan
     not_before_ms: int = 0
     setbacks: int = 0
     failures: int = 0
@@ -111,7 +113,7 @@ class LogToClean:
 
     @property
     def is_there(self) -> bool:
-        """Whether it still is what its folder holds under this name, all of it, and online."""
+        """Whether the directory still has this log, online, not truncated since, and compacted."""
         hosted = self.directory.hosted.get(self.key)
         return (
             hosted is not None
@@ -136,7 +138,7 @@ class LogToClean:
         return _Inputs(table, log.settings, self.directory.cleaner_offset(self.key), log.log_start_offset, count)
 
     def make_plan(self, now_ms: int) -> Plan:
-        """See anew what there is to do. LogError if the log cannot be read for it."""
+        """Compute the plan. LogError if the log cannot be read."""
         with self.directory.disk():
             try:
                 facts = facts_of(self.log)
@@ -147,12 +149,12 @@ class LogToClean:
                 if is_partition_error(error):
                     raise LogError(str(error)) from error
                 raise
-        # After the facts, which may have completed the table.
+        # After `facts_of`, which may have completed the table.
         self.inputs, self.decision, self.planned_ms = self._inputs(), decision, now_ms
         return decision
 
     def overdue_ms(self, now_ms: int) -> int:
-        """As in its plan, which may be an old one: what was overdue then is more so now."""
+        """From the plan, plus the time since it was made."""
         if self.decision is None or self.decision.overdue_ms == 0:
             return 0
         return self.decision.overdue_ms + max(0, now_ms - self.planned_ms)
@@ -160,36 +162,36 @@ class LogToClean:
     def urgency(self, now_ms: int) -> tuple[int, float]:
         return self.overdue_ms(now_ms), 0.0 if self.decision is None else self.decision.dirty_ratio
 
-    def record_failure(self, error: BaseException, now_ms: int, patience: RetryPolicy) -> None:
-        """It could not be planned or compacted: later, or never again."""
+    def record_failure(self, error: BaseException, now_ms: int, retry_policy: RetryPolicy) -> None:
+        """Planning or compacting failed: retry later, or mark the log uncleanable."""
         self.setbacks += 1
-        # A bound on the exponent: the number would outgrow any use of it.
-        wait_ms = min(patience.retry_after_ms << min(self.setbacks - 1, 30), patience.retry_after_max_ms)
+        # The exponent is bounded, or the number would grow without limit.
+        wait_ms = min(retry_policy.retry_after_ms << min(self.setbacks - 1, 30), retry_policy.retry_after_max_ms)
         self.not_before_ms = now_ms + wait_ms
-        if not _is_passing(error):
+        if not _is_temporary(error):
             self.failures += 1
-        if isinstance(error, DamagedLog) or self.failures >= patience.failures_max:
+        if isinstance(error, DamagedLog) or self.failures >= retry_policy.failures_max:
             self.uncleanable = str(error) or type(error).__name__
-            logger.error("%s is not compacted any more: %s", self.log.folder, self.uncleanable)
+            logger.error("log marked uncleanable: folder=%s error=%s", self.log.folder, self.uncleanable)
         else:
-            logger.warning("%s: compaction is tried again in %d ms: %s", self.log.folder, wait_ms, error)
+            logger.warning("compaction failed: folder=%s retry_in_ms=%d error=%s", self.log.folder, wait_ms, error)
 
     def record_success(self) -> None:
-        """A round came to its end: what went wrong before does not count any more."""
+        """A compaction succeeded: earlier failures no longer count."""
         self.setbacks = self.failures = self.not_before_ms = 0
         self.decision = None
 
 
-def _is_passing(error: BaseException) -> bool:
-    """Whether it says nothing of the log: somebody may make room on the disk, or close files."""
+def _is_temporary(error: BaseException) -> bool:
+    """Whether the error may go away by itself: a full disk, too many open files."""
     cause = error.__cause__
     return isinstance(error, DiskFull | TooManyOpenFiles) or (isinstance(cause, OSError) and is_process_limit(cause))
 
 
 def changes_at_ms(facts: LogFacts, settings: LogSettings, decision: Plan) -> int:
-    """From when on there would be another plan, though nothing happens to the log.
+    """When the plan changes although the log does not.
 
-    A segment whose newest record is of 5,000, with min.compaction.lag.ms=1000 and nothing else in the way: 6,000.
+    A segment whose newest record has timestamp 5,000, with min.compaction.lag.ms=1000: 6,000.
     """
     at_ms = NEVER
     if decision.segment_count < facts.segments_below(min(facts.last_stable_offset, facts.checkpointed_offset)):
@@ -203,14 +205,14 @@ def changes_at_ms(facts: LogFacts, settings: LogSettings, decision: Plan) -> int
 
 
 class Candidates:
-    """The logs that compact, of all folders that are online."""
+    """The compacted logs of all online directories, and those that are due."""
 
-    def __init__(self, manager: LogManager, patience: RetryPolicy, *, plans_max: int = _PLANS_MAX) -> None:
+    def __init__(self, manager: LogManager, retry_policy: RetryPolicy, *, plans_max: int = _PLANS_MAX) -> None:
         self._manager = manager
-        self._patience = patience
-        self._plans_max = plans_max  # at once: the event loop waits for it
+        self._retry_policy = retry_policy
+        self._plans_max = plans_max  # per look, which runs on the event loop
         self._watched: dict[TopicPartition, LogToClean] = {}
-        self._queue: list[LogToClean] = []  # the best one last
+        self._queue: list[LogToClean] = []  # the most urgent last
         self.max_dirty_ratio = 0.0
         self.max_overdue_ms = 0
 
@@ -219,7 +221,7 @@ class Candidates:
         return self._watched
 
     def next(self, now_ms: int) -> LogToClean | None:
-        """The most urgent of those that the last look found due, if it still is; None if there are no more."""
+        """The most urgent log that is due; None if there is none."""
         while self._queue:
             watched = self._queue.pop()
             if not watched.is_there or (watched.needs_plan(now_ms) and not self._planned(watched, now_ms)):
@@ -229,7 +231,7 @@ class Candidates:
         return None
 
     def look(self, now_ms: int) -> None:
-        """Go over all logs, and put those that are due in order."""
+        """Plan all logs and sort those that are due."""
         before, self._watched = self._watched, {}
         plans_left = self._plans_max
         for key, directory, log in self._compacting():
@@ -274,21 +276,20 @@ class Candidates:
             return False
         except LogError as error:
             watched.decision = None
-            watched.record_failure(error, now_ms, self._patience)
+            watched.record_failure(error, now_ms, self._retry_policy)
             return False
         return True
 
 
-# What is read at once, between two questions whether to go on.
-_PIECE_BYTES: Final = 1024 * 1024
+# --------------------------------------------------------------------------------------------------------- log cleaner
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerMetrics:
-    """What the cleaner did since it began. Bytes and records are those of complete rounds."""
+    """What the cleaner did since it started. Bytes and records are those of complete compactions."""
 
     rounds: int = 0
-    cancelled: int = 0  # also those that were overtaken
+    cancelled: int = 0  # including those that had to start over
     failed: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -296,14 +297,14 @@ class CleanerMetrics:
     records_after: int = 0
     last_duration_ms: float = 0.0
     max_duration_ms: float = 0.0
-    last_map_share: float = 0.0  # of the room for keys, how much the last round took
-    max_dirty_ratio: float = 0.0  # now, of all logs that compact
-    max_overdue_ms: int = 0  # now: how long records wait beyond max.compaction.lag.ms
-    last_run_ms: int | None = None  # when it last looked for something to do
+    last_map_share: float = 0.0  # of the offset map that the last compaction used
+    max_dirty_ratio: float = 0.0  # now, over all compacted logs
+    max_overdue_ms: int = 0  # now: how long records have waited beyond max.compaction.lag.ms
+    last_run_ms: int | None = None  # the last tick
 
 
 class _Round:
-    """A compaction under way."""
+    """A running compaction."""
 
     def __init__(
         self,
@@ -325,11 +326,11 @@ class _Round:
 
     @property
     def is_wanted(self) -> bool:
-        """Asked by the worker too, so nothing here is more than a look at a few attributes."""
+        """Whether to continue. The worker calls it too, so it only reads a few attributes."""
         return not self.is_stopped and self.watched.is_there
 
     def prepare(self) -> CleanedGroup | None:
-        """In the worker's thread."""
+        """On the worker's thread."""
         group = self.compaction.prepare(self._after_piece)
         if group is not None and self._throttle is not None:
             self._throttle.charge(group.row.size)
@@ -343,7 +344,7 @@ class _Round:
 
 
 class LogCleaner:
-    """Call `tick` every few seconds, on the thread that owns the logs; `close` it."""
+    """Call `tick` every few seconds on the thread that owns the logs, and `close` it."""
 
     def __init__(
         self,
@@ -353,24 +354,24 @@ class LogCleaner:
         *,
         map_bytes: int = DEFAULT_MAP_BYTES,
         throttle: Throttle | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         decompressed_limit: int = DEFAULT_DECOMPRESSED_LIMIT,
     ) -> None:
         if map_bytes < 1:
-            raise ValueError(f"{map_bytes} bytes hold no key")
+            raise ValueError(f"map_bytes is {map_bytes}; it must be at least 1")
         self._manager = manager
         self._workers = workers
         self._clock = clock
         self._map_bytes = map_bytes
         self._throttle = throttle
-        self._patience = RetryPolicy() if patience is None else patience
+        self._retry_policy = RetryPolicy() if retry_policy is None else retry_policy
         self._decompressed_limit = decompressed_limit
-        self._candidates = Candidates(manager, self._patience)
+        self._candidates = Candidates(manager, self._retry_policy)
         self._round: _Round | None = None
-        self._figures = CleanerMetrics()
+        self._metrics = CleanerMetrics()
         self._closed = False
 
-    # --- what it is at
+    # --- state
 
     @property
     def cleaning(self) -> TopicPartition | None:
@@ -378,19 +379,19 @@ class LogCleaner:
         return None if self._round is None else self._round.watched.key
 
     def is_cleaning(self, log: PartitionLog) -> bool:
-        """Whether a round over this log is under way: for `LogManager.retention_tick`, which lets it be then."""
+        """Whether this log is being compacted; `LogManager.retention_tick` then skips it."""
         return self._round is not None and self._round.log is log
 
     @property
-    def figures(self) -> CleanerMetrics:
+    def metrics(self) -> CleanerMetrics:
         candidates = self._candidates
         return replace(
-            self._figures, max_dirty_ratio=candidates.max_dirty_ratio, max_overdue_ms=candidates.max_overdue_ms
+            self._metrics, max_dirty_ratio=candidates.max_dirty_ratio, max_overdue_ms=candidates.max_overdue_ms
         )
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Partition: why, of the logs that are not compacted any more."""
+        """Why logs are uncleanable, by partition."""
         watched = self._candidates.watched
         return {key: each.uncleanable for key, each in watched.items() if each.uncleanable is not None}
 
@@ -398,22 +399,22 @@ class LogCleaner:
     def uncleanable_bytes(self) -> int:
         return sum(each.log.size for each in self._candidates.watched.values() if each.uncleanable is not None)
 
-    # --- begin and stop
+    # --- control
 
     def tick(self, now_ms: int) -> bool:
-        """Begin a round if one is due and none is under way; whether one is under way now."""
+        """Start a compaction if one is due and none is running; whether one is running now."""
         if self._closed:
             return False
-        self._figures = replace(self._figures, last_run_ms=now_ms)
+        self._metrics = replace(self._metrics, last_run_ms=now_ms)
         self._candidates.look(now_ms)
         if self._round is None:
             self._run(now_ms)
         return self._round is not None
 
     def cancel(self, log: PartitionLog) -> bool:
-        """End the round over this log soon; whether there is one. Call it before the log is cut or deleted.
+        """Stop the compaction of this log soon; False if there is none. Call it before truncating or deleting the log.
 
-        It is noticed without that too, but the worker may have to read on for a while first.
+        The worker would notice by itself, but may read on for a while first.
         """
         if self._round is None or self._round.log is not log:
             return False
@@ -421,7 +422,7 @@ class LogCleaner:
         return True
 
     def close(self) -> None:
-        """Begin nothing more. A round under way ends within a megabyte; closing the workers waits for that."""
+        """Stop. A running compaction ends within a megabyte; closing the workers waits for that."""
         self._closed = True
         if self._round is not None:
             self._round.is_stopped = True
@@ -429,13 +430,13 @@ class LogCleaner:
     # --- rounds
 
     def _run(self, now_ms: int, *, after_another: bool = False) -> None:
-        """Round after round, until one must be waited for or was cancelled, or none is due."""
+        """Run compactions until one must be waited for or was cancelled, or none is due."""
         while not self._closed:
             watched = self._candidates.next(now_ms)
             if watched is None:
                 if not after_another:
                     return
-                # A log may be due again at once: the map of keys was too small for all of it.
+                # A log may be due again immediately, if its keys did not fit the offset map.
                 self._candidates.look(now_ms)
                 after_another = False
                 continue
@@ -457,16 +458,16 @@ class LogCleaner:
                     log, decision, now_ms, map_bytes=self._map_bytes, decompressed_limit=self._decompressed_limit
                 )
         except LogError as error:
-            watched.record_failure(error, now_ms, self._patience)
+            watched.record_failure(error, now_ms, self._retry_policy)
             return None
         piece_bytes = mean_piece_bytes(log.table.sizes[: decision.segment_count])
         self._round = _Round(watched, compaction, piece_bytes, self._throttle, self._clock.monotonic_ms())
         return self._round
 
     def _advance(self, current: _Round) -> bool:
-        """Go on for as long as there are answers; whether the round is over, and another may begin.
+        """Continue while there are results; whether the compaction is over and another may start.
 
-        Workers may answer at once. That is why this is a loop: a large log has more groups than a stack has frames.
+        Workers may answer immediately, so this is a loop: a large log has more groups than the stack has frames.
         """
         may_go_on = False
         while self._round is current:
@@ -484,8 +485,8 @@ class LogCleaner:
             self._workers.run(current.prepare, partial(self._answered, current))
         except WorkersError as error:
             self._end(current)
-            self._figures = replace(self._figures, cancelled=self._figures.cancelled + 1)
-            logger.warning("%s: the compaction was not started: %s", current.log.folder, error)
+            self._metrics = replace(self._metrics, cancelled=self._metrics.cancelled + 1)
+            logger.warning("compaction not started: folder=%s error=%s", current.log.folder, error)
         finally:
             current.is_asking = False
 
@@ -495,7 +496,7 @@ class LogCleaner:
             self._run(self._clock.now_ms(), after_another=True)
 
     def _take(self, current: _Round, outcome: Outcome[CleanedGroup | None]) -> bool:
-        """Put in place what was prepared; whether the round is over, and another may begin."""
+        """Install what was prepared; whether the compaction is over and another may start."""
         if outcome.error is not None:
             return self._end_badly(current, outcome.error)
         try:
@@ -516,7 +517,7 @@ class LogCleaner:
     def _checkpoint(self, current: _Round) -> CompactionResult:
         result = current.compaction.result
         if result is None or not current.compaction.is_current(current.log):
-            raise CompactionOvertaken(current.log.folder, "the log was cut")
+            raise CompactionOvertaken(current.log.folder, "the log was truncated")
         current.watched.directory.set_cleaner_offset(current.watched.key, result.first_dirty_offset)
         return result
 
@@ -528,35 +529,36 @@ class LogCleaner:
         self._end(current)
         if current.log.failure is not None:
             self._manager.report_failure(*current.watched.key)
-        # Of a log that changed under its hands, a round may say anything.
+        # If the log changed meanwhile, the error means nothing.
         if not current.is_wanted or not current.compaction.is_current(current.log):
-            self._figures = replace(self._figures, cancelled=self._figures.cancelled + 1)
-            logger.info("%s", error)
+            self._metrics = replace(self._metrics, cancelled=self._metrics.cancelled + 1)
+            logger.info("compaction cancelled: folder=%s reason=%s", current.log.folder, error)
             return False
-        self._figures = replace(self._figures, failed=self._figures.failed + 1)
-        current.watched.record_failure(error, self._clock.now_ms(), self._patience)
+        self._metrics = replace(self._metrics, failed=self._metrics.failed + 1)
+        current.watched.record_failure(error, self._clock.now_ms(), self._retry_policy)
         return True
 
     def _count(self, current: _Round, result: CompactionResult) -> None:
-        before, tally = self._figures, result.tally
+        before, stats = self._metrics, result.stats
         duration_ms = self._clock.monotonic_ms() - current.start_ms
-        self._figures = replace(
+        self._metrics = replace(
             before,
             rounds=before.rounds + 1,
-            bytes_before=before.bytes_before + tally.bytes_before,
-            bytes_after=before.bytes_after + tally.bytes_after,
-            records_before=before.records_before + tally.records_before,
-            records_after=before.records_after + tally.records_after,
+            bytes_before=before.bytes_before + stats.bytes_before,
+            bytes_after=before.bytes_after + stats.bytes_after,
+            records_before=before.records_before + stats.records_before,
+            records_after=before.records_after + stats.records_after,
             last_duration_ms=duration_ms,
             max_duration_ms=max(before.max_duration_ms, duration_ms),
             last_map_share=result.map_bytes / self._map_bytes,
         )
         logger.info(
-            "%s was compacted up to offset %d: %d bytes became %d, %d segments became %d, in %d ms",
+            "log compacted: folder=%s end_offset=%d bytes_before=%d bytes_after=%d segments_before=%d "
+            "segments_after=%d duration_ms=%d",
             current.log.folder,
             result.first_dirty_offset,
-            tally.bytes_before,
-            tally.bytes_after,
+            stats.bytes_before,
+            stats.bytes_after,
             result.segments_before,
             result.segments_after,
             duration_ms,
@@ -564,9 +566,9 @@ class LogCleaner:
 
 
 def mean_piece_bytes(sizes: Sequence[int]) -> float:
-    """How much is read, on average, between two questions whether to go on, of segments of these sizes.
+    """The average number of bytes read between two checks whether to continue, for segments of these sizes.
 
-    They are asked after each megabyte and at the end of each segment. Of 3 MiB and 512 KiB: 896 KiB.
+    The checks are after each megabyte and at the end of each segment. For 3 MiB and 512 KiB: 896 KiB.
     """
     pieces = sum(-(-size // _PIECE_BYTES) for size in sizes)
     return sum(sizes) / pieces if pieces else 0.0

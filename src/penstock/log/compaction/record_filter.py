@@ -32,17 +32,17 @@ from penstock.records.batch import decode_marker, placed
 from penstock.records.compression import compress
 from penstock.records.kernel import filter_records, index_keys, write_header
 
-_CODEC_BITS = 7
-_HORIZON_BIT = 64
-_LATEST_MS = 2**63 - 1
+_CODEC_BITS: Final = 7
+_HORIZON_BIT: Final = 64
+_LATEST_MS: Final = 2**63 - 1
 
-# A key as a bytes object, its offset as an int, and its share of a dict that has just grown.
+# A bytes object, an int for the offset, and the share of a dict that has just grown.
 KEY_OVERHEAD_BYTES: Final = 160
 DEFAULT_MAP_BYTES: Final = 128 * 1024 * 1024
 
 
 class OffsetMap:
-    """The newest offset of every key of a stretch of the log, in bounded memory."""
+    """The newest offset of every key in a part of the log, in bounded memory."""
 
     __slots__ = ("_limit_bytes", "newest", "used_bytes")
 
@@ -52,7 +52,7 @@ class OffsetMap:
         self._limit_bytes = limit_bytes
 
     def has_room_for(self, header: BatchHeader) -> bool:
-        """Whether a batch fits even if all its keys are new. The first one does: else there would be no progress."""
+        """Whether a batch fits even if all its keys are new. The first one always does, to make progress."""
         return not self.newest or self.used_bytes + header.record_count * KEY_OVERHEAD_BYTES <= self._limit_bytes
 
     def add(self, buffer: Buffer, header: BatchHeader, decompressed_limit: int) -> None:
@@ -64,12 +64,12 @@ class OffsetMap:
         except CorruptBatch as damage:
             raise placed(damage, header) from None
         added = len(newest) - known
-        # A dict remembers the order: the new keys are its last.
+        # A dict keeps the order of insertion: the new keys are its last.
         self.used_bytes += added * KEY_OVERHEAD_BYTES + sum(map(len, islice(reversed(newest), added)))
 
 
 class AbortedRanges:
-    """Which batches belong to transactions that were aborted, by producer and offset."""
+    """The aborted transactions, by producer and offset."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._first: dict[int, list[int]] = {}
@@ -79,6 +79,7 @@ class AbortedRanges:
             self._last.setdefault(transaction.producer_id, []).append(transaction.last_offset)
 
     def hold(self, header: BatchHeader) -> bool:
+        """Whether a batch belongs to an aborted transaction."""
         if not header.is_transactional or header.is_control:
             return False
         firsts = self._first.get(header.producer_id)
@@ -89,20 +90,22 @@ class AbortedRanges:
 
 
 class LastBatch(NamedTuple):
-    """Where the producer's newest batch ends; -1 if only a marker tells of its epoch."""
+    """A producer's newest batch. `last_offset` is -1 if only a marker has its epoch."""
 
     epoch: int
     last_offset: int
 
 
 class BatchRetention(Enum):
+    """What happens to a batch that is not rewritten."""
+
     STAYS = "stays"
     GOES = "goes"
 
 
 @dataclass(slots=True)
 class FilterStats:
-    """What went through a cleaner. Records do not count markers."""
+    """What a cleaner read and kept. Markers do not count as records."""
 
     bytes_before: int = 0
     bytes_after: int = 0
@@ -114,7 +117,7 @@ class FilterStats:
 
 
 class BatchCleaner:
-    """Takes every batch of the log in order; remembers which transactions have a batch left."""
+    """Filters the batches of a log in order. It remembers which transactions have a batch left."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class BatchCleaner:
         delete_retention_ms: int,
         decompressed_limit: int,
     ) -> None:
-        self.tally = FilterStats()
+        self.stats = FilterStats()
         self._newest = newest
         self._known_until = known_until
         self._aborted = aborted
@@ -135,47 +138,47 @@ class BatchCleaner:
         self._now_ms = now_ms
         self._new_horizon_ms = min(now_ms + delete_retention_ms, _LATEST_MS)
         self._decompressed_limit = decompressed_limit
-        self._unended: set[int] = set()  # producers with a transactional batch that stayed, and no marker behind it
+        self._unended: set[int] = set()  # producers with a transactional batch that stays, and no marker yet
 
     def clean_all(self, buffer: Buffer, headers: Iterable[BatchHeader], last_end: int = -1) -> list[Buffer]:
-        """What is left of the scanned batches of a buffer; the one that ends at `last_end` is its segment's last."""
+        """What is left of the scanned batches of a buffer. The batch that ends at `last_end` is its segment's last."""
         view = memoryview(buffer)
         left: list[Buffer] = []
-        start = end = 0  # a run of batches that stay as they are
+        start = end = 0  # consecutive batches that stay as they are
         for header in headers:
             try:
-                fate = self.clean(buffer, header, is_last=header.end == last_end)
+                retained = self.clean(buffer, header, is_last=header.end == last_end)
             except CorruptBatch as damage:
                 raise placed(damage, header) from None
-            if fate is BatchRetention.STAYS and header.position == end:
+            if retained is BatchRetention.STAYS and header.position == end:
                 end = header.end
                 continue
             if end > start:
                 left.append(view[start:end])
             start = end = header.end
-            if fate is BatchRetention.STAYS:
+            if retained is BatchRetention.STAYS:
                 start = header.position
-            elif isinstance(fate, bytearray):
-                left.append(fate)
+            elif isinstance(retained, bytearray):
+                left.append(retained)
         if end > start:
             left.append(view[start:end])
-        self.tally.bytes_after += sum(map(len, left))
+        self.stats.bytes_after += sum(map(len, left))
         return left
 
     def clean(self, buffer: Buffer, header: BatchHeader, *, is_last: bool) -> BatchRetention | bytearray:
         """What is left of the next batch."""
-        self.tally.bytes_before += header.size
+        self.stats.bytes_before += header.size
         if header.is_control:
             return self._clean_marker(buffer, header, is_last)
-        self.tally.records_before += header.record_count
+        self.stats.records_before += header.record_count
         must_stay = is_last or self._is_last_of_producer(header)
         if self._aborted.hold(header):
-            fate = self._emptied(header, must_stay)
+            retained = self._emptied(header, must_stay)
         else:
-            fate = self._clean_data(buffer, header, must_stay)
-        if header.is_transactional and fate is not BatchRetention.GOES:
+            retained = self._clean_data(buffer, header, must_stay)
+        if header.is_transactional and retained is not BatchRetention.GOES:
             self._unended.add(header.producer_id)
-        return fate
+        return retained
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._last_batches.get(header.producer_id) if header.producer_id >= 0 else None
@@ -184,7 +187,7 @@ class BatchCleaner:
     def _clean_data(self, buffer: Buffer, header: BatchHeader, must_stay: bool) -> BatchRetention | bytearray:
         count = header.record_count
         if header.base_offset >= self._known_until and count:
-            self.tally.records_after += count
+            self.stats.records_after += count
             return BatchRetention.STAYS
         if not count:
             return self._emptied(header, must_stay)
@@ -196,8 +199,8 @@ class BatchCleaner:
         )
         if not kept:
             return self._emptied(header, must_stay)
-        self.tally.records_after += kept
-        self.tally.tombstones_after += tombstones
+        self.stats.records_after += kept
+        self.stats.tombstones_after += tombstones
         needs_horizon = tombstones > 0 and not header.has_delete_horizon
         if kept == count and not needs_horizon:
             return BatchRetention.STAYS
@@ -233,9 +236,9 @@ class BatchCleaner:
             return BatchRetention.GOES
         if header.record_count == 0:
             return BatchRetention.STAYS
-        self.tally.batches_emptied += 1
+        self.stats.batches_emptied += 1
         batch = bytearray(HEADER_SIZE)
-        # Without records there is neither a codec to undo nor a time to look up.
+        # Without records it needs no codec and no timestamp.
         write_header(
             batch,
             header.base_offset,
@@ -254,7 +257,7 @@ class BatchCleaner:
     def _clean_marker(self, buffer: Buffer, header: BatchHeader, is_last: bool) -> BatchRetention | bytearray:
         if header.record_count == 0:
             return self._emptied(header, is_last)
-        if decode_marker(buffer, header) is None:  # of a kind that ends no transaction: not ours to judge
+        if decode_marker(buffer, header) is None:  # an unknown control type
             return BatchRetention.STAYS
         if header.producer_id in self._unended:
             self._unended.remove(header.producer_id)
@@ -271,5 +274,5 @@ class BatchCleaner:
             return self._rewritten(header, records, kept, max_ms, needs_horizon=True)
         if self._now_ms <= header.base_timestamp:
             return BatchRetention.STAYS
-        self.tally.markers_removed += 1
+        self.stats.markers_removed += 1
         return self._emptied(header, is_last)
