@@ -90,7 +90,7 @@ def test_a_load_takes_what_was_committed_and_markers_are_no_gaps_that_stop_it(wo
 
     def caught_up() -> bool:
         loader.load_new()
-        return opened.standing([0]).covered == {0: (0, 44)}
+        return opened.coverage([0]).covered == {0: (0, 44)}
 
     until(caught_up, "the last marker")
     wanted = [*range(10), *range(20, 30)]

@@ -16,10 +16,10 @@ def test_hours_begin_at_the_one_that_holds_the_beginning_and_end_with_now() -> N
 
 def test_an_hour_is_a_range_of_offsets_of_each_partition() -> None:
     state = LogState("t", "", {0: (0, 100), 1: (0, 7)})
-    standing = TableState({0: (20, 90)})
-    spans = hour_spans({0: [10, 50], 1: [0, 7]}, state, standing, 2)
+    coverage = TableState({0: (20, 90)})
+    spans = hour_spans({0: [10, 50], 1: [0, 7]}, state, coverage, 2)
     assert spans == [[Span(0, 20, 50), Span(1, 0, 7)], [Span(0, 50, 100), Span(1, 7, 7)]]
-    assert [offsets_not_loaded(one, standing) for one in spans] == [7, 10]
+    assert [offsets_not_loaded(one, coverage) for one in spans] == [7, 10]
 
 
 def test_an_hour_is_complete_when_every_offset_is_accounted_for() -> None:

@@ -69,7 +69,7 @@ def test_each_commit_says_which_offsets_it_holds(world: World) -> None:
     notes = [opened.store.note(version) for version in range(opened.store.version + 1)]
     spans = [span for note in notes if note is not None and note.kind == LOAD for span in note.spans]
     assert covered_twice(spans) == []
-    assert union(spans) == opened.standing([0, 1]).spans
+    assert union(spans) == opened.coverage([0, 1]).spans
     assert sum(note.counts.landed for note in notes if note is not None) == 100
     for note in notes:
         assert note is None or note.gaps == 0
@@ -81,7 +81,7 @@ def test_progress_is_shown_as_the_offsets_of_a_group(world: World) -> None:
     world.loader(opened).load_new()
     offsets = world.admin.group_offsets(group_of("views"))
     shown = {where.partition: found.offset for where, found in offsets.items() if where.topic == world.topic}
-    assert shown == {span.partition: span.end for span in opened.standing([0, 1]).spans}
+    assert shown == {span.partition: span.end for span in opened.coverage([0, 1]).spans}
 
 
 def test_columns_that_are_not_declared_are_inferred(world: World) -> None:

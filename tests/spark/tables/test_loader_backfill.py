@@ -66,7 +66,7 @@ def test_a_backfill_brings_rows_under_a_declaration_that_changed(world: World) -
     loader.load_new()
     assert (rows(opened).num_rows, dead(opened).num_rows) == (0, 4)
     opened.declare(world.declare(schema=VIEWS, event_time="at", late="accept"))
-    loader.load_range([Span(span.partition, 0, span.end) for span in opened.standing([0, 1]).spans], bounded=True)
+    loader.load_range([Span(span.partition, 0, span.end) for span in opened.coverage([0, 1]).spans], bounded=True)
     assert (rows(opened).num_rows, dead(opened).num_rows) == (4, 0)
 
 
@@ -90,7 +90,7 @@ def test_a_table_that_began_late_is_extended_backwards(world: World) -> None:
     with pytest.raises(RangeError, match="would leave a hole"):
         loader.load_range([Span(0, 3, 8)], bounded=True)
     loader.load_range([Span(0, 3, 20)], bounded=True)
-    assert opened.standing([0]).covered == {0: (3, 21)}
+    assert opened.coverage([0]).covered == {0: (3, 21)}
     assert sorted(rows(opened).column("ms").to_pylist()) == list(range(3, 21))
 
 
@@ -172,7 +172,7 @@ def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rest
     for thread in threads:
         thread.start()
     try:
-        past = [Span(span.partition, 3, span.end - 3) for span in opened.standing([0, 1]).spans]
+        past = [Span(span.partition, 3, span.end - 3) for span in opened.coverage([0, 1]).spans]
         loader = world.loader(world.warehouse.open("views"))
         for _ in range(4):
             assert rounds.acquire(timeout=PATIENCE_S)
@@ -186,12 +186,12 @@ def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rest
     log = world.log()
     assert places(rows(opened)) + places(dead(opened)) == once(log)
     assert {place for place, value in log.items() if value == b"bad"} == set(places(dead(opened)))
-    for partition, (first, after) in opened.standing([0, 1]).covered.items():
+    for partition, (first, after) in opened.coverage([0, 1]).covered.items():
         assert (first, after) == (0, 1 + max(offset for where, offset in log if where == partition))
     notes = [opened.store.note(version) for version in range(opened.store.version + 1)]
     loads = [span for note in notes if note is not None and note.kind == LOAD for span in note.spans]
     assert covered_twice(loads) == []
-    assert union(loads) == opened.standing([0, 1]).spans
+    assert union(loads) == opened.coverage([0, 1]).spans
     assert sum(note is not None and note.kind == BACKFILL for note in notes) == 4
 
 

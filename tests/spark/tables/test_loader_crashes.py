@@ -34,7 +34,7 @@ def assert_the_books_add_up(world: World, opened: OpenTable) -> None:
     assert all((b"bad" in (log[place] or b"")) == (place in buried) for place in log)
     for partition in (0, 1):
         offsets = [offset for where, offset in log if where == partition]
-        covered = opened.standing([partition]).covered.get(partition)
+        covered = opened.coverage([partition]).covered.get(partition)
         assert covered == ((min(offsets), max(offsets) + 1) if offsets else None)
 
 

@@ -138,7 +138,7 @@ def test_an_audit_finds_rows_that_are_missing_and_rows_that_are_there_twice(worl
     opened = world.make(schema=VIEWS)
     world.loader(opened).load_new()
     store = opened.store
-    store.delta.delete(f"_partition = 0 AND _offset = {opened.standing([0]).covered[0][1] - 1}")
+    store.delta.delete(f"_partition = 0 AND _offset = {opened.coverage([0]).covered[0][1] - 1}")
     store.refresh()
     audit = audited(world, opened, 2)
     assert not audit.is_sound
@@ -151,7 +151,7 @@ def test_an_audit_finds_rows_that_are_missing_and_rows_that_are_there_twice(worl
     store.refresh()
     assert audited(world, opened, 2).total("surplus") + audited(world, opened, 2).total("missing") > 0
     loader = world.loader(opened)
-    loader.load_range([Span(span.partition, 0, span.end) for span in opened.standing([0, 1]).spans], bounded=True)
+    loader.load_range([Span(span.partition, 0, span.end) for span in opened.coverage([0, 1]).spans], bounded=True)
     assert audited(world, opened, 2).is_sound
     assert places(rows(opened)) == once(world.log())
 

@@ -45,7 +45,7 @@ def test_new_fields_become_columns_and_narrow_ones_wider() -> None:
     columns = parse_columns("user string, n int")
     evolution = decide(columns, [pa.field("n", pa.int64()), pa.field("page", pa.string()), pa.field("x", pa.null())])
     assert columns_text(evolution.columns) == "user string, n long, page string"
-    assert (evolution.added, evolution.widened, evolution.refused) == (("page",), ("n",), ())
+    assert (evolution.added, evolution.widened, evolution.rejected) == (("page",), ("n",), ())
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_new_fields_become_columns_and_narrow_ones_wider() -> None:
 def test_a_field_that_cannot_be_a_column_is_refused(name: str, said: str) -> None:
     evolution = decide(parse_columns("user string"), [pa.field(name, pa.string())])
     assert not evolution.changes
-    assert said in evolution.refused[0]
+    assert said in evolution.rejected[0]
 
 
 def test_a_table_does_not_grow_beyond_its_limit() -> None:
     fields = [pa.field(f"f{number}", pa.string()) for number in range(10)]
     evolution = decide(parse_columns("user string"), fields, max_columns=4)
     assert len(evolution.columns) == 4
-    assert "max_columns" in evolution.refused[0]
+    assert "max_columns" in evolution.rejected[0]
 
 
 def test_columns_are_inferred_from_what_most_records_say_first() -> None:

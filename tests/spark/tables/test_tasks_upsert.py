@@ -72,7 +72,7 @@ def test_merging_again_changes_nothing(world: World) -> None:
     loader.load_new()
     before = found(opened)
     assert before == {users[n % 7]: n for n in range(63, 70) if n % 7 != 2}
-    loader.load_range([Span(span.partition, 3, span.end) for span in opened.standing([0, 1]).spans], bounded=False)
+    loader.load_range([Span(span.partition, 3, span.end) for span in opened.coverage([0, 1]).spans], bounded=False)
     assert found(opened) == before
 
 

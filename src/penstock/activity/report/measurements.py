@@ -7,7 +7,6 @@ that keep only some groups (`behaviour`) or pairs (`feed_entries`) are compared 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,7 +66,7 @@ class Tables:
     def __init__(self, warehouse_uri: str) -> None:
         self._storage = Storage(warehouse_uri)
         self._existing = {
-            name for name in self._storage.folders() if Store.is_there(self._storage.child(name))
+            name for name in self._storage.folders() if Store.exists(self._storage.child(name))
         }  # fmt: skip
         self._stores: dict[str, Store] = {}
         if not self._existing:
@@ -96,12 +95,10 @@ class Tables:
         """The commitInfo of the retained commits of a table, newest first."""
         store = self.store(name)
         for version in range(store.version, max(-1, store.version - _COMMITS), -1):
-            text = store.storage.read_text(f"_delta_log/{version:020d}.json")
-            if text is None:
+            info = store.commit_info(version)
+            if info is None:
                 return
-            for line in text.splitlines():
-                if line.startswith('{"commitInfo"'):
-                    yield json.loads(line)["commitInfo"]
+            yield info
 
 
 def published_records(cluster: Cluster, admin: Admin, topic: str, since_ms: int | None = None) -> list[PublishedRecord]:

@@ -154,6 +154,7 @@ def _words(population: Population) -> Mapping[str, Mapping[str, tuple[str, ...]]
         "api_calls": {"client": population.client_names, "endpoint": vocabulary.ENDPOINTS},
         "servers": {"server": population.server_names},
         "requests": {
-            "server": population.server_names, "path": vocabulary.PATHS, "level": vocabulary.LEVELS, "message": vocabulary.MESSAGES
+            "server": population.server_names, "path": vocabulary.PATHS, "level": vocabulary.LEVELS,
+            "message": vocabulary.MESSAGES,
         },
     }  # fmt: skip

@@ -142,7 +142,7 @@ def _follow(
         if since_ms is not None:
             loader.load_range(loader.since(since_ms), bounded=False)
         follow(
-            loader, stop, interval_s=interval_ms / 1000, told=told.trouble,
+            loader, stop, interval_s=interval_ms / 1000, notify=told.trouble,
             after_round=(lambda _: _maintain(loader, runner)) if maintained else None,
         )  # fmt: skip
 

@@ -180,10 +180,10 @@ def _standing_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
     """Partitions have no gaps in their numbers: the first that was never loaded ends the list."""
     rows: list[tuple[int, int, int]] = []
     while True:
-        standing = opened.standing([len(rows)])
-        if not standing.covered:
+        coverage = opened.coverage([len(rows)])
+        if not coverage.covered:
             return rows
-        rows.append((len(rows), *standing.covered[len(rows)]))
+        rows.append((len(rows), *coverage.covered[len(rows)]))
 
 
 def _describe_json(output: Output, opened: OpenTable) -> None:

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def create(warehouse: Warehouse, table: Table, bootstrap: str) -> OpenTable:
-    """Make a table for a topic that is there; nothing is loaded yet."""
+    """Creates a table for an existing topic. Nothing is loaded yet."""
     from penstock.client.admin import Admin
     from penstock.spark.tables.load_plan import log_state
     from penstock.spark.tables.loader import reader_options
@@ -58,7 +58,7 @@ def create(warehouse: Warehouse, table: Table, bootstrap: str) -> OpenTable:
 def load(
     warehouse: Warehouse, name: str, bootstrap: str, *, spark: SparkSession | None = None, limits: Limits | None = None
 ) -> LoadReport:
-    """What is new since the last load, by Spark's executors, or without a session in this process."""
+    """Loads what is new since the last load, on Spark's executors or, without a session, in this process."""
     from penstock.client.admin import Admin
     from penstock.spark.tables.runner import LocalRunner, SparkRunner
 

@@ -33,11 +33,27 @@ if TYPE_CHECKING:
 
 
 HOUR_MS: Final = 3_600_000
+_TASK_RECORDS = 1_000_000
+_WIDTH: Final = 960
+_HEIGHT: Final = 320
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 64, 52
+_PARTS: Final = (
+    ("landed", "#2e8b57", "landed"),
+    ("empty", "#b7d7c3", "no record"),
+    ("dead", "#e0a030", "dead"),
+    ("dropped", "#f0cf8a", "dropped"),
+    ("waiting", "#c4c9d0", "waiting"),
+    ("missing", "#c0392b", "missing"),
+    ("surplus", "#7b241c", "duplicate"),
+)
+_MOST_LABELS: Final = 12
+
+# ---------------------------------------------------------------------------------------------- the audit
 
 
 @dataclass(frozen=True)
 class Hour:
-    """Counts of offsets of the log from `start_ms` on, for an hour."""
+    """Counts of the offsets of one hour of the log, from `start_ms`."""
 
     start_ms: int
     produced: int = 0
@@ -48,11 +64,11 @@ class Hour:
     empty: int = 0
     """Offsets without a record."""
     removed: int = 0
-    """Of those, records that the table has: they were compacted away after they had been loaded."""
+    """Of those, records that the table has: they were compacted away after the load."""
 
     @property
     def difference(self) -> int:
-        """Above 0: missing. Below: surplus."""
+        """Positive: missing. Negative: surplus."""
         return self.produced - self.landed - self.dead - self.dropped - self.waiting - self.empty + self.removed
 
     @property
@@ -70,7 +86,7 @@ class Hour:
 
 @dataclass(frozen=True)
 class Audit:
-    """All hours of a stretch of time; `complete_until_ms` is None if not even the first is complete."""
+    """The hours of a time range. `complete_until_ms` is None if the first hour is incomplete."""
 
     table: str
     topic: str
@@ -88,101 +104,32 @@ class Audit:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing is missing and nothing is there twice; something may wait."""
+        """Whether nothing is missing or duplicate; records may be waiting."""
         return all(not hour.difference for hour in self.hours)
 
     def total(self, name: str) -> int:
         return sum(getattr(hour, name) for hour in self.hours)
 
 
-def hour_starts(since_ms: int, now_ms: int) -> list[int]:
-    """The beginnings of the hours from one that holds `since_ms` to the one of now."""
-    return list(range(since_ms - since_ms % HOUR_MS, now_ms + 1, HOUR_MS))
-
-
-def hour_spans(
-    starts: Mapping[int, Sequence[int]], state: LogState, standing: TableState, count: int
-) -> list[list[Span]]:
-    """The offsets of each hour; those before the table's first are none of its business.
-
-    `starts` is the first offset of each hour by partition. What comes after the last of them belongs to it.
-    """
-    hours: list[list[Span]] = [[] for _ in range(count)]
-    for partition, offsets in starts.items():
-        begin, end = state.bounds[partition]
-        first = standing.covered.get(partition, (begin, begin))[0]
-        bounds = [*offsets, end]
-        for number in range(count):
-            low, high = max(bounds[number], first), max(bounds[number + 1], first)
-            hours[number].append(Span(partition, low, high))
-    return hours
-
-
-def offsets_not_loaded(spans: Sequence[Span], standing: TableState) -> int:
-    """How many of these offsets the table has not come to."""
-    return total(spans) - total(overlap(spans, standing.spans))
-
-
-def loaded_spans(spans: Sequence[Span], standing: TableState) -> list[Span]:
-    return overlap(spans, standing.spans)
-
-
-_TASK_RECORDS = 1_000_000
-
-
-@dataclass(frozen=True)
-class CountTask:
-    """How many records some offsets have; it travels to an executor."""
-
-    bootstrap: str
-    reader: ReaderOptions
-    topic: str
-    span: Span
-    isolation: str
-
-
-def count_pickled(task: bytes) -> bytes:
-    return pickle.dumps(_count(pickle.loads(task)))
-
-
-def offsets_pickled(task: bytes) -> bytes:
-    """The offsets that have a record, as 64-bit integers."""
-    batches = _read(pickle.loads(task))
-    return b"".join(batch.column("offset").to_numpy().astype("int64").tobytes() for batch in batches)
-
-
-def _count(task: CountTask) -> int:
-    return sum(batch.num_rows for batch in _read(task))
-
-
-def _read(task: CountTask) -> Iterator[Any]:
-    from penstock.spark.fetch import read_range
-
-    return read_range(
-        task.bootstrap, replace(task.reader, include_headers=False), task.topic, task.span.partition, task.span.start,
-        task.span.end, isolation=task.isolation,  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
 def audit_table(loader: Loader, admin: Admin, runner: Runner, since_ms: int, now_ms: int) -> Audit:
-    """Hour by hour from `since_ms` to now."""
+    """Audits a table hour by hour from `since_ms` to now."""
     loader.settle()
     opened, table = loader.opened, loader.opened.table
     if table.retention_ms:
         since_ms = max(since_ms, now_ms - table.retention_ms)
     state = loader.state()
-    standing = opened.standing(state.bounds)
+    coverage = opened.coverage(state.bounds)
     starts = hour_starts(since_ms, now_ms)
     offsets = offsets_at_all(admin, state, starts)
-    spans = hour_spans(offsets, state, standing, len(starts))
+    spans = hour_spans(offsets, state, coverage, len(starts))
     landed = _landed(opened.store, offsets, len(starts))
     dead, dropped = _dead(opened.dead, offsets, len(starts))
     hours: list[Hour] = []
     for number, start_ms in enumerate(starts):
-        waits = offsets_not_loaded(spans[number], standing)
+        waits = offsets_not_loaded(spans[number], coverage)
         here = landed[number]
         if table.mode == "upsert":
-            # Rows are the newest of their keys: what was merged is all that was covered and is not dead.
+            # Rows are the newest of their keys: all loaded offsets count as merged unless they are dead letters.
             here = total(spans[number]) - waits - dead[number] - dropped[number]
         hour = Hour(start_ms, total(spans[number]), here, dead[number], dropped[number], waits)
         hours.append(hour if not hour.difference else _verified(loader, runner, hour, spans[number]))
@@ -190,9 +137,9 @@ def audit_table(loader: Loader, admin: Admin, runner: Runner, since_ms: int, now
 
 
 def _verified(loader: Loader, runner: Runner, hour: Hour, spans: Sequence[Span]) -> Hour:
-    """The hour with its empty offsets counted in the log."""
-    standing = loader.opened.standing({span.partition for span in spans})
-    reread = split(loaded_spans(spans, standing), _TASK_RECORDS)
+    """The hour with its empty offsets, counted by reading the log."""
+    coverage = loader.opened.coverage({span.partition for span in spans})
+    reread = split(loaded_spans(spans, coverage), _TASK_RECORDS)
     table = loader.opened.table
     made = [
         pickle.dumps(CountTask(loader.bootstrap, loader.reader, table.topic, span, table.isolation)) for span in reread
@@ -206,7 +153,7 @@ def _verified(loader: Loader, runner: Runner, hour: Hour, spans: Sequence[Span])
 
 
 def _removed(loader: Loader, span: Span, in_log: bytes) -> int:
-    """How many offsets of the span the table or its dead letters have, and the log has not."""
+    """How many offsets of the span are in the table or its dead letters, but not in the log."""
     import numpy
 
     kept = numpy.unique(
@@ -228,7 +175,79 @@ def _offsets(store: Store, span: Span) -> Any:
     return numpy.concatenate(found)
 
 
-# ---------------------------------------------------------------------------------------------- counting rows
+# ---------------------------------------------------------------------------------------------- hours as offsets
+
+
+def hour_starts(since_ms: int, now_ms: int) -> list[int]:
+    """The starts of the hours from that of `since_ms` to that of `now_ms`."""
+    return list(range(since_ms - since_ms % HOUR_MS, now_ms + 1, HOUR_MS))
+
+
+def hour_spans(
+    starts: Mapping[int, Sequence[int]], state: LogState, coverage: TableState, count: int
+) -> list[list[Span]]:
+    """The offsets of each hour, without those before the table's first.
+
+    `starts` has the first offset of each hour by partition. The last hour reaches to the end of the log.
+    """
+    hours: list[list[Span]] = [[] for _ in range(count)]
+    for partition, offsets in starts.items():
+        begin, end = state.bounds[partition]
+        first = coverage.covered.get(partition, (begin, begin))[0]
+        bounds = [*offsets, end]
+        for number in range(count):
+            low, high = max(bounds[number], first), max(bounds[number + 1], first)
+            hours[number].append(Span(partition, low, high))
+    return hours
+
+
+def offsets_not_loaded(spans: Sequence[Span], coverage: TableState) -> int:
+    """How many of these offsets are not loaded yet."""
+    return total(spans) - total(overlap(spans, coverage.spans))
+
+
+def loaded_spans(spans: Sequence[Span], coverage: TableState) -> list[Span]:
+    return overlap(spans, coverage.spans)
+
+
+# ---------------------------------------------------------------------------------------------- records of the log
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """Offsets whose records are counted. It is sent to an executor."""
+
+    bootstrap: str
+    reader: ReaderOptions
+    topic: str
+    span: Span
+    isolation: str
+
+
+def count_pickled(task: bytes) -> bytes:
+    return pickle.dumps(_count(pickle.loads(task)))
+
+
+def offsets_pickled(task: bytes) -> bytes:
+    """The offsets that have a record, as 64-bit integers in bytes."""
+    batches = _read(pickle.loads(task))
+    return b"".join(batch.column("offset").to_numpy().astype("int64").tobytes() for batch in batches)
+
+
+def _count(task: CountTask) -> int:
+    return sum(batch.num_rows for batch in _read(task))
+
+
+def _read(task: CountTask) -> Iterator[Any]:
+    from penstock.spark.fetch import read_range
+
+    return read_range(
+        task.bootstrap, replace(task.reader, include_headers=False), task.topic, task.span.partition, task.span.start,
+        task.span.end, isolation=task.isolation,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- rows of the table
 
 
 def _landed(store: Store, starts: Mapping[int, Sequence[int]], count: int) -> list[int]:
@@ -262,7 +281,7 @@ def _add_file(store: Store, file: LiveFile, starts: Mapping[int, Sequence[int]],
 
 
 def _where(store: Store, file: LiveFile) -> Any:
-    """Where the rows of a file come from."""
+    """The partition and offset of each row of a file."""
     filesystem, root = store.storage.filesystem()
     return pq.read_table(
         f"{root}/{file.path}", filesystem=filesystem, columns=["_partition", "_offset"], partitioning=None
@@ -282,30 +301,18 @@ def _add_rows(rows: Any, starts: Mapping[int, Sequence[int]], hours: list[int]) 
 
 
 def _hour_of(bounds: Sequence[int], offset: int) -> int | None:
-    """The last hour that begins at or before the offset; hours without records begin where the next does."""
+    """The last hour that starts at or before the offset; an hour without records starts where the next does."""
     from bisect import bisect_right
 
     number = bisect_right(bounds, offset) - 1
     return None if number < 0 else number
 
 
-_WIDTH: Final = 960
-_HEIGHT: Final = 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 64, 52
-_PARTS: Final = (
-    ("landed", "#2e8b57", "landed"),
-    ("empty", "#b7d7c3", "no record"),
-    ("dead", "#e0a030", "dead"),
-    ("dropped", "#f0cf8a", "dropped"),
-    ("waiting", "#c4c9d0", "waiting"),
-    ("missing", "#c0392b", "missing"),
-    ("surplus", "#7b241c", "twice"),
-)
-_MOST_LABELS: Final = 12
+# ---------------------------------------------------------------------------------------------- the chart
 
 
 def audit_svg(audit: Audit) -> str:
-    """The SVG text."""
+    """A chart of an audit as SVG."""
     most = max([hour.produced + hour.surplus for hour in audit.hours], default=0) or 1
     inner_width, inner_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
     slot = inner_width / max(1, len(audit.hours))
@@ -371,7 +378,7 @@ def _bar(hour: Hour, x: float, slot: float, most: int, inner_height: float) -> l
 def _watermark(audit: Audit, slot: float) -> list[str]:
     until = audit.complete_until_ms
     if until is None or not audit.hours:
-        return [f'<text x="{_LEFT}" y="{_HEIGHT - 12}" fill="#c0392b">complete until: no hour of these</text>']
+        return [f'<text x="{_LEFT}" y="{_HEIGHT - 12}" fill="#c0392b">no complete hour</text>']
     x = _LEFT + slot * (until - audit.hours[0].start_ms) / HOUR_MS
     return [
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6}" y2="{_HEIGHT - _BOTTOM}" stroke="#1f4e79" '

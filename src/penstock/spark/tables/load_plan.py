@@ -8,7 +8,7 @@ can no longer provide, is rejected.
                                          since offset 500   ->  replace 0:[500, 700), then load 0:[700, 900)
                                          offsets 500-600    ->  replace 0:[500, 600)
                                          since offset 750   ->  rejected: 0:[700, 750) would be missing
-                                         offsets 20-600     ->  rejected: 0:[20, 40) is gone from the log
+                                         offsets 20-600     ->  rejected: 0:[20, 40) is no longer in the log
 
 Everything is pure except the functions that ask the cluster for its offsets (`log_state`, `offsets_at`,
 `stored_bytes`).
@@ -27,6 +27,11 @@ from penstock.spark.errors import DataLost, RangeError, TableDamaged, TopicRecre
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
+
+
+_RANGE = re.compile(r"(\d{1,9}):(\d{1,18})(?:-(\d{1,18}))?")
+
+# ---------------------------------------------------------------------------------------------- spans
 
 
 class Span(NamedTuple):
@@ -52,7 +57,7 @@ class Span(NamedTuple):
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in as few spans as there can be, in order; empty ones are left out."""
+    """The same offsets in as few spans as possible, in order, without empty ones."""
     joined: list[Span] = []
     for span in sorted(span for span in spans if span.size):
         last = joined[-1] if joined else None
@@ -64,7 +69,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def difference(spans: Iterable[Span], without: Iterable[Span]) -> list[Span]:
-    """What is in the first and not in the second."""
+    """The offsets that are in the first and not in the second."""
     left = union(spans)
     for gone in union(without):
         kept: list[Span] = []
@@ -78,13 +83,13 @@ def difference(spans: Iterable[Span], without: Iterable[Span]) -> list[Span]:
 
 
 def overlap(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
-    """What is in both."""
+    """The offsets that are in both."""
     first = union(spans)
     return difference(first, difference(first, others))
 
 
 def covered_twice(spans: Iterable[Span]) -> list[Span]:
-    """What is in more than one of these spans."""
+    """The offsets that are in more than one of these spans."""
     seen: list[Span] = []
     twice: list[Span] = []
     for span in spans:
@@ -98,7 +103,7 @@ def total(spans: Iterable[Span]) -> int:
 
 
 def limited(spans: Iterable[Span], most: int) -> list[Span]:
-    """At most about `most` offsets from the beginnings of these spans, shared out by what each has to give.
+    """About `most` offsets from the starts of these spans, in proportion to their sizes.
 
     No span gets less than one, so a large backlog in one partition does not stop the others.
     """
@@ -110,7 +115,7 @@ def limited(spans: Iterable[Span], most: int) -> list[Span]:
 
 
 def split(spans: Iterable[Span], most: int) -> list[Span]:
-    """The same offsets in spans of at most `most`, alike in length."""
+    """The same offsets in spans of at most `most`, of about equal size."""
     pieces: list[Span] = []
     for span in spans:
         parts = -(-span.size // max(1, most))
@@ -131,12 +136,12 @@ def spans_from_json(document: Mapping[str, Iterable[Iterable[int]]]) -> list[Spa
     return union(Span(int(partition), *pair) for partition, pairs in document.items() for pair in pairs)
 
 
-_RANGE = re.compile(r"(\d{1,9}):(\d{1,18})(?:-(\d{1,18}))?")
+# ---------------------------------------------------------------------------------------------- the plan
 
 
 @dataclass(frozen=True)
 class LogState:
-    """`bounds` is [begin, end) by partition; `topic_id` is hexadecimal, "" where a broker does not say."""
+    """The log of a topic. `bounds` is [begin, end) by partition; `topic_id` is hexadecimal, "" if unknown."""
 
     topic: str
     topic_id: str
@@ -145,7 +150,7 @@ class LogState:
 
 @dataclass(frozen=True)
 class TableState:
-    """What the table has: [first, next) by partition; a partition that was never loaded is not there."""
+    """What the table covers: [first, next) by partition, without partitions that were never loaded."""
 
     covered: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -155,46 +160,46 @@ class TableState:
 
 
 def check_same_topic(state: LogState, known_id: str, name: str) -> None:
-    """Raises TopicRecreated."""
+    """Raises TopicRecreated if the topic is not the one of the table."""
     if known_id and state.topic_id and known_id != state.topic_id:
         raise TopicRecreated(
-            f"topic {state.topic} was deleted and made again since the table {name} was made: its offsets mean other "
-            "records now",
-            hint=f"Make a new table for it, or drop this one and create it again (penstock table drop {name})",
+            f"topic {state.topic} was deleted and recreated after table {name} was created; its offsets refer to other "
+            "records",
+            hint=f"Create a new table, or drop and recreate this one (penstock table drop {name})",
         )
 
 
-def new_spans(state: LogState, standing: TableState, *, skip_lost: bool = False) -> tuple[list[Span], list[Span]]:
-    """What is new, and what was lost before it could be loaded. Raises DataLost unless that is accepted."""
+def new_spans(state: LogState, coverage: TableState, *, skip_lost: bool = False) -> tuple[list[Span], list[Span]]:
+    """New offsets, and offsets that were lost before they were loaded. Raises DataLost unless `skip_lost`."""
     spans: list[Span] = []
     lost: list[Span] = []
     for partition, (begin, end) in sorted(state.bounds.items()):
-        _, position = standing.covered.get(partition, (begin, begin))
+        _, position = coverage.covered.get(partition, (begin, begin))
         if position > end:
             raise DataLost(
-                f"{state.topic}-{partition} ends at offset {end}, and the table has it up to {position}",
-                hint="The log was cut, or the topic made again: see `penstock offsets`, then make a new table",
+                f"{state.topic}-{partition} ends at offset {end}, but the table covers it up to {position}",
+                hint="The log was truncated or the topic recreated. Check `penstock offsets`, then create a new table",
             )
         if position < begin:
             gone = Span(partition, position, begin)
-            if not skip_lost and partition in standing.covered:
+            if not skip_lost and partition in coverage.covered:
                 raise DataLost(
                     f"{state.topic}-{partition}: the records {position} to {begin} were removed from the log before "
                     "they were loaded",
-                    hint='on_data_loss = "skip" in the declaration goes on without them; load more often, or raise '
-                    "retention.ms of the topic",
+                    hint='Set on_data_loss = "skip" to continue without them; load more often or raise retention.ms to '
+                    "avoid it",
                 )
-            if partition in standing.covered:
+            if partition in coverage.covered:
                 lost.append(gone)
             position = begin
         spans.append(Span(partition, position, end))
     return [span for span in spans if span.size], lost
 
 
-def backfill_spans(state: LogState, standing: TableState, asked: Sequence[Span]) -> list[Span]:
-    """The part of what was asked for that the table has already, or that comes right before it; checked.
+def backfill_spans(state: LogState, coverage: TableState, asked: Sequence[Span]) -> list[Span]:
+    """The part of the request that the table covers or that ends where it starts.
 
-    What lies behind the table's end is for an ordinary load. Raises RangeError.
+    What lies after the table's end is for an ordinary load. Raises RangeError.
     """
     spans: list[Span] = []
     for span in union(asked):
@@ -206,27 +211,26 @@ def backfill_spans(state: LogState, standing: TableState, asked: Sequence[Span])
         begin, end = state.bounds[span.partition]
         if span.end > end:
             raise RangeError(f"{state.topic}-{span.partition} ends at offset {end}, before {span.end}",
-                             hint="Leave the end out to load all there is")  # fmt: skip
+                             hint="Remove the end to load everything")  # fmt: skip
         if span.start < begin:
             raise RangeError(
-                f"{state.topic}-{span.partition} begins at offset {begin}: what was there from {span.start} on is gone "
-                "from the log, and the table's rows of it could not be loaded again",
-                hint=f"Begin at {begin}",
+                f"{state.topic}-{span.partition} starts at offset {begin}: records from {span.start} are no longer in "
+                "the log, and their rows could not be loaded again",
+                hint=f"Start at {begin}",
             )
-        covered = standing.covered.get(span.partition)
+        covered = coverage.covered.get(span.partition)
         if covered is None:
             continue
         first, after = covered
         if span.start > after:
             raise RangeError(
-                f"{state.topic}-{span.partition} is loaded up to offset {after}: beginning at {span.start} would leave "
-                "a hole",
-                hint="Run the load without a beginning first",
+                f"{state.topic}-{span.partition} is loaded up to offset {after}: starting at {span.start} would leave "
+                "a gap",
+                hint="Run the load without a start first",
             )
         if span.end < first:
             raise RangeError(
-                f"{state.topic}-{span.partition} is loaded from offset {first} on: ending at {span.end} would leave a "
-                "hole",
+                f"{state.topic}-{span.partition} is loaded from offset {first}: ending at {span.end} would leave a gap",
                 hint=f"End at {first} or later",
             )
         spans.append(Span(span.partition, span.start, min(span.end, after)))
@@ -234,7 +238,7 @@ def backfill_spans(state: LogState, standing: TableState, asked: Sequence[Span])
 
 
 def requested_starts(asked: Sequence[Span]) -> dict[int, int]:
-    """Where partitions that were never loaded begin, if something was asked for."""
+    """The start of each partition in a request."""
     return {span.partition: span.start for span in reversed(union(asked))}
 
 
@@ -243,19 +247,19 @@ def requested_ends(asked: Sequence[Span]) -> dict[int, int]:
 
 
 def clipped(spans: Sequence[Span], ends: Mapping[int, int]) -> list[Span]:
-    """Those spans, not beyond these ends; partitions without one are left out."""
+    """The spans cut at these ends, without partitions that have none."""
     cut = [Span(p, start, min(end, ends[p])) for p, start, end in spans if p in ends]
     return [span for span in cut if span.size]
 
 
 def parse_offsets(text: str, bounds: Mapping[int, tuple[int, int]]) -> list[Span]:
-    """`0:100-200,1:50` as spans; without an end, up to the end of the log. Raises RangeError."""
+    """Parses `0:100-200,1:50`. Without an end, a span reaches to the end of the log. Raises RangeError."""
     spans: list[Span] = []
     for part in text.split(","):
         found = _RANGE.fullmatch(part.strip())
         if found is None:
             raise RangeError(
-                f"{part.strip()!r} is no range of offsets", hint="Write PARTITION:START-END, as 0:100-200,1:50"
+                f"{part.strip()!r} is not an offset range", hint="Write PARTITION:START-END, as 0:100-200,1:50"
             )
         partition, start = int(found.group(1)), int(found.group(2))
         end = int(found.group(3)) if found.group(3) else max(start, bounds.get(partition, (0, start))[1])
@@ -266,37 +270,42 @@ def parse_offsets(text: str, bounds: Mapping[int, tuple[int, int]]) -> list[Span
 
 
 def check_exact(asked: Sequence[Span], done: Sequence[Span]) -> None:
-    """Raises TableDamaged unless what was done is what was asked for: no gap, nothing twice, nothing else."""
+    """Raises TableDamaged unless `done` has exactly the offsets of `asked`, each once."""
     twice = covered_twice(done)
     missing = difference(asked, done)
     more = difference(done, asked)
-    for word, spans in (("missing", missing), ("done twice", twice), ("done and not asked for", more)):
+    for word, spans in (("missing", missing), ("duplicated", twice), ("unexpected", more)):
         if spans:
-            raise TableDamaged(f"offsets {spans[0]} are {word}; nothing was committed", hint="Please report it")
+            raise TableDamaged(
+                f"internal error: offsets {spans[0]} are {word}; nothing was committed", hint="Please report this bug"
+            )
 
 
 def only_advanced(before: TableState, now: TableState) -> bool:
-    """Whether all that happened is that later records came: the same beginnings, and no end that is earlier."""
+    """Whether only later records were added: the same starts, and no earlier end."""
     return before.covered.keys() == now.covered.keys() and all(
         now.covered[partition][0] == first and now.covered[partition][1] >= after
         for partition, (first, after) in before.covered.items()
     )
 
 
-def table_state_after(standing: TableState, spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
-    """Where the table stands once these spans are in it, for the partitions that they change.
+def table_state_after(coverage: TableState, spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
+    """The coverage of the partitions in these spans once they are loaded.
 
     covered 0:[10, 100), spans 0:[0, 40) -> 0:[0, 100)
     """
     after: dict[int, tuple[int, int]] = {}
     for span in union(spans):
-        first, end = after.get(span.partition) or standing.covered.get(span.partition, (span.start, span.start))
+        first, end = after.get(span.partition) or coverage.covered.get(span.partition, (span.start, span.start))
         after[span.partition] = (min(first, span.start), max(end, span.end))
     return after
 
 
+# ---------------------------------------------------------------------------------------------- the cluster
+
+
 def log_state(admin: Admin, topic: str, isolation: str) -> LogState:
-    """Raises UnknownTopic..."""
+    """Asks the cluster for the start and end of every partition. Raises UnknownTopic and other client errors."""
     described = admin.describe_topic(topic)
     partitions = [(topic, part.index) for part in described.partitions]
     begins = _listed_offsets(admin, dict.fromkeys(partitions, "earliest"), "read_uncommitted")
@@ -309,9 +318,9 @@ def log_state(admin: Admin, topic: str, isolation: str) -> LogState:
 
 
 def offsets_at(admin: Admin, state: LogState, time_ms: int) -> dict[int, int]:
-    """The first offset at or after a time, by partition; the end of the log where no record is that late.
+    """The first offset at or after a time, by partition; always within the log.
 
-    Never outside of the log.
+    A partition without such a record has the end of its log.
     """
     found = _listed_offsets(admin, {(state.topic, index): time_ms for index in state.bounds}, "read_uncommitted")
     offsets: dict[int, int] = {}
@@ -322,7 +331,7 @@ def offsets_at(admin: Admin, state: LogState, time_ms: int) -> dict[int, int]:
 
 
 def offsets_at_all(admin: Admin, state: LogState, times_ms: Iterable[int]) -> dict[int, list[int]]:
-    """`offsets_at` for times in order; where timestamps are not in order, offsets are made to be."""
+    """`offsets_at` for ascending times; offsets are made ascending even if timestamps are not."""
     columns: dict[int, list[int]] = {index: [] for index in state.bounds}
     for time_ms in times_ms:
         for index, offset in offsets_at(admin, state, time_ms).items():
@@ -332,7 +341,7 @@ def offsets_at_all(admin: Admin, state: LogState, times_ms: Iterable[int]) -> di
 
 
 def stored_bytes(admin: Admin, state: LogState, spans: Sequence[Span]) -> int:
-    """About how many bytes these offsets take in the log, by the mean of their partitions; 0 where nobody says."""
+    """The approximate size of these offsets in the log, by the mean of their partitions; 0 if unknown."""
     try:
         answers = admin.describe_log_dirs()
     except PenstockError:

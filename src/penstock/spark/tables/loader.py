@@ -1,4 +1,4 @@
-"""Loads: new records, a range again, dead letters again, or everything as it comes.
+"""Loads: new records, a range again, dead letters again, or continuously.
 
 The table is the only state. A step starts from what the table covers and ends with one commit that says which offsets
 it added. A crash between two commits leaves files that no commit names. If another load committed meanwhile, this
@@ -33,6 +33,7 @@ from penstock.spark.tables.delta import (
     EVOLVE,
     LOAD,
     REPLAY,
+    RUN_AGAIN,
     CommitNote,
     Counts,
     DataFile,
@@ -62,9 +63,9 @@ from penstock.spark.tables.tasks import (
     merge_rows,
     plan_removal,
     run_rewrite,
+    run_rewrite_pickled,
     staged_rows,
 )
-from penstock.spark.tables.tasks import run_rewrite_pickled as rewrite_pickled
 from penstock.spark.tables.warehouse import OpenTable, evolve, merged_columns
 
 if TYPE_CHECKING:
@@ -73,9 +74,28 @@ if TYPE_CHECKING:
     from penstock.spark.tables.runner import Runner
 
 
+_log = logging.getLogger(__name__)
+Progress = Callable[[CommitNote, int], None]
+# Upserts pass through the driver's memory.
+_MOST_UPSERTS: Final = 1_000_000
+_GROWTHS: Final = 4
+_RETRIES: Final = 2
+# A continuous load keeps committing while a backfill tries to.
+_COMMIT_TRIES: Final = 20
+_SETTLE_TRIES: Final = 5
+_LONGEST_WAIT_S: Final = 60.0
+_TASK_ROWS: Final = 100_000
+_AS_READ: Final = {
+    "key": "_key", "value": "value", "topic": "_topic", "partition": "_partition", "offset": "_offset",
+    "timestamp": "_timestamp", "headers": "_headers",
+}  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------- loads
+
+
 @dataclass(frozen=True)
 class Limits:
-    """How much at once."""
+    """The most records in a commit and in a task."""
 
     commit_records: int = 10_000_000
     task_records: int = 1_000_000
@@ -101,76 +121,8 @@ class LoadReport:
         self.version = version
 
 
-def dead_letter_sequence(main: Store) -> int:
-    return main.transaction(DEAD_SEQUENCE) or 0
-
-
-def settle_dead_letters(main: Store, dead: Store) -> int:
-    """Carry out what the dead letters are behind with; how many commits that were."""
-    wanted = dead_letter_sequence(main)
-    done = dead.transaction(DEAD_APPLIED) or 0
-    if done >= wanted:
-        return 0
-    for number, note in sorted(_missing_dead_letters(main, done, wanted).items()):
-        _apply(dead, number, note)
-    return wanted - done
-
-
-def _missing_dead_letters(main: Store, done: int, wanted: int) -> dict[int, CommitNote]:
-    found: dict[int, CommitNote] = {}
-    for version in range(main.version, -1, -1):
-        note = main.note(version)
-        if note is not None and done < note.dead_sequence <= wanted:
-            found[note.dead_sequence] = note
-        if len(found) == wanted - done:
-            return found
-    raise TableDamaged(
-        f"{main.storage.uri}: the dead letters miss {wanted - done - len(found)} commits that its log no longer has",
-        hint="Load their range again (penstock load --since)",
-    )
-
-
-def _apply(dead: Store, number: int, note: CommitNote) -> None:
-    inside, across = plan_removal(dead.files(), note.dead_replaces)
-    kept = [run_rewrite(RewriteTask(dead.storage, (file,), tuple(note.dead_replaces))) for file in across]
-
-    def not_yet() -> None:
-        if (dead.transaction(DEAD_APPLIED) or 0) >= number:
-            raise _AlreadyApplied
-
-    try:
-        dead.commit(
-            CommitNote(note.kind, note.topic, note.topic_id, note.spans, note.counts),
-            add=[*note.dead_files, *(file for file in kept if file is not None)],
-            remove=[*inside, *across],
-            transactions={DEAD_APPLIED: number},
-            check=not_yet,
-        )
-    except _AlreadyApplied:
-        # Another driver found it missing too, and was faster.
-        dead.storage.remove_files([file.path for file in kept if file is not None])
-
-
-class _AlreadyApplied(Exception):
-    pass
-
-
-_log = logging.getLogger(__name__)
-
-# Upserts pass through the driver's memory.
-_MOST_UPSERTS: Final = 1_000_000
-_GROWTHS: Final = 4
-_RETRIES: Final = 2
-# A load that follows the log commits again and again while a backfill tries to.
-_COMMIT_TRIES: Final = 20
-_SETTLE_TRIES: Final = 5
-
-
-Progress = Callable[[CommitNote, int], None]
-
-
 class Loader:
-    """One table, one cluster."""
+    """Loads one table from one cluster."""
 
     def __init__(
         self,
@@ -191,10 +143,10 @@ class Loader:
         self._progress = progress
         self.reader = reader_options(bootstrap, opened.table.topic, {**opened.table.options, **(options or {})})
 
-    # ------------------------------------------------------------------------------------------ what is asked for
+    # ------------------------------------------------------------------------------------------ loads
 
     def state(self) -> LogState:
-        """Where the log stands; raises UnknownTopic, TopicRecreated..."""
+        """The state of the log. Raises UnknownTopic, TopicRecreated and other client errors."""
         table = self.opened.table
         state = log_state(self._admin, table.topic, table.isolation)
         load_plan.check_same_topic(state, self.opened.topic_id, table.name)
@@ -207,14 +159,14 @@ class Loader:
         until: Mapping[int, int] | None = None,
         stop: threading.Event | None = None,
     ) -> LoadReport:
-        """Everything up to where the log ends now, or up to `until`, in as many commits as that takes.
+        """Loads everything up to the current end of the log, or up to `until`, in as many commits as needed.
 
         `stop` ends it after a commit.
         """
         report = report or LoadReport()
         self.settle()
         state = self.state()
-        self._first_time(state, {})
+        self._store_start(state, {})
         while True:
             spans, lost = self._new_spans(state, until)
             report.lost[:] = union([*report.lost, *lost])
@@ -227,26 +179,26 @@ class Loader:
             self._step(limited(spans, most), LOAD, report)
 
     def load_range(self, asked: Sequence[Span], *, bounded: bool) -> LoadReport:
-        """Replace these offsets in one commit, then load what is new; with `bounded`, not beyond them."""
+        """Replaces these offsets in one commit, then loads what is new; with `bounded`, not beyond them."""
         report = LoadReport()
         self.settle()
         state = self.state()
-        self._first_time(state, load_plan.requested_starts(asked))
-        standing = self.opened.standing(state.bounds)
-        spans = load_plan.backfill_spans(state, standing, asked)
+        self._store_start(state, load_plan.requested_starts(asked))
+        coverage = self.opened.coverage(state.bounds)
+        spans = load_plan.backfill_spans(state, coverage, asked)
         if spans and self.opened.table.mode == "upsert":
-            short = [span for span in spans if span.end < standing.covered[span.partition][1]]
+            short = [span for span in spans if span.end < coverage.covered[span.partition][1]]
             if short:
                 raise RangeError(
-                    f"an upsert table is loaded again up to where it is, and {short[0]} ends before that",
-                    hint="Leave the end out: a row of then would come back after it was deleted",
+                    f"an upsert table must be reloaded up to its end, and {short[0]} ends before",
+                    hint="Remove the end: rows that were deleted since would reappear",
                 )
             if total(spans) > _MOST_UPSERTS:
-                # In several commits, a crash between two would leave rows that were deleted since.
+                # With several commits, a crash between two would leave rows that were deleted since.
                 raise RangeError(
-                    f"{total(spans)} offsets are to be loaded again into an upsert table in one commit, which passes "
-                    f"through the driver's memory: {_MOST_UPSERTS} at most",
-                    hint="Begin later; or drop the table and load it anew, which takes as many commits as it needs",
+                    f"reloading {total(spans)} offsets into an upsert table needs one commit through the driver's "
+                    f"memory; the limit is {_MOST_UPSERTS}",
+                    hint="Start later, or drop the table and load it again",
                 )
         if spans:
             self._expect(spans, state)
@@ -257,11 +209,11 @@ class Loader:
         self.expect(total(spans), lambda: stored_bytes(self._admin, state, spans))
 
     def expect(self, records: int, size: Callable[[], int]) -> None:
-        """Tells the runner how much it is about to read."""
+        """Announces to the runner how much will be read."""
         self._runner.expect(records, size)
 
     def since(self, time_ms: int, until_ms: int | None = None) -> list[Span]:
-        """The offsets from a time on, up to another or to the end."""
+        """The offsets from a time on, up to another time or the end."""
         state = self.state()
         starts = offsets_at(self._admin, state, time_ms)
         ends = (
@@ -272,7 +224,7 @@ class Loader:
         return [Span(index, start, max(start, ends[index])) for index, start in starts.items()]
 
     def settle(self) -> None:
-        """Finish what a driver that died left of the dead letters."""
+        """Applies dead letters that a dead driver left unapplied."""
         for _ in range(_SETTLE_TRIES):
             self.opened.store.refresh()
             self.opened.dead.refresh()
@@ -283,14 +235,14 @@ class Loader:
             return
         raise concurrent_load(self.opened.name)
 
-    # ------------------------------------------------------------------------------------------ where it begins
+    # ------------------------------------------------------------------------------------------ the first load
 
-    def _first_time(self, state: LogState, asked: Mapping[int, int]) -> None:
-        """Keep where an empty table begins, if that is not the beginning of the log: "latest" moves."""
+    def _store_start(self, state: LogState, asked: Mapping[int, int]) -> None:
+        """Stores where an empty table starts, unless that is the start of the log: "latest" moves."""
         opened = self.opened
-        standing = opened.standing(state.bounds)
+        coverage = opened.coverage(state.bounds)
         start = opened.table.start
-        if standing.covered or (start == "earliest" and not asked):
+        if coverage.covered or (start == "earliest" and not asked):
             return
         if start == "earliest":
             begins = {index: begin for index, (begin, _) in state.bounds.items()}
@@ -302,13 +254,13 @@ class Loader:
         opened.store.commit(
             CommitNote(LOAD),
             transactions=self._transactions(places),
-            check=lambda: self._check_standing(standing, state.bounds),
+            check=lambda: self._check_unchanged(coverage, state.bounds),
         )
 
     def _new_spans(self, state: LogState, until: Mapping[int, int] | None) -> tuple[list[Span], list[Span]]:
-        standing = self.opened.standing(state.bounds)
+        coverage = self.opened.coverage(state.bounds)
         skip = self.opened.table.on_data_loss == "skip"
-        spans, lost = load_plan.new_spans(state, standing, skip_lost=skip)
+        spans, lost = load_plan.new_spans(state, coverage, skip_lost=skip)
         return (spans if until is None else load_plan.clipped(spans, until)), lost
 
     # ------------------------------------------------------------------------------------------ one commit
@@ -316,15 +268,15 @@ class Loader:
     def _step(self, spans: Sequence[Span], kind: str, report: LoadReport) -> None:
         opened = self.opened
         began = opened.store.version
-        standing = opened.standing({span.partition for span in spans})
+        coverage = opened.coverage({span.partition for span in spans})
         per_task = max(1, min(self._limits.task_records, -(-total(spans) // self._runner.parallelism())))
         results = self.run(split(spans, per_task), report)
         load_plan.check_exact(spans, [one.span for one in results])
         written = Written.of(results)
         try:
-            opened.store.storage.check_there(written.files)
-            opened.dead.storage.check_there(written.dead_files)
-            version, note = self._commit_beside_others(kind, spans, written, standing, began)
+            opened.store.storage.check_files_exist(written.files)
+            opened.dead.storage.check_files_exist(written.dead_files)
+            version, note = self._commit_with_retries(kind, spans, written, coverage, began)
         except PenstockError:
             self.discard(written)
             raise
@@ -337,7 +289,7 @@ class Loader:
     def run(
         self, spans: Sequence[Span], report: LoadReport, rows: Mapping[Span, bytes] | None = None
     ) -> list[TaskResult]:
-        """The results of tasks for these spans; the table grows first if records ask for it."""
+        """Runs tasks for these spans. The table grows first if records need more columns."""
         for growth in range(_GROWTHS + 1):
             results = self._run_tasks(spans, rows or {}, may_grow=growth < _GROWTHS)
             columns, added = merged_columns(self.opened.table, [one.columns for one in results if one.columns])
@@ -378,16 +330,16 @@ class Loader:
                 break
         return [results[number] for number in range(len(made))]
 
-    # ------------------------------------------------------------------------------------------ committing
+    # ------------------------------------------------------------------------------------------ commits
 
-    def _commit_beside_others(
-        self, kind: str, spans: Sequence[Span], written: Written, standing: TableState, began: int
+    def _commit_with_retries(
+        self, kind: str, spans: Sequence[Span], written: Written, coverage: TableState, began: int
     ) -> tuple[int, CommitNote]:
-        """Loads that go on meanwhile do not touch what a backfill replaces: it is tried again on top of them."""
+        """Retries a backfill on top of concurrent loads, which do not touch what it replaces."""
         store = self.opened.store
         for _ in range(_COMMIT_TRIES if kind == BACKFILL and self.opened.table.mode == "append" else 1):
             try:
-                return self._commit(kind, spans, written, standing)
+                return self._commit(kind, spans, written, coverage)
             except ConcurrentLoad:
                 store.refresh()
                 notes = (store.note(version) for version in range(began + 1, store.version + 1))
@@ -396,11 +348,11 @@ class Loader:
         raise concurrent_load(self.opened.name)
 
     def _commit(
-        self, kind: str, spans: Sequence[Span], written: Written, standing: TableState
+        self, kind: str, spans: Sequence[Span], written: Written, coverage: TableState
     ) -> tuple[int, CommitNote]:
         store = self.opened.store
-        moved = load_plan.table_state_after(standing, spans)
-        transactions = self._begins(standing, moved) if kind == BACKFILL else self._transactions(moved)
+        moved = load_plan.table_state_after(coverage, spans)
+        transactions = self._start_transactions(coverage, moved) if kind == BACKFILL else self._transactions(moved)
         replaces_dead = kind != LOAD
         number = 0
         if written.dead_files or replaces_dead:
@@ -414,7 +366,7 @@ class Loader:
         is_in_place = kind == BACKFILL and self.opened.table.mode == "append"
 
         def check() -> None:
-            self._check_standing(standing, {span.partition for span in spans}, may_go_on=is_in_place)
+            self._check_unchanged(coverage, {span.partition for span in spans}, may_advance=is_in_place)
             if number and dead_letter_sequence(store) != number - 1:
                 raise concurrent_load(self.opened.name)
 
@@ -431,11 +383,11 @@ class Loader:
         return version, note
 
     def _replaced(self, spans: Sequence[Span]) -> tuple[list[LiveFile], list[DataFile]]:
-        """Files that go, and what is left of those that reach beyond."""
+        """Files to be removed, and new files with what is left of those that reach beyond the spans."""
         storage = self.opened.store.storage
         inside, across = plan_removal(self.opened.store.files(), spans)
         made = [pickle.dumps(RewriteTask(storage, (file,), tuple(spans))) for file in across]
-        kept = [pickle.loads(answer) for answer in self._runner.run(rewrite_pickled, made)] if made else []
+        kept = [pickle.loads(answer) for answer in self._runner.run(run_rewrite_pickled, made)] if made else []
         return [*inside, *across], [file for file in kept if file is not None]
 
     def merge(
@@ -455,14 +407,14 @@ class Loader:
         return version
 
     def _publish(self, spans: Sequence[Span]) -> None:
-        """Show how far the table is, as a group's committed offsets; nothing depends on it."""
-        standing = self.opened.standing({span.partition for span in spans})
+        """Publishes the progress of the table as committed offsets of a group; nothing depends on it."""
+        coverage = self.opened.coverage({span.partition for span in spans})
         topic = self.opened.table.topic
-        offsets = {(topic, partition): after for partition, (_, after) in standing.covered.items()}
+        offsets = {(topic, partition): after for partition, (_, after) in coverage.covered.items()}
         try:
             self._admin.set_group_offsets(group_of(self.opened.name), offsets)
         except PenstockError as error:
-            _log.warning("the progress of table %s could not be shown as a group's: %s", self.opened.name, error)
+            _log.warning("cannot publish table progress table=%s error=%s", self.opened.name, error)
 
     def _transactions(self, places: Mapping[int, tuple[int, int]]) -> dict[str, int]:
         topic_id = self.opened.topic_id
@@ -472,17 +424,17 @@ class Loader:
             named[next_id(topic_id, partition)] = after
         return named
 
-    def _begins(self, standing: TableState, moved: Mapping[int, tuple[int, int]]) -> dict[str, int]:
-        """A backfill moves no end; it says nothing of ends, since others may move them meanwhile."""
+    def _start_transactions(self, coverage: TableState, moved: Mapping[int, tuple[int, int]]) -> dict[str, int]:
+        """A backfill writes no ends, since concurrent loads may move them."""
         return {
             first_id(self.opened.topic_id, partition): first
             for partition, (first, _) in moved.items()
-            if first != standing.covered[partition][0]
+            if first != coverage.covered[partition][0]
         }
 
-    def _check_standing(self, standing: TableState, partitions: Iterable[int], *, may_go_on: bool = False) -> None:
-        now = self.opened.standing(partitions)
-        if now != standing and not (may_go_on and load_plan.only_advanced(standing, now)):
+    def _check_unchanged(self, coverage: TableState, partitions: Iterable[int], *, may_advance: bool = False) -> None:
+        now = self.opened.coverage(partitions)
+        if now != coverage and not (may_advance and load_plan.only_advanced(coverage, now)):
             raise concurrent_load(self.opened.name)
 
     def discard(self, written: Written) -> None:
@@ -492,22 +444,22 @@ class Loader:
 
 def concurrent_load(name: str) -> ConcurrentLoad:
     return ConcurrentLoad(
-        f"another load of {name} has committed in the meantime; nothing of this one was", hint="Run the same again"
+        f"another load of {name} committed meanwhile; nothing of this load was committed", hint=RUN_AGAIN
     )
 
 
 def group_of(name: str) -> str:
-    """The group whose lag is that of a table."""
+    """The group that shows the lag of a table."""
     return f"penstock-table-{name}"
 
 
 def reader_options(bootstrap: str, topic: str, options: Mapping[str, str]) -> ReaderOptions:
-    """How tasks read, from the options of a declaration; raises ConfigError as the data source does."""
+    """The reader options of tasks, from the options of a declaration. Raises ConfigError."""
     given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "includeHeaders": "true", **options}
     return parse_source(given, streaming=False).reader
 
 
-_LONGEST_WAIT_S: Final = 60.0
+# ---------------------------------------------------------------------------------------------- continuous loads
 
 
 def follow(
@@ -516,9 +468,9 @@ def follow(
     *,
     interval_s: float = 10.0,
     after_round: Callable[[LoadReport], None] | None = None,
-    told: Callable[[PenstockError, float], None] | None = None,
+    notify: Callable[[PenstockError, float], None] | None = None,
 ) -> None:
-    """Load until `stop` is set; it is looked at between commits."""
+    """Loads until `stop` is set, which is checked between commits. `notify` gets each error and the wait after it."""
     failures = 0
     while not stop.is_set():
         try:
@@ -528,25 +480,78 @@ def follow(
                 after_round(report)
             stop.wait(interval_s)
         except PenstockError as error:
-            # A task that waited for a broker in vain has waited enough, but the next round may find it there.
+            # A stalled task is not retried itself, but the next round may find the broker.
             if not error.retriable and not isinstance(error, ReadStalled):
                 raise
             wait_s = min(_LONGEST_WAIT_S, 2.0**failures)
             failures += 1
-            if told is not None:
-                told(error, wait_s)
+            if notify is not None:
+                notify(error, wait_s)
             stop.wait(wait_s)
 
 
-_TASK_ROWS: Final = 100_000
-_AS_READ: Final = {
-    "key": "_key", "value": "value", "topic": "_topic", "partition": "_partition", "offset": "_offset",
-    "timestamp": "_timestamp", "headers": "_headers",
-}  # fmt: skip
+# ---------------------------------------------------------------------------------------------- dead letters
+
+
+def dead_letter_sequence(main: Store) -> int:
+    return main.transaction(DEAD_SEQUENCE) or 0
+
+
+def settle_dead_letters(main: Store, dead: Store) -> int:
+    """Applies commits that the dead letters are missing. Returns their number."""
+    wanted = dead_letter_sequence(main)
+    done = dead.transaction(DEAD_APPLIED) or 0
+    if done >= wanted:
+        return 0
+    for number, note in sorted(_missing_dead_letters(main, done, wanted).items()):
+        _apply(dead, number, note)
+    return wanted - done
+
+
+def _missing_dead_letters(main: Store, done: int, wanted: int) -> dict[int, CommitNote]:
+    found: dict[int, CommitNote] = {}
+    for version in range(main.version, -1, -1):
+        note = main.note(version)
+        if note is not None and done < note.dead_sequence <= wanted:
+            found[note.dead_sequence] = note
+        if len(found) == wanted - done:
+            return found
+    raise TableDamaged(
+        f"{main.storage.uri}: the dead letters miss {wanted - done - len(found)} commits that Delta's log no longer has",
+        hint="Load their range again (penstock load --since)",
+    )
+
+
+def _apply(dead: Store, number: int, note: CommitNote) -> None:
+    inside, across = plan_removal(dead.files(), note.dead_replaces)
+    kept = [run_rewrite(RewriteTask(dead.storage, (file,), tuple(note.dead_replaces))) for file in across]
+
+    def not_yet() -> None:
+        if (dead.transaction(DEAD_APPLIED) or 0) >= number:
+            raise _AlreadyApplied
+
+    try:
+        dead.commit(
+            CommitNote(note.kind, note.topic, note.topic_id, note.spans, note.counts),
+            add=[*note.dead_files, *(file for file in kept if file is not None)],
+            remove=[*inside, *across],
+            transactions={DEAD_APPLIED: number},
+            check=not_yet,
+        )
+    except _AlreadyApplied:
+        # Another driver applied it first.
+        dead.storage.remove_files([file.path for file in kept if file is not None])
+
+
+class _AlreadyApplied(Exception):
+    pass
+
+
+# ---------------------------------------------------------------------------------------------- dead letters again
 
 
 class Replayed(NamedTuple):
-    """How many there were, and how many are in the table now."""
+    """How many dead letters were retried, and how many are in the table now."""
 
     tried: int
     landed: int
@@ -554,7 +559,7 @@ class Replayed(NamedTuple):
 
 
 def replay_dead(loader: Loader) -> Replayed:
-    """Try all dead letters that have their content."""
+    """Retries all dead letters that still have their content."""
     loader.settle()
     opened = loader.opened
     dead = opened.dead.delta.to_pyarrow_table()
@@ -584,7 +589,7 @@ def replay_dead(loader: Loader) -> Replayed:
 
 
 def _commit_replay(loader: Loader, gone: Sequence[Span], results: Sequence[TaskResult]) -> CommitNote:
-    """Rows that were dead letters into the table, and out of the dead letters."""
+    """Moves rows from the dead letters into the table."""
     store = loader.opened.store
     number = dead_letter_sequence(store) + 1
     written = Written.of(results)
@@ -613,7 +618,7 @@ def _commit_replay(loader: Loader, gone: Sequence[Span], results: Sequence[TaskR
 
 
 def _as_arrow_stream(rows: pa.Table) -> bytes:
-    """As if it had come from the log."""
+    """Encodes rows as if they had been fetched."""
     columns: dict[str, Any] = {name: rows.column(ours) for name, ours in _AS_READ.items()}
     columns["timestampType"] = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
     table = pa.table(columns).combine_chunks()

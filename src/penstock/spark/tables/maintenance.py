@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.spark.tables.declaration import DAY, Table
 from penstock.spark.tables.delta import COMPACT, EXPIRE, CommitNote, LiveFile, Store
-from penstock.spark.tables.tasks import RewriteTask, file_schema
-from penstock.spark.tables.tasks import run_rewrite_pickled as rewrite_pickled
+from penstock.spark.tables.tasks import RewriteTask, file_schema, run_rewrite_pickled
 from penstock.spark.tables.warehouse import OpenTable
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _HOUR_MS: Final = 3_600_000
 
 
 class Maintained(NamedTuple):
-    """What was done."""
+    """Files joined, files they were joined into, expired and vacuumed."""
 
     joined: int = 0
     into: int = 0
@@ -35,14 +34,14 @@ class Maintained(NamedTuple):
 
 
 def maintain(opened: OpenTable, runner: Runner, now_ms: int, *, vacuum: bool = False) -> Maintained:
-    """All of it, as far as it is due. A vacuum lists all files, so without a word it follows only what left some."""
+    """Compacts, expires and vacuums as due. A vacuum lists all files, so by default it runs only after a change."""
     joined, into = compact(opened, runner)
     expired = expire(opened, now_ms)
     return Maintained(joined, into, expired, vacuum_old(opened) if vacuum or joined or expired else 0)
 
 
 def plan_compaction(table: Table, files: Iterable[LiveFile], least: int) -> list[tuple[LiveFile, ...]]:
-    """Which files become one: of a place that has at least `least` small ones, as many as make a large one."""
+    """Groups of files to be joined, in places (day or hour, and partition) with at least `least` small files."""
     target = table.target_file_mb * _MIB
     places: dict[tuple[object, ...], list[LiveFile]] = {}
     for file in files:
@@ -70,7 +69,7 @@ def _bins(files: Sequence[LiveFile], target: int) -> list[tuple[LiveFile, ...]]:
 
 
 def compact(opened: OpenTable, runner: Runner, *, least: int | None = None) -> tuple[int, int]:
-    """Join small files; how many were joined into how many."""
+    """Joins small files. Returns how many were joined into how many."""
     table, store = opened.table, opened.store
     store.refresh()
     joined, into = _compact(
@@ -88,13 +87,13 @@ def _compact(store: Store, groups: list[tuple[LiveFile, ...]], table: Table | No
     made = [pickle.dumps(RewriteTask(store.storage, group, (), schema)) for group in groups]
     removed = [file for group in groups for file in group]
     runner.expect(sum(file.rows or 0 for file in removed), lambda: sum(file.size for file in removed))
-    files = [pickle.loads(answer) for answer in runner.run(rewrite_pickled, made)]
+    files = [pickle.loads(answer) for answer in runner.run(run_rewrite_pickled, made)]
     store.commit(CommitNote(COMPACT), add=files, remove=removed, data_change=False)
     return len(removed), len(files)
 
 
 def expire(opened: OpenTable, now_ms: int) -> int:
-    """Remove days that are older than the retention; how many files."""
+    """Removes days beyond the retention. Returns the number of files."""
     table, store = opened.table, opened.store
     if not table.retention_ms:
         return 0
@@ -108,7 +107,7 @@ def expire(opened: OpenTable, now_ms: int) -> int:
 
 
 def vacuum_old(opened: OpenTable) -> int:
-    """Delete files that neither the table of today nor a recent version has; how many."""
+    """Deletes files that are in no version younger than `vacuum_after`. Returns their number."""
     hours = max(1, opened.table.vacuum_after_ms // _HOUR_MS)
     removed = 0
     for store in (opened.store, opened.dead):

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What a process loads in the 8 to 15 s that Spark takes to start: with one core 420,000 JSON records/s of 85 B, or 90
-# MB/s of records of 1 KB. Bytes are counted as stored, which may be compressed.
+# What one process loads in the 8 to 15 s that Spark takes to start: on one core 420,000 JSON records/s of 85 B, or
+# 90 MB/s of records of 1 KB. Bytes are counted as stored, which may be compressed.
 MOST_LOCAL_RECORDS: Final = 4_000_000
 MOST_LOCAL_BYTES: Final = 512 * 1024 * 1024
 
 
 class Runner(Protocol):
-    """Runs tasks."""
+    """Runs functions of bytes somewhere."""
 
     def expect(self, records: int, stored_bytes: Callable[[], int]) -> None:
-        """How much the next tasks read; the bytes are asked for only if they matter."""
+        """Announces how much the next tasks read. `stored_bytes` is called only if it matters."""
 
     def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]: ...
 
@@ -37,13 +37,13 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """In threads of this process: no Java, no start-up time; for tables that one machine can load."""
+    """Runs in threads of this process, without Java and start-up time."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or os.cpu_count() or 2
 
     def expect(self, records: int, stored_bytes: Callable[[], int]) -> None:
-        """All of it runs here."""
+        """Ignored: everything runs in this process."""
 
     def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]:
         with ThreadPoolExecutor(min(self._threads, max(1, len(payloads)))) as pool:
@@ -54,13 +54,13 @@ class LocalRunner:
 
 
 class SparkRunner:
-    """In Spark's executors, one task a payload; over a classic session or Spark Connect."""
+    """Runs in Spark's executors, one task per payload, with or without Spark Connect."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def expect(self, records: int, stored_bytes: Callable[[], int]) -> None:
-        """All of it runs there."""
+        """Ignored: everything runs on Spark."""
 
     def run(self, work: Work, payloads: Sequence[bytes]) -> list[bytes]:
         if not payloads:
@@ -89,14 +89,14 @@ class SparkRunner:
     def parallelism(self) -> int:
         try:
             return max(1, int(self._spark.sparkContext.defaultParallelism))
-        except Exception:  # noqa: BLE001 - Spark Connect has no context, and raises errors of its own kind to say so
+        except Exception:  # noqa: BLE001 - Spark Connect has no context and raises its own errors
             return os.cpu_count() or 2
 
 
 class AutomaticRunner:
-    """In this process, until more is expected than is worth it there; then by Spark, which `start` starts.
+    """Runs in this process until a larger amount is announced, then on Spark, which `start` starts.
 
-    With `always_spark`, Spark is started for the first task there is. Without a task it never is.
+    With `always_spark`, Spark is started for the first task. Without a task it is never started.
     """
 
     def __init__(self, start: Callable[[], SparkSession], *, always_spark: bool = False) -> None:
@@ -125,10 +125,12 @@ class AutomaticRunner:
 
 
 def _spark_error(error: Exception) -> TableError:
-    """What Spark says, in a line: the last one of the traceback that it carries."""
+    """Spark's error in one line: the last line of the traceback that it carries."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reasons = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "...", "JVM stacktrace"))]
     said = next(
         (line for line in reversed(reasons) if "Error" in line or "Exception" in line), reasons[0] if reasons else ""
     )
-    return TableError(f"Spark could not run the load: {said}"[:500], hint="Nothing was committed; run the same again")
+    return TableError(
+        f"Spark failed to run the load: {said}"[:500], hint="Nothing was committed. Run the same command again"
+    )

@@ -23,27 +23,84 @@ _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _EXACT_IN_DOUBLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.float32())
 _MOST_DIGITS: Final = 38
 _LONGEST_NAME: Final = 255
-# What Parquet files of Spark and Delta cannot have in the name of a column.
+# Not allowed in column names of Spark's and Delta's Parquet files.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 _INT64: Final = 2**63
+_SAMPLE: Final = 1000
+
+# ---------------------------------------------------------------------------------------------- decisions
 
 
 @dataclass(frozen=True)
 class Evolution:
-    """`columns` is what the table should have; `refused` is one line for each thing that cannot be."""
+    """The columns that a table should have; `rejected` has a line for each field that does not fit."""
 
     columns: tuple[Column, ...]
     added: tuple[str, ...] = ()
     widened: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
         return bool(self.added or self.widened)
 
 
+def decide(columns: Sequence[Column], found: Iterable[pa.Field], *, max_columns: int = 1000) -> Evolution:
+    """How columns change for the fields that were found in records."""
+    by_name = {column.name: column for column in columns}
+    lowered = {column.name.lower(): column.name for column in columns}
+    added: list[str] = []
+    widened: list[str] = []
+    rejected: list[str] = []
+    for field in found:
+        kind = known_part(field.type)
+        if kind is None:
+            continue
+        column = by_name.get(field.name)
+        if column is None:
+            problem = _cannot_add(field.name, lowered, len(by_name), max_columns)
+            if problem:
+                rejected.append(f"the field {field.name!r} cannot become a column: {problem}")
+                continue
+            by_name[field.name] = Column(field.name, kind)
+            lowered[field.name.lower()] = field.name
+            added.append(field.name)
+            continue
+        if column.epoch or kind.equals(column.type):
+            continue
+        merged = wider(column.type, kind)
+        if merged is None:
+            rejected.append(f"{field.name} is {type_text(column.type)}, but the record has {type_text(kind)}")
+        elif not merged.equals(column.type):
+            by_name[field.name] = column._replace(type=merged)
+            widened.append(field.name)
+    return Evolution(tuple(by_name.values()), tuple(added), tuple(widened), tuple(rejected))
+
+
+def _cannot_add(name: str, lowered: dict[str, str], count: int, max_columns: int) -> str:
+    if name.lower() in RESERVED:
+        return "the name is reserved"
+    if name.lower() in lowered:
+        return f"{lowered[name.lower()]!r} exists, and column names are case-insensitive"
+    if count >= max_columns:
+        return f"the table already has {count} columns (max_columns)"
+    return name_problem(name)
+
+
+def name_problem(name: str) -> str:
+    """Why a field cannot become a column; "" if it can."""
+    if not name or len(name) > _LONGEST_NAME:
+        return "its name is empty" if not name else f"its name has more than {_LONGEST_NAME} characters"
+    if _NOT_IN_NAMES.search(name):
+        return "its name contains a space or one of ,;{}()="
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- wider types
+
+
 def wider(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
-    """The type that holds all values of both, if it is one of the two or their union; None if there is none."""
+    """The type that holds all values of both; None if there is none."""
     if old.equals(new) or pa.types.is_null(new):
         return old
     if pa.types.is_null(old):
@@ -51,7 +108,7 @@ def wider(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     if old in _INTEGERS and new in _INTEGERS:
         return max(old, new, key=_INTEGERS.index)
     if pa.types.is_floating(old) and new in (*_INTEGERS, pa.float32(), pa.float64()):
-        # A number without a point in a column of numbers with one: JSON does not tell them apart.
+        # JSON does not distinguish 1 and 1.0.
         return pa.float64() if new.equals(pa.float64()) else old
     if old in _EXACT_IN_DOUBLE and new.equals(pa.float64()):
         return new
@@ -82,70 +139,62 @@ def _wider_struct(old: Any, new: Any) -> pa.DataType | None:
     return pa.struct(list(fields.items()))
 
 
-def settled(kind: pa.DataType) -> pa.DataType | None:
-    """The part of a type that is known; None if nothing of it is."""
+def known_part(kind: pa.DataType) -> pa.DataType | None:
+    """The known part of a type, without nulls; None if nothing is known."""
     if pa.types.is_list(kind):
-        item = settled(kind.value_type)
+        item = known_part(kind.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
     if pa.types.is_struct(kind):
-        fields = [(field.name, part) for field in kind if (part := settled(field.type)) is not None]
+        fields = [(field.name, part) for field in kind if (part := known_part(field.type)) is not None]
         return pa.struct(fields) if fields else None
     return None if pa.types.is_null(kind) else kind
 
 
-def name_problem(name: str) -> str:
-    """Why a field cannot become a column; "" if it can."""
-    if not name or len(name) > _LONGEST_NAME:
-        return "its name is empty" if not name else f"its name has more than {_LONGEST_NAME} characters"
-    if _NOT_IN_NAMES.search(name):
-        return "its name has a space or one of ,;{}()= in it"
-    return ""
+# ---------------------------------------------------------------------------------------------- inference
 
 
-def decide(columns: Sequence[Column], found: Iterable[pa.Field], *, max_columns: int = 1000) -> Evolution:
-    """What fields that were found in records ask of the columns."""
-    by_name = {column.name: column for column in columns}
-    lowered = {column.name.lower(): column.name for column in columns}
-    added: list[str] = []
-    widened: list[str] = []
-    refused: list[str] = []
-    for field in found:
-        kind = settled(field.type)
-        if kind is None:
+def sample_columns(table: Table, state: LogState, bootstrap: str, reader: ReaderOptions) -> tuple[Column, ...]:
+    """The columns of the first records of each partition; none if there are no records."""
+    return infer_columns(_documents(table, state, bootstrap, reader))
+
+
+def _documents(table: Table, state: LogState, bootstrap: str, reader: ReaderOptions) -> Iterator[Any]:
+    from penstock.spark.fetch import read_range
+
+    decode = msgspec.json.Decoder().decode
+    for partition, (begin, end) in state.bounds.items():
+        last = min(end, begin + _SAMPLE)
+        batches = read_range(
+            bootstrap, reader, table.topic, partition, begin, last, isolation=table.isolation,  # type: ignore[arg-type]
+        )  # fmt: skip
+        for batch in batches:
+            for value in batch.column("value").to_pylist():
+                try:
+                    yield None if value is None else decode(value)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    continue  # It will be a dead letter.
+
+
+def infer_columns(rows: Iterable[Any]) -> tuple[Column, ...]:
+    """The columns of a sample: the fields that can be columns, with types that hold their values.
+
+    A value that contradicts earlier ones is ignored: its record will be a dead letter.
+    """
+    fields: dict[str, pa.DataType] = {}
+    for row in rows:
+        if not isinstance(row, dict):
             continue
-        column = by_name.get(field.name)
-        if column is None:
-            problem = _cannot_add(field.name, lowered, len(by_name), max_columns)
-            if problem:
-                refused.append(f"the field {field.name!r} cannot become a column: {problem}")
-                continue
-            by_name[field.name] = Column(field.name, kind)
-            lowered[field.name.lower()] = field.name
-            added.append(field.name)
-            continue
-        if column.epoch or kind.equals(column.type):
-            continue
-        merged = wider(column.type, kind)
-        if merged is None:
-            refused.append(f"{field.name} is {type_text(column.type)}, and this is {type_text(kind)}")
-        elif not merged.equals(column.type):
-            by_name[field.name] = column._replace(type=merged)
-            widened.append(field.name)
-    return Evolution(tuple(by_name.values()), tuple(added), tuple(widened), tuple(refused))
-
-
-def _cannot_add(name: str, lowered: dict[str, str], count: int, max_columns: int) -> str:
-    if name.lower() in RESERVED:
-        return "the table has a column of its own by this name"
-    if name.lower() in lowered:
-        return f"there is {lowered[name.lower()]!r}, and upper and lower case are the same"
-    if count >= max_columns:
-        return f"the table has {count} columns already (max_columns)"
-    return name_problem(name)
+        for name, value in row.items():
+            kind = inferred(value)
+            merged = None if kind is None else _either(fields.get(name, pa.null()), kind)
+            if merged is not None:
+                fields[name] = merged
+    found = [pa.field(name, kind) for name, kind in fields.items()]
+    return decide((), found).columns
 
 
 def inferred(value: Any) -> pa.DataType | None:
-    """The type that a value of JSON asks for; None if there is none, as for mixed arrays and giant numbers."""
+    """The type of a JSON value; None if there is none, as for mixed arrays and huge numbers."""
     if value is None:
         return pa.null()
     if isinstance(value, bool):
@@ -169,7 +218,7 @@ def inferred(value: Any) -> pa.DataType | None:
 
 
 def _either(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Two values of one sample: whole numbers among others are no more than that."""
+    """The type of two values of one sample; integers among floats are floats."""
     numbers = (pa.int64(), pa.float64())
     if one in numbers and other in numbers and not one.equals(other):
         return pa.float64()
@@ -185,46 +234,3 @@ def _either(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         item = _either(one.value_type, other.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
     return wider(one, other)
-
-
-def infer_columns(rows: Iterable[Any]) -> tuple[Column, ...]:
-    """The columns of a sample: fields that can be columns, each with the type that most of its values have first.
-
-    A row that contradicts an earlier one is passed over: it will be a dead letter.
-    """
-    fields: dict[str, pa.DataType] = {}
-    for row in rows:
-        if not isinstance(row, dict):
-            continue
-        for name, value in row.items():
-            kind = inferred(value)
-            merged = None if kind is None else _either(fields.get(name, pa.null()), kind)
-            if merged is not None:
-                fields[name] = merged
-    found = [pa.field(name, kind) for name, kind in fields.items()]
-    return decide((), found).columns
-
-
-_SAMPLE: Final = 1000
-
-
-def sample_columns(table: Table, state: LogState, bootstrap: str, reader: ReaderOptions) -> tuple[Column, ...]:
-    """What the first records of each partition have; none if there are no records."""
-    return infer_columns(_documents(table, state, bootstrap, reader))
-
-
-def _documents(table: Table, state: LogState, bootstrap: str, reader: ReaderOptions) -> Iterator[Any]:
-    from penstock.spark.fetch import read_range
-
-    decode = msgspec.json.Decoder().decode
-    for partition, (begin, end) in state.bounds.items():
-        last = min(end, begin + _SAMPLE)
-        batches = read_range(
-            bootstrap, reader, table.topic, partition, begin, last, isolation=table.isolation,  # type: ignore[arg-type]
-        )  # fmt: skip
-        for batch in batches:
-            for value in batch.column("value").to_pylist():
-                try:
-                    yield None if value is None else decode(value)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    continue  # It will be a dead letter.

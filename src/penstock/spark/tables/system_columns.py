@@ -21,13 +21,13 @@ from penstock.spark.tables.declaration import DAY, HOUR, TIMESTAMP, Table
 
 _DAY_US: Final = 86_400_000_000
 _HOUR_US: Final = 3_600_000_000
-# 0001-01-01 and 9999-12-31: what dates can be.
+# 0001-01-01 and 9999-12-31: the range of dates.
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 
 
 def event_times(table: Table, rows: pa.Table) -> Any:
-    """The event time of every row, as microseconds since 1970 (int64); rows have the table's own `_timestamp`."""
+    """The event time of every row in microseconds since 1970 (int64)."""
     stamped = rows.column("_timestamp").cast(pa.int64())
     if not table.event_time or table.event_time == "_timestamp":
         return stamped
@@ -38,18 +38,18 @@ def event_times(table: Table, rows: pa.Table) -> Any:
 
 
 def impossible(times_us: Any) -> Any:
-    """Which are no time that a calendar has."""
+    """Which times are outside of years 1 to 9999."""
     return pc.or_(pc.less(times_us, _FIRST_US), pc.greater(times_us, _LAST_US))
 
 
 def late(table: Table, rows: pa.Table, times_us: Any) -> Any:
-    """Which came too late."""
+    """Which rows reached the log after `allowed_lateness`."""
     stamped = rows.column("_timestamp").cast(pa.int64())
     return pc.less(times_us, pc.subtract(stamped, table.allowed_lateness_ms * 1000))
 
 
 def by_partition(table: Table, rows: pa.Table, times_us: Any) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """The rows of each day, or hour, with the values of the table's partition columns; their order stays."""
+    """The rows of each day or hour, in order, with the values of the partition columns."""
     if table.partition_by == "none":
         yield {}, rows
         return
@@ -62,7 +62,7 @@ def by_partition(table: Table, rows: pa.Table, times_us: Any) -> Iterator[tuple[
 
 
 def _floor(times_us: Any, unit_us: int) -> Any:
-    """Division that rounds down, before 1970 too: Arrow's rounds towards zero."""
+    """Division that rounds down, also before 1970; Arrow rounds towards zero."""
     shifted = pc.subtract(times_us, _FIRST_US)
     return pc.add(pc.divide(shifted, unit_us), _FIRST_US // unit_us)
 
@@ -76,7 +76,7 @@ def _values(table: Table, time_us: int) -> dict[str, str | None]:
 
 
 def partition_arrays(table: Table, times_us: Any) -> dict[str, Any]:
-    """The partition columns of rows, where they are needed as columns."""
+    """The partition columns of rows as arrays."""
     if table.partition_by == "none":
         return {}
     days = _floor(times_us, _DAY_US)
@@ -93,7 +93,7 @@ def partition_fields(table: Table) -> list[pa.Field]:
 
 
 def metadata_fields() -> list[pa.Field]:
-    """The table's own columns; they come first, since Delta keeps statistics of the first 32 columns only."""
+    """The columns of the record's origin. They come first: Delta keeps statistics of the first 32 columns only."""
     pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     return [
         pa.field("_topic", pa.string()),
@@ -118,7 +118,7 @@ def dead_schema() -> pa.Schema:
 
 
 def dead_rows(origin: pa.Table, values: Any, reasons: Sequence[str], dropped: bool, now_us: int) -> pa.Table:
-    """`origin` has the metadata columns."""
+    """Rows of the dead letters. `origin` has the metadata columns."""
     count = origin.num_rows
     schema = dead_schema()
     columns = {name: origin.column(name) for name in origin.column_names}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 
+Work = Callable[[bytes], bytes]
 DELETED: Final = "_deleted"
 _MOST_OPEN: Final = 32
 _MIB: Final = 1024 * 1024
@@ -48,11 +49,14 @@ _READ_AS: Final = {
     "_topic": "topic", "_partition": "partition", "_offset": "offset", "_timestamp": "timestamp", "_key": "key",
     "_headers": "headers",
 }  # fmt: skip
+_ROW: Final = "_row"
+
+# ---------------------------------------------------------------------------------------------- loading a range
 
 
 @dataclass(frozen=True)
 class LoadTask:
-    """It travels to an executor. `rows` are given where they do not come from the log (dead letters, tried again)."""
+    """A range to load, sent to an executor. `rows` are given if they do not come from the log (dead letters)."""
 
     table: Table
     storage: Storage
@@ -66,7 +70,7 @@ class LoadTask:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """`columns` is set, and nothing else, where the table has to grow first."""
+    """The outcome of a task. If the table has to grow first, only `columns` is set."""
 
     span: Span
     counts: Counts = field(default_factory=Counts)
@@ -76,8 +80,28 @@ class TaskResult:
     error: PenstockError | None = None
 
 
+@dataclass
+class Written:
+    """The files and counts of several tasks."""
+
+    files: list[DataFile]
+    dead_files: list[DataFile]
+    counts: Counts
+
+    @classmethod
+    def of(cls, results: Sequence[TaskResult]) -> Written:
+        counts = Counts()
+        for one in results:
+            counts += one.counts
+        return cls(
+            [file for one in results for file in one.files],
+            [file for one in results for file in one.dead_files],
+            counts,
+        )
+
+
 def run_task(task: LoadTask) -> TaskResult:
-    """Carry it out; errors are part of the result."""
+    """Runs a task. Errors are part of the result."""
     run = _Run(task)
     try:
         for batch in _batches(task):
@@ -115,7 +139,7 @@ def _batches(task: LoadTask) -> Iterator[Any]:
 
 
 def file_schema(table: Table, *, staged: bool = False) -> pa.Schema:
-    """What is in a file: Delta has the partition columns in the path. What waits for a merge has all, and a mark."""
+    """The columns of a file. Partition columns are in its path; a staged file has them, and `DELETED`."""
     fields = [*metadata_fields(), *arrow_schema(table.columns)]
     if staged:
         fields += [*partition_fields(table), pa.field(DELETED, pa.bool_())]
@@ -123,7 +147,7 @@ def file_schema(table: Table, *, staged: bool = False) -> pa.Schema:
 
 
 class _Run:
-    """One task at work."""
+    """One running task."""
 
     def __init__(self, task: LoadTask) -> None:
         self.task = task
@@ -137,7 +161,7 @@ class _Run:
         self._files: list[DataFile] = []
         self._target = task.table.target_file_mb * _MIB
 
-    # ------------------------------------------------------------------------------------------ rows in
+    # ------------------------------------------------------------------------------------------ rows
 
     def take(self, batch: Any) -> None:
         values = batch.column("value")
@@ -158,11 +182,11 @@ class _Run:
         self._place(origin, values, decoded.rows)
 
     def _without_value(self, origin: pa.Table) -> None:
-        """Records whose value is null: rows of nulls; in an upsert table, the end of their key's row."""
+        """Records whose value is null: rows of nulls, or in an upsert table the deletion of the key's row."""
         nothing = pa.nulls(origin.num_rows, pa.binary())
         if self._staged:
             if self.table.key:
-                why = "has no value, and the table's key is a part of the value"
+                why = "has no value, which contains the table's key"
                 self._set_aside(origin, nothing, [why] * origin.num_rows)
                 return
             rows = pa.table([pa.nulls(origin.num_rows, one.type) for one in self.table.columns],
@@ -177,7 +201,7 @@ class _Run:
         self._place(origin, nothing, pa.table(arrays, schema=arrow_schema(self.table.columns)))
 
     def _place(self, origin: pa.Table, values: Any, decoded: pa.Table, *, deleted: bool = False) -> None:
-        """Rows that could be read, to the files of their days; those that may not be there, to the dead."""
+        """Writes decoded rows to the files of their days, and rejected ones to the dead letters."""
         rows = pa.table([*origin.columns, *decoded.columns], names=[*origin.column_names, *decoded.column_names])
         for check in (self._without_key, self._impossible_time, self._late):
             bad, why, is_dropped = check(rows)
@@ -201,7 +225,7 @@ class _Run:
         kept = Counts(deleted=rows.num_rows) if deleted else Counts(landed=rows.num_rows)
         self.counts += kept
 
-    # ------------------------------------------------------------------------------------------ what may not be there
+    # ------------------------------------------------------------------------------------------ rejected rows
 
     def _without_key(self, rows: pa.Table) -> tuple[Any, str, bool]:
         if not self._staged:
@@ -210,11 +234,11 @@ class _Run:
         for name in self.table.key or ("_key",):
             missing = rows.column(name).is_null()
             bad = missing if bad is None else pc.or_(bad, missing)
-        return bad, f"its key ({', '.join(self.table.key) or 'of the record'}) is null", False
+        return bad, f"the key ({', '.join(self.table.key) or 'of the record'}) is null", False
 
     def _impossible_time(self, rows: pa.Table) -> tuple[Any, str, bool]:
         bad = system_columns.impossible(system_columns.event_times(self.table, rows))
-        return bad, "its event time is before year 1 or after 9999", False
+        return bad, "the event time is before year 1 or after year 9999", False
 
     def _late(self, rows: pa.Table) -> tuple[Any, str, bool]:
         if self.table.late == "accept":
@@ -231,9 +255,9 @@ class _Run:
         if self.table.on_error == "fail" and not reasons[0].startswith("late:"):
             first = origin.slice(0, 1).to_pylist()[0]
             raise UnfitRecord(
-                f"{first['_topic']}-{first['_partition']} at offset {first['_offset']} does not fit the table "
+                f"{first['_topic']}-{first['_partition']} at offset {first['_offset']} does not match table "
                 f"{self.table.name}: {reasons[0]}",
-                hint='The table has on_error = "fail"; "dead" would put it aside and go on',
+                hint='The table has on_error = "fail". With "dead" such records go to the dead letters',
             )
         if self._dead is None:
             self._dead = PartWriter(self.task.dead_storage, "", {}, dead_schema())
@@ -241,7 +265,7 @@ class _Run:
         kept = Counts(dropped=origin.num_rows) if dropped else Counts(dead=origin.num_rows)
         self.counts += kept
 
-    # ------------------------------------------------------------------------------------------ files out
+    # ------------------------------------------------------------------------------------------ files
 
     def _write(self, values: dict[str, str | None], rows: pa.Table) -> None:
         key = tuple(values.values())
@@ -263,55 +287,33 @@ class _Run:
         dead = () if self._dead is None else (self._dead.close(),)
         self._writers, self._dead = {}, None
         if not self.counts.is_balanced:
-            raise TableError(
-                f"{self.task.span}: the records that were read and those that were kept differ: {self.counts}"
-            )
+            raise TableError(f"{self.task.span}: records read and records stored do not match: {self.counts}")
         return TaskResult(self.task.span, self.counts, tuple(self._files), dead)
 
     def abandon(self) -> None:
-        """Nothing of it shall stay."""
+        """Removes everything the task wrote."""
         for writer in [*self._writers.values(), *([self._dead] if self._dead else [])]:
             writer.abandon()
         self.task.storage.remove_files([one.path for one in self._files])
         self._writers, self._dead, self._files = {}, None, []
 
 
-@dataclass
-class Written:
-    """What tasks left."""
-
-    files: list[DataFile]
-    dead_files: list[DataFile]
-    counts: Counts
-
-    @classmethod
-    def of(cls, results: Sequence[TaskResult]) -> Written:
-        counts = Counts()
-        for one in results:
-            counts += one.counts
-        return cls(
-            [file for one in results for file in one.files],
-            [file for one in results for file in one.dead_files],
-            counts,
-        )
-
-
-Work = Callable[[bytes], bytes]
+# ---------------------------------------------------------------------------------------------- rewriting files
 
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Files of one folder into one file, without some offsets; it travels to an executor."""
+    """Files of one folder to be joined into one, without some offsets. It is sent to an executor."""
 
     storage: Storage
     files: tuple[LiveFile, ...]
     without: tuple[Span, ...] = ()
     schema: pa.Schema | None = None
-    """What the new file has; None for that of the (single) old one."""
+    """The schema of the new file; None for that of the (single) old one."""
 
 
 def plan_removal(files: Iterable[LiveFile], spans: Sequence[Span]) -> tuple[list[LiveFile], list[LiveFile]]:
-    """Files that lie inside the spans, and files that may reach beyond."""
+    """Files inside the spans, and files that may reach beyond them."""
     wanted = union(spans)
     inside: list[LiveFile] = []
     across: list[LiveFile] = []
@@ -327,7 +329,7 @@ def plan_removal(files: Iterable[LiveFile], spans: Sequence[Span]) -> tuple[list
 
 
 def run_rewrite(task: RewriteTask) -> DataFile | None:
-    """The new file; None if nothing is left of the old ones."""
+    """The new file; None if no rows are left."""
     values: Mapping[str, str | None] = task.files[0].partition_values
     writer: PartWriter | None = None
     try:
@@ -369,7 +371,7 @@ def _in_spans(rows: pa.Table, spans: Iterable[Span]) -> Any:
 
 
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the columns of a later schema: what they do not have is null."""
+    """The rows with the columns of a later schema; new columns are null."""
     arrays = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -379,7 +381,7 @@ def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-_ROW: Final = "_row"
+# ---------------------------------------------------------------------------------------------- upserts
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
@@ -387,7 +389,7 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
 
 def staged_rows(table: Table, storage: Storage, files: Sequence[DataFile]) -> pa.Table:
-    """What tasks left for the merge: one row a key."""
+    """The staged rows of tasks, one per key."""
     filesystem, root = storage.filesystem()
     schema = file_schema(table, staged=True)
     tables = [pq.read_table(f"{root}/{one.path}", filesystem=filesystem, partitioning=None) for one in files]
@@ -411,7 +413,7 @@ def _last(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def merge_rows(table: Table, rows: pa.Table, delta: DeltaTable, properties: CommitProperties) -> None:
-    """One commit: rows into the table, over older ones of their keys."""
+    """Merges rows into the table in one commit; they replace older rows of their keys."""
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key_columns(table))
     newer = (
         "((s._partition = t._partition AND s._offset >= t._offset) OR "

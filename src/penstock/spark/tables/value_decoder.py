@@ -34,11 +34,19 @@ if TYPE_CHECKING:
 
 
 VALUE: Final = "value"
+_BITS: Final = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
+_EPOCH_US: Final = {"ms": 1_000, "s": 1_000_000}
+_INT64: Final = 2**63
+_SHOWN: Final = 60
+_PIECE: Final = 1000
+_SAFE_US: Final = 2**63 - 1
+
+# ---------------------------------------------------------------------------------------------- decoders
 
 
 @dataclass
 class Decoded:
-    """`rows` are those that fit, `index` says which of the values they are; `failures` are the others."""
+    """`rows` are the decoded values, `index` their positions; `failures` are the others as (position, reason)."""
 
     rows: pa.Table
     index: Any
@@ -46,7 +54,7 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Reads values for one task."""
+    """Decodes values for one task. `grew` is set, and `columns` has more, if the table must grow first."""
 
     columns: tuple[Column, ...]
     grew: bool
@@ -55,7 +63,7 @@ class Decoder(Protocol):
 
 
 def decoder_for(table: Table) -> Decoder:
-    """The decoder of a table whose columns are known."""
+    """The decoder for a table whose columns are known."""
     if table.format == "json":
         return JsonDecoder(table)
     if table.format in ("text", "binary"):
@@ -64,7 +72,7 @@ def decoder_for(table: Table) -> Decoder:
 
 
 def known_columns(table: Table) -> tuple[Column, ...]:
-    """The columns that the format itself brings; none where only records can tell (JSON). Raises DeclarationError."""
+    """The columns that follow from the format; none for JSON, where records decide. Raises DeclarationError."""
     if table.columns:
         return table.columns
     if table.format == "text":
@@ -82,13 +90,16 @@ def known_columns(table: Table) -> tuple[Column, ...]:
 
 
 def without_failures(count: int, failures: Sequence[tuple[int, str]]) -> Any:
-    """Which of `count` values are left."""
+    """The positions of the values without failures."""
     bad = {row for row, _ in failures}
     return pa.array([row for row in range(count) if row not in bad], pa.int64())
 
 
+# ---------------------------------------------------------------------------------------------- text and binary
+
+
 class PlainDecoder:
-    """Values as they are: text, or bytes."""
+    """Values without decoding: text or bytes."""
 
     def __init__(self, table: Table) -> None:
         self.columns = table.columns
@@ -115,15 +126,18 @@ def _is_text(value: bytes | None) -> bool:
         return False
 
 
-class _Reads(Protocol):
-    """What reads Avro and Protobuf for data sources too."""
+# ---------------------------------------------------------------------------------------------- Avro and Protobuf
+
+
+class _SourceDecoder(Protocol):
+    """The decoder of the data source."""
 
     decoded_type: Any
 
     def decode(self, values: Any) -> Any: ...
 
 
-class _SparkReads:
+class _SparkDecoder:
     def __init__(self, spec: DecodeSpec) -> None:
         from penstock.spark.formats.decoder import Decoder as SourceDecoder
 
@@ -135,8 +149,8 @@ class _SparkReads:
 
 
 @lru_cache(maxsize=16)
-def _schema_decoder(spec: DecodeSpec) -> _Reads:
-    return _SparkReads(spec)
+def _schema_decoder(spec: DecodeSpec) -> _SourceDecoder:
+    return _SparkDecoder(spec)
 
 
 def _spec(table: Table) -> DecodeSpec:
@@ -153,15 +167,15 @@ def _spec(table: Table) -> DecodeSpec:
 
 
 class SchemaDecoder:
-    """Avro and Protobuf, by their schema."""
+    """Decodes Avro and Protobuf, with the decoder of the data source."""
 
     def __init__(self, table: Table) -> None:
         self.columns = table.columns
         self.grew = False
-        self._reads = _schema_decoder(_spec(table))
+        self._source = _schema_decoder(_spec(table))
 
     def decode(self, values: Any) -> Decoded:
-        found = self._reads.decode(values)
+        found = self._source.decode(values)
         failures = list(found.failures)
         index = without_failures(len(values), failures)
         structs = found.array if not failures else found.array.take(index)
@@ -171,12 +185,12 @@ class SchemaDecoder:
     def _array(self, structs: Any, column: Column) -> Any:
         if structs.type.get_field_index(column.name) < 0:
             return pa.nulls(len(structs), column.type)
-        # A struct that is null has fields that are not: `struct_field` looks at both.
+        # Fields of a null struct may have values: `struct_field` considers both.
         return pc.struct_field(structs, column.name).cast(column.type)
 
 
 def settled_type(kind: pa.DataType) -> pa.DataType:
-    """A type as the table has it: times in microseconds of UTC, elements by Parquet's name."""
+    """A type as tables have it: times in microseconds UTC, list elements named as in Parquet."""
     if pa.types.is_timestamp(kind):
         return TIMESTAMP
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -191,42 +205,246 @@ def settled_type(kind: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_large_binary(kind) else kind
 
 
+# ---------------------------------------------------------------------------------------------- JSON
+
+
+class JsonDecoder:
+    """Decodes JSON objects."""
+
+    def __init__(self, table: Table) -> None:
+        self.columns = table.columns
+        self.grew = False
+        self._may_grow = table.evolution == "add"
+        self._max_columns = table.max_columns
+        self._read = msgspec.json.Decoder().decode
+
+    def decode(self, values: Any) -> Decoded:
+        """Decodes values; a null value is a row of nulls."""
+        whole = self._fast(values)
+        if whole is not None:
+            return whole
+        parts: list[pa.Table] = []
+        indexes: list[Any] = []
+        failures: list[tuple[int, str]] = []
+        for start in range(0, len(values), _PIECE):
+            piece = values.slice(start, _PIECE)
+            found = self._fast(piece) or self._slow(piece)
+            if not self.grew:
+                parts.append(found.rows)
+            indexes.append(pc.add(found.index, start))
+            failures += [(row + start, reason) for row, reason in found.failures]
+        if self.grew:
+            return Decoded(self._nothing(), pa.array([], pa.int64()), failures)
+        rows = pa.concat_tables(parts) if parts else self._nothing()
+        return Decoded(rows, pa.chunked_array(indexes, pa.int64()).combine_chunks(), failures)
+
+    def _nothing(self) -> pa.Table:
+        return arrow_schema(self.columns).empty_table()
+
+    # ------------------------------------------------------------------------------------------ a batch at once
+
+    def _fast(self, values: Any) -> Decoded | None:
+        """Decodes a batch; None if values must be decoded one by one."""
+        if not len(values):
+            return Decoded(self._nothing(), pa.array([], pa.int64()))
+        if values.null_count or not _are_objects(values):
+            return None
+        rows = self._parsed(values)
+        if rows is None or rows.num_rows != len(values):
+            return None
+        if self._may_grow:
+            fields = _found(rows.schema, self.columns)
+            if decide(self.columns, fields, max_columns=self._max_columns).rejected:
+                return None
+            if self._grow(fields):
+                return Decoded(self._nothing(), pa.array([], pa.int64()))
+        rows = self._converted(rows)
+        if rows is None or any(True for _ in missing_required(self.columns, rows)):
+            return None
+        return Decoded(rows, pa.array(range(len(values)), pa.int64()))
+
+    def _parsed(self, values: Any) -> pa.Table | None:
+        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
+        buffer = lines[0].as_buffer()
+        try:
+            rows = pj.read_json(
+                pa.BufferReader(buffer),
+                read_options=pj.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=pa.schema([(column.name, _read_as(column)) for column in self.columns]),
+                    unexpected_field_behavior="infer" if self._may_grow else "ignore",
+                ),
+            )
+            # The reader does not check that text is UTF-8.
+            rows.validate(full=True)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        return rows
+
+    def _converted(self, rows: pa.Table) -> pa.Table | None:
+        """The columns of the table, with times converted from numbers or text."""
+        arrays: list[Any] = []
+        for column in self.columns:
+            array = rows.column(column.name)
+            if column.epoch:
+                scale = _EPOCH_US[column.epoch]
+                if pc.any(pc.greater(pc.abs_checked(array), _SAFE_US // scale)).as_py():
+                    return None
+                array = pc.multiply(array, scale)
+            try:
+                arrays.append(array.cast(column.type))
+            except pa.ArrowInvalid:
+                return None
+        return pa.table(arrays, schema=arrow_schema(self.columns))
+
+    # ------------------------------------------------------------------------------------------ one by one
+
+    def _slow(self, values: Any) -> Decoded:
+        kept: list[list[Any]] = []
+        index: list[int] = []
+        failures: list[tuple[int, str]] = []
+        for number, value in enumerate(values.to_pylist()):
+            try:
+                row = self._row(value)
+            except Unfit as reason:
+                failures.append((number, str(reason)))
+                continue
+            if row is not None:
+                kept.append(row)
+                index.append(number)
+        if self.grew:
+            return Decoded(self._nothing(), pa.array([], pa.int64()), failures)
+        arrays = [_array([row[position] for row in kept], column) for position, column in enumerate(self.columns)]
+        return Decoded(pa.table(arrays, schema=arrow_schema(self.columns)), pa.array(index, pa.int64()), failures)
+
+    def _row(self, value: bytes | None) -> list[Any] | None:
+        """The columns of one record, None if the table has to grow for it. Raises Unfit."""
+        if value is None:
+            return [fit_column(None, column) for column in self.columns]
+        try:
+            document = self._read(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unfit(f"is not valid JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise Unfit("is not a JSON object")
+        if self._may_grow:
+            known = {column.name for column in self.columns}
+            fields = [_field(name, item) for name, item in document.items() if name not in known]
+            self._reject(fields)
+            if self._grow(fields):
+                return None
+        ignore_unknown = not self._may_grow
+        try:
+            return [fit_column(document.get(one.name), one, ignore_unknown=ignore_unknown) for one in self.columns]
+        except Unfit:
+            if not self._may_grow or not self._grow_for(document):
+                raise
+            return None
+
+    def _reject(self, fields: Iterable[pa.Field]) -> None:
+        rejected = decide(self.columns, fields, max_columns=self._max_columns).rejected
+        if rejected:
+            raise Unfit(rejected[0])
+
+    def _grow(self, fields: Iterable[pa.Field]) -> bool:
+        evolution = decide(self.columns, fields, max_columns=self._max_columns)
+        if evolution.rejected or not evolution.changes:
+            return False
+        self.columns = evolution.columns
+        self.grew = True
+        return True
+
+    def _grow_for(self, document: dict[str, Any]) -> bool:
+        """Widens the columns that this record does not match, if that is its only problem."""
+        fields: list[pa.Field] = []
+        for column in self.columns:
+            try:
+                fit_column(document.get(column.name), column)
+            except Unfit:
+                kind = inferred(document.get(column.name))
+                if kind is None or pa.types.is_null(kind) or column.epoch:
+                    return False
+                fields.append(pa.field(column.name, kind))
+        return self._grow(fields)
+
+
+def _field(name: str, value: Any) -> pa.Field:
+    kind = inferred(value)
+    if kind is None:
+        raise Unfit(f"{name} has no column type")
+    return pa.field(name, kind)
+
+
+def _are_objects(values: Any) -> bool:
+    begins = pc.all(pc.starts_with(values, b"{")).as_py()
+    return bool(begins and pc.all(pc.ends_with(values, b"}")).as_py())
+
+
+def _read_as(column: Column) -> pa.DataType:
+    if column.epoch:
+        return pa.int64()
+    return pa.string() if pa.types.is_date(column.type) else column.type
+
+
+def _found(schema: pa.Schema, columns: Sequence[Column]) -> list[pa.Field]:
+    """The fields that the reader found. Its timestamps become text: only declared columns are times."""
+    read_as = {column.name: _read_as(column) for column in columns}
+    return [
+        pa.field(one.name, _as_text(one.type))
+        for one in schema
+        if one.name not in read_as or (pa.types.is_nested(one.type) and not one.type.equals(read_as[one.name]))
+    ]
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _as_text(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _as_text(one.type)) for one in kind])
+    return kind
+
+
+def _array(values: list[Any], column: Column) -> Any:
+    if column.epoch:
+        return pa.array(values, pa.int64()).cast(column.type)
+    return pa.array(values, column.type)
+
+
 def missing_required(columns: Sequence[Column], rows: pa.Table) -> Iterator[tuple[int, str]]:
-    """Rows that have null where there must be a value."""
+    """Rows with null in a required column."""
     for column in columns:
         if column.required and rows.column(column.name).null_count:
             for row in pc.indices_nonzero(rows.column(column.name).is_null()).to_pylist():
                 yield row, f"{column.name} is null or missing"
 
 
-_BITS: Final = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
-_EPOCH_US: Final = {"ms": 1_000, "s": 1_000_000}
-_INT64: Final = 2**63
-_SHOWN: Final = 60
+# ---------------------------------------------------------------------------------------------- values of JSON
 
 
 class Unfit(Exception):
-    """A value that its column cannot hold; the text says why, in a few words."""
+    """A value does not match its column; the text says why."""
 
 
 def fit_column(value: Any, column: Column, *, ignore_unknown: bool = False) -> Any:
-    """The value as Arrow takes it for the column; raises Unfit. `passes_over`: fields of structs that are not known."""
+    """Converts a value for a column. Raises Unfit. `ignore_unknown` is about fields of structs."""
     if value is None:
         if column.required:
             raise Unfit(f"{column.name} is null or missing")
         return None
     if column.epoch:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise _unfit(column.name, value, f"a whole number of {column.epoch} since 1970")
+            raise _unfit(column.name, value, f"timestamp in {column.epoch} since 1970")
         time_us = value * _EPOCH_US[column.epoch]
         if not -_INT64 <= time_us < _INT64:
-            raise Unfit(f"{column.name} is {value}, which is no time")
+            raise Unfit(f"{column.name} is {value}, which is not a valid timestamp")
         return time_us
     return fit(value, column.type, column.name, ignore_unknown=ignore_unknown)
 
 
 def fit(value: Any, kind: pa.DataType, where: str, *, ignore_unknown: bool = False) -> Any:
-    """The value as Arrow takes it for a type; raises Unfit."""
+    """Converts a value for a type. Raises Unfit."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -298,217 +516,9 @@ def _decimal(value: Any, kind: Any, where: str) -> Decimal:
 
 
 def _unfit(where: str, value: Any, wanted: str) -> Unfit:
-    return Unfit(f"{where} is {_shown(value)}, which is no {wanted}")
+    return Unfit(f"{where} is {_shown(value)}, which is not a {wanted}")
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-_PIECE: Final = 1000
-_SAFE_US: Final = 2**63 - 1
-
-
-class JsonDecoder:
-    """Reads JSON objects; may grow."""
-
-    def __init__(self, table: Table) -> None:
-        self.columns = table.columns
-        self.grew = False
-        self._may_grow = table.evolution == "add"
-        self._max_columns = table.max_columns
-        self._read = msgspec.json.Decoder().decode
-
-    def decode(self, values: Any) -> Decoded:
-        """Values that are null are rows of nulls."""
-        whole = self._fast(values)
-        if whole is not None:
-            return whole
-        parts: list[pa.Table] = []
-        indexes: list[Any] = []
-        failures: list[tuple[int, str]] = []
-        for start in range(0, len(values), _PIECE):
-            piece = values.slice(start, _PIECE)
-            found = self._fast(piece) or self._slow(piece)
-            if not self.grew:
-                parts.append(found.rows)
-            indexes.append(pc.add(found.index, start))
-            failures += [(row + start, reason) for row, reason in found.failures]
-        if self.grew:
-            return Decoded(self._nothing(), pa.array([], pa.int64()), failures)
-        rows = pa.concat_tables(parts) if parts else self._nothing()
-        return Decoded(rows, pa.chunked_array(indexes, pa.int64()).combine_chunks(), failures)
-
-    def _nothing(self) -> pa.Table:
-        return arrow_schema(self.columns).empty_table()
-
-    # ------------------------------------------------------------------------------------------ many at once
-
-    def _fast(self, values: Any) -> Decoded | None:
-        """None if some of them must be looked at one by one."""
-        if not len(values):
-            return Decoded(self._nothing(), pa.array([], pa.int64()))
-        if values.null_count or not _are_objects(values):
-            return None
-        rows = self._parsed(values)
-        if rows is None or rows.num_rows != len(values):
-            return None
-        if self._may_grow:
-            fields = _found(rows.schema, self.columns)
-            if decide(self.columns, fields, max_columns=self._max_columns).refused:
-                return None
-            if self._grow(fields):
-                return Decoded(self._nothing(), pa.array([], pa.int64()))
-        rows = self._converted(rows)
-        if rows is None or any(True for _ in missing_required(self.columns, rows)):
-            return None
-        return Decoded(rows, pa.array(range(len(values)), pa.int64()))
-
-    def _parsed(self, values: Any) -> pa.Table | None:
-        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
-        buffer = lines[0].as_buffer()
-        try:
-            rows = pj.read_json(
-                pa.BufferReader(buffer),
-                read_options=pj.ReadOptions(use_threads=False, block_size=buffer.size + 1),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=pa.schema([(column.name, _read_as(column)) for column in self.columns]),
-                    unexpected_field_behavior="infer" if self._may_grow else "ignore",
-                ),
-            )
-            # It does not look whether text is UTF-8.
-            rows.validate(full=True)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        return rows
-
-    def _converted(self, rows: pa.Table) -> pa.Table | None:
-        """The columns of the table, with times that were numbers or text turned into times."""
-        arrays: list[Any] = []
-        for column in self.columns:
-            array = rows.column(column.name)
-            if column.epoch:
-                scale = _EPOCH_US[column.epoch]
-                if pc.any(pc.greater(pc.abs_checked(array), _SAFE_US // scale)).as_py():
-                    return None
-                array = pc.multiply(array, scale)
-            try:
-                arrays.append(array.cast(column.type))
-            except pa.ArrowInvalid:
-                return None
-        return pa.table(arrays, schema=arrow_schema(self.columns))
-
-    # ------------------------------------------------------------------------------------------ one by one
-
-    def _slow(self, values: Any) -> Decoded:
-        kept: list[list[Any]] = []
-        index: list[int] = []
-        failures: list[tuple[int, str]] = []
-        for number, value in enumerate(values.to_pylist()):
-            try:
-                row = self._row(value)
-            except Unfit as reason:
-                failures.append((number, str(reason)))
-                continue
-            if row is not None:
-                kept.append(row)
-                index.append(number)
-        if self.grew:
-            return Decoded(self._nothing(), pa.array([], pa.int64()), failures)
-        arrays = [_array([row[position] for row in kept], column) for position, column in enumerate(self.columns)]
-        return Decoded(pa.table(arrays, schema=arrow_schema(self.columns)), pa.array(index, pa.int64()), failures)
-
-    def _row(self, value: bytes | None) -> list[Any] | None:
-        """The columns of one record, None if the table has to grow for it; raises Unfit."""
-        if value is None:
-            return [fit_column(None, column) for column in self.columns]
-        try:
-            document = self._read(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unfit(f"is no JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise Unfit("is JSON, but no object")
-        if self._may_grow:
-            known = {column.name for column in self.columns}
-            fields = [_field(name, item) for name, item in document.items() if name not in known]
-            self._refuse(fields)
-            if self._grow(fields):
-                return None
-        ignore_unknown = not self._may_grow
-        try:
-            return [fit_column(document.get(one.name), one, ignore_unknown=ignore_unknown) for one in self.columns]
-        except Unfit:
-            if not self._may_grow or not self._grow_for(document):
-                raise
-            return None
-
-    def _refuse(self, fields: Iterable[pa.Field]) -> None:
-        refused = decide(self.columns, fields, max_columns=self._max_columns).refused
-        if refused:
-            raise Unfit(refused[0])
-
-    def _grow(self, fields: Iterable[pa.Field]) -> bool:
-        evolution = decide(self.columns, fields, max_columns=self._max_columns)
-        if evolution.refused or not evolution.changes:
-            return False
-        self.columns = evolution.columns
-        self.grew = True
-        return True
-
-    def _grow_for(self, document: dict[str, Any]) -> bool:
-        """Widen those columns that this record does not fit, if that is all that is wrong with it."""
-        fields: list[pa.Field] = []
-        for column in self.columns:
-            try:
-                fit_column(document.get(column.name), column)
-            except Unfit:
-                kind = inferred(document.get(column.name))
-                if kind is None or pa.types.is_null(kind) or column.epoch:
-                    return False
-                fields.append(pa.field(column.name, kind))
-        return self._grow(fields)
-
-
-def _field(name: str, value: Any) -> pa.Field:
-    kind = inferred(value)
-    if kind is None:
-        raise Unfit(f"{name} is of no type that a column can have")
-    return pa.field(name, kind)
-
-
-def _are_objects(values: Any) -> bool:
-    begins = pc.all(pc.starts_with(values, b"{")).as_py()
-    return bool(begins and pc.all(pc.ends_with(values, b"}")).as_py())
-
-
-def _read_as(column: Column) -> pa.DataType:
-    if column.epoch:
-        return pa.int64()
-    return pa.string() if pa.types.is_date(column.type) else column.type
-
-
-def _found(schema: pa.Schema, columns: Sequence[Column]) -> list[pa.Field]:
-    """What the reader saw, without what it takes for times: text is text until somebody declares it."""
-    read_as = {column.name: _read_as(column) for column in columns}
-    return [
-        pa.field(one.name, _as_text(one.type))
-        for one in schema
-        if one.name not in read_as or (pa.types.is_nested(one.type) and not one.type.equals(read_as[one.name]))
-    ]
-
-
-def _as_text(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _as_text(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([(one.name, _as_text(one.type)) for one in kind])
-    return kind
-
-
-def _array(values: list[Any], column: Column) -> Any:
-    if column.epoch:
-        return pa.array(values, pa.int64()).cast(column.type)
-    return pa.array(values, column.type)

@@ -25,7 +25,7 @@ from penstock.spark.tables.delta import EVOLVE, STATISTICS, CommitNote, LiveFile
 from penstock.spark.tables.load_plan import LogState, TableState
 from penstock.spark.tables.schema_evolution import decide
 from penstock.spark.tables.system_columns import dead_schema, metadata_fields, partition_fields
-from penstock.spark.tables.value_decoder import known_columns
+from penstock.spark.tables.value_decoder import known_columns, settled_type
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -35,13 +35,13 @@ DECLARATION: Final = "penstock.declaration"
 TOPIC_ID: Final = "penstock.topic.id"
 _SETTINGS: Final = {
     "delta.checkpointInterval": "100",
-    # Readers take a column that should have statistics and has none for one that is null everywhere, and find nothing.
+    # Readers treat a column without its expected statistics as null everywhere, and skip the file.
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
 }
 
 
 class OpenTable:
-    """A table that is there: its declaration with the columns of now, its files, its dead letters."""
+    """An existing table: its declaration with current columns, its files and its dead letters."""
 
     def __init__(self, storage: Storage, dead_storage: Storage) -> None:
         self.store = Store(storage)
@@ -51,14 +51,14 @@ class OpenTable:
 
     @property
     def table(self) -> Table:
-        """The declaration; its columns are those that the table has at the moment."""
+        """The declaration with the current columns of the table."""
         declared = {column.name: column for column in self._declared.columns}
         columns: list[Column] = []
         for field in self.store.schema():
             if field.name in METADATA or field.name in (DAY, HOUR):
                 continue
             known = declared.get(field.name)
-            kind = plain_type(field.type)
+            kind = settled_type(field.type)
             columns.append(Column(field.name, kind) if known is None else known._replace(type=kind))
         return self._declared.with_columns(tuple(columns))
 
@@ -66,8 +66,8 @@ class OpenTable:
     def name(self) -> str:
         return self._declared.name
 
-    def standing(self, partitions: Iterable[int]) -> TableState:
-        """From where to where it has these partitions."""
+    def coverage(self, partitions: Iterable[int]) -> TableState:
+        """The loaded offsets of these partitions."""
         covered: dict[int, tuple[int, int]] = {}
         for partition in partitions:
             after = self.store.next_offset(self.topic_id, partition)
@@ -76,7 +76,7 @@ class OpenTable:
         return TableState(covered)
 
     def declare(self, table: Table) -> None:
-        """Keep another declaration; its columns must be there already."""
+        """Stores a new declaration; its columns must already exist."""
         self.store.delta.alter.set_table_properties(
             {DECLARATION: declaration.to_json(table)}, raise_if_not_exists=False
         )
@@ -88,17 +88,17 @@ class Warehouse:
     """Tables by name, under a path or URI."""
 
     def __init__(self, uri: str) -> None:
-        # Executors, which write the files and commit nothing, can do without.
+        # Executors only write files and do not need deltalake.
         if importlib.util.find_spec("deltalake") is None:
             raise MissingDependency("deltalake", "loading tables", "spark")
         self.storage = Storage(uri).absolute()
 
     def names(self) -> list[str]:
-        """All tables, in order; dead letters are no tables of their own."""
+        """The names of all tables, without dead letters, in order."""
         there = set(self.storage.folders())
         pairs = sorted(name for name in there if not name.endswith(DEAD_SUFFIX) and name + DEAD_SUFFIX in there)
-        # A folder may be what a creation that was cut short has left.
-        return [name for name in pairs if Store.is_there(self.storage.child(name))]
+        # An interrupted creation may have left a folder.
+        return [name for name in pairs if Store.exists(self.storage.child(name))]
 
     def open(self, name: str) -> OpenTable:
         """Raises NoSuchTable."""
@@ -106,26 +106,27 @@ class Warehouse:
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.names(), n=1)
-            hint = f"Did you mean {near[0]}?" if near else "`penstock table list` shows those there are"
-            raise NoSuchTable(f"there is no table {name} in {self.storage.uri}", hint=hint)
+            hint = f"Did you mean {near[0]}?" if near else "`penstock table list` lists the tables"
+            raise NoSuchTable(f"table {name} does not exist in {self.storage.uri}", hint=hint)
         return OpenTable(self.storage.child(name), self.storage.child(name + DEAD_SUFFIX))
 
     def create(
         self, table: Table, state: LogState, sample: Callable[[], tuple[Column, ...]] | None = None
     ) -> OpenTable:
-        """Make a table and its dead letters; nothing is loaded. Raises TableExists, DeclarationError.
+        """Creates a table and its dead letters. Nothing is loaded. Raises TableExists, DeclarationError.
 
-        `sample` says the columns of records where the declaration leaves them open.
+        `sample` infers the columns if the declaration has none.
         """
         if table.name in self.names():
             raise TableExists(
-                f"there is a table {table.name} already", hint="--update changes its declaration; penstock table drop"
+                f"table {table.name} already exists",
+                hint=f"Use --update to change its declaration, or `penstock table drop {table.name}`",
             )
         table = self._complete(table, sample)
         schema = table_schema(table)
         dead = self.storage.child(table.dead_name)
         main = self.storage.child(table.name)
-        # The dead letters first: a table is there once its own folder is. What a crash left in between is replaced.
+        # Dead letters first: a table exists once its own folder does. What a crash left in between is replaced.
         dead.remove()
         Store.create(dead, dead_schema(), (), table.dead_name, _SETTINGS)
         properties = {**_SETTINGS, DECLARATION: declaration.to_json(table), TOPIC_ID: state.topic_id}
@@ -139,15 +140,15 @@ class Warehouse:
             columns = sample()
         if not columns and table.evolution == "none":
             raise DeclarationError(
-                f"the columns of {table.name} are not known: the topic {table.topic} has no record to infer them from",
+                f"cannot infer the columns of {table.name}: topic {table.topic} has no records",
                 hint="Declare a schema, or allow evolution",
             )
         return declaration.checked_columns(replace(table, columns=columns))
 
     def drop(self, name: str) -> None:
-        """Remove a table, its dead letters, and all their files."""
+        """Removes a table, its dead letters, and all their files."""
         self.open(name)
-        # Without its own folder a table is gone, whatever is left of its dead letters.
+        # Without its own folder a table does not exist, whatever is left of its dead letters.
         self.storage.child(name).remove()
         self.storage.child(name + DEAD_SUFFIX).remove()
 
@@ -156,15 +157,8 @@ def table_schema(table: Table) -> pa.Schema:
     return pa.schema([*metadata_fields(), *arrow_schema(table.columns), *partition_fields(table)])
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type as columns have it, whatever Delta's way through Arrow made of it."""
-    from penstock.spark.tables.value_decoder import settled_type
-
-    return settled_type(kind)
-
-
 def described(table: OpenTable) -> Mapping[str, object]:
-    """What a table says of itself, for people and programs."""
+    """The properties of a table, for display and JSON."""
     declared = table.table
     files = table.store.files()
     return {
@@ -191,23 +185,23 @@ def described(table: OpenTable) -> Mapping[str, object]:
 
 
 def merged_columns(table: Table, wanted: Sequence[Sequence[Column]]) -> tuple[tuple[Column, ...], list[str]]:
-    """What the table should have so that what tasks found fits; and the names that are new or wider.
+    """The columns that the table needs for what tasks found, and the names that are new or wider.
 
-    Where two tasks want one name as two types, the first has it.
+    If two tasks need different types for a name, the first wins.
     """
     columns = table.columns
     changed: list[str] = []
     for asked in wanted:
         for column in asked:
             evolution = decide(columns, [pa.field(column.name, column.type)], max_columns=table.max_columns)
-            if evolution.changes and not evolution.refused:
+            if evolution.changes and not evolution.rejected:
                 columns = evolution.columns
                 changed += [*evolution.added, *evolution.widened]
     return columns, list(dict.fromkeys(changed))
 
 
 def evolve(opened: OpenTable, columns: tuple[Column, ...]) -> None:
-    """Give the table these columns; raises ConcurrentLoad where others are too busy with it."""
+    """Gives the table these columns. Raises ConcurrentLoad if there are too many concurrent commits."""
     from deltalake import write_deltalake
 
     store = opened.store
@@ -237,7 +231,7 @@ def evolve(opened: OpenTable, columns: tuple[Column, ...]) -> None:
 
 
 def _widened(store: Store, schema: pa.Schema, table: Table) -> Iterator[Any]:
-    """All rows with the new schema. Delta's own reader cannot be used while its writer waits for the rows."""
+    """All rows with the new schema. Delta's own reader would deadlock with its writer, which waits for the rows."""
     filesystem, root = store.storage.filesystem()
     partition = {field.name: field.type for field in partition_fields(table)}
     for file in store.files():
@@ -257,23 +251,21 @@ def _widened_array(batch: Any, field: pa.Field, file: LiveFile, partition: pa.Da
 
 
 def redeclare(opened: OpenTable, table: Table) -> list[str]:
-    """Give a table that is there another declaration; which columns are new or wider. Raises DeclarationError.
+    """Gives an existing table a new declaration. Returns the columns that are new or wider. Raises DeclarationError.
 
-    What decides where rows are and which of them there are cannot change: topic, format, mode, key, partitions.
+    Settings that decide which rows exist and where they are cannot change: topic, format, mode, key, partitions.
     """
     before = opened.table
     for setting in ("topic", "format", "mode", "key", "partition_by", "event_time"):
         old, new = getattr(before, setting), getattr(table, setting)
         if old != new:
             raise DeclarationError(
-                f"{setting} of {table.name} is {old!r} and cannot become {new!r}", hint="Make another table for that"
+                f"{setting} of {table.name} cannot change from {old!r} to {new!r}", hint="Create another table"
             )
     wanted = known_columns(table) or before.columns
     evolution = decide(before.columns, arrow_schema(wanted), max_columns=table.max_columns)
-    if evolution.refused:
-        raise DeclarationError(
-            f"{table.name}: {evolution.refused[0]}", hint="Columns are added or widened, nothing else"
-        )
+    if evolution.rejected:
+        raise DeclarationError(f"{table.name}: {evolution.rejected[0]}", hint="Columns can only be added or widened")
     if evolution.changes:
         evolve(opened, evolution.columns)
     attributes = {column.name: column for column in wanted}
@@ -286,7 +278,7 @@ def redeclare(opened: OpenTable, table: Table) -> list[str]:
 
 
 def only_adds(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether what was written with the old type can be read with the new one as it is."""
+    """Whether files of the old type can be read with the new type."""
     if old.equals(new):
         return True
     if pa.types.is_struct(old) and pa.types.is_struct(new):

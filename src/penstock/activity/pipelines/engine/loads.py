@@ -165,10 +165,10 @@ class LoadsAndReports(Member):
             one.input_rows_total += report.counts.records
             one.malformed_total += report.counts.dead
             state = loader.state()
-            standing = opened.standing(state.bounds).covered
+            coverage = opened.coverage(state.bounds).covered
             for index, (begin, _) in state.bounds.items():
-                self._positions[TopicPartition(kind.topic, index)] = standing.get(index, (0, begin))[1]
-            lag += sum(end - standing.get(index, (0, begin))[1] for index, (begin, end) in state.bounds.items())
+                self._positions[TopicPartition(kind.topic, index)] = coverage.get(index, (0, begin))[1]
+            lag += sum(end - coverage.get(index, (0, begin))[1] for index, (begin, end) in state.bounds.items())
             if report.commits:
                 one.last_commit_ms = time.time_ns() // 1_000_000
         return landed, lag
@@ -258,12 +258,9 @@ def _first_changed(opened: OpenTable, kept: ResultTable) -> str | None:
 
 def _days_of(opened: OpenTable, version: int, seen: int) -> list[str]:
     """The days of the files that a version brought; of all files if it is too old to be asked."""
-    import json
-
-    text = opened.store.storage.read_text(f"_delta_log/{version:020d}.json")
-    if text is None or seen < 0:
+    actions = None if seen < 0 else opened.store.actions(version)
+    if actions is None:
         return [file.partition_values.get(DAY) or "0001-01-01" for file in opened.store.files()]
-    actions: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     files = [action[name] for action in actions for name in ("add", "remove") if name in action]
     changed = [one for one in files if one.get("dataChange", True)]
     return [(one.get("partitionValues") or {}).get(DAY) or "0001-01-01" for one in changed]

@@ -288,7 +288,7 @@ class ResultTable:
 
     def _look(self) -> None:
         """The files of the newest version."""
-        if not Store.is_there(self.store.storage):
+        if not Store.exists(self.store.storage):
             raise TableGone(
                 f"the table {self.name} is gone", hint="`penstock pipeline run NAME --from-start` computes it again"
             )
@@ -535,7 +535,7 @@ def open_result_table(
     storage = Storage(warehouse_uri).child(name)
     wanted = plain_schema(schema)
     _check(name, key, time, wanted)
-    if not Store.is_there(storage):
+    if not Store.exists(storage):
         if not may_create:
             raise TableGone(
                 f"the table {name} is gone, while its stream has gone on",
@@ -559,7 +559,7 @@ def open_result_table(
 def read_result_table(warehouse_uri: str, name: str) -> pa.Table:
     """What a table holds. Raises NoSuchTable."""
     storage = Storage(warehouse_uri).child(name)
-    if not Store.is_there(storage):
+    if not Store.exists(storage):
         raise NoSuchTable(f"there is no table {name} in {warehouse_uri}", hint="`penstock pipeline list` names them")
     rows = Store(storage).delta.to_pyarrow_table()
     return rows.select([one for one in rows.column_names if one != DAY])
