@@ -206,7 +206,7 @@ def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket)
     watch = _watch(plan, lambda: live_run.pids)
     server = PageServer(listener, page_app(watch, plan.broker_url))
     stop = threading.Event()
-    run = Run(plan, watch, display, stop, report=_reporter(plan, watch, display) if plan.has_report else None)
+    live_run = Run(plan, watch, display, stop, report=_reporter(plan, watch, display) if plan.has_report else None)
     watch.set(facts=_facts(plan, server.url))
     _print_summary(console, plan, server.url)
     # Ends in the order of run, display, watch, page.

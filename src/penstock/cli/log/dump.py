@@ -54,7 +54,7 @@ class Dump:
         self._is_damaged = False
 
     def run(self, targets: Iterable[tuple[str, PathKind]]) -> int:
-        """Show all of it; the exit code."""
+        """Print everything. Returns the exit code."""
         for path, kind in targets:
             if kind is PathKind.PARTITION:
                 for log in logs_within(self._files, path, self._window):
@@ -91,7 +91,7 @@ class Dump:
 
 
 def facts_of(entry: Entry, value_format: str = "text") -> tuple[str, Facts]:
-    """The entry's kind and its facts by name."""
+    """The kind of an entry and its facts by name."""
     if isinstance(entry, BatchEntry):
         return "batch", _batch(entry)
     if isinstance(entry, RecordEntry):

@@ -25,21 +25,21 @@ _PATHS = "a .log, .index, .timeindex, .txnindex or .snapshot file, or a partitio
 
 @click.group()
 def log() -> None:
-    """Look into the files of a log.
+    """Inspect the files of a log.
 
-    Nothing is changed or locked: both commands may run beside a broker.
+    Nothing is changed or locked, so both commands can run while a broker uses the files.
     """
 
 
-@log.command(short_help="Show batches, records, index entries.")
+@log.command(short_help="Print batches, records and index entries.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--records", is_flag=True, help="Show the records of each batch too.")
+@click.option("--records", is_flag=True, help="Include the records of each batch.")
 @click.option("--max-records", type=click.IntRange(min=1), metavar="N", help="Stop after N records; implies --records.")
-@click.option("--from-offset", type=click.IntRange(min=0), metavar="N", help="Begin at offset N.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="End before offset N.")
+@click.option("--from-offset", type=click.IntRange(min=0), metavar="N", help="Start at offset N.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Stop before offset N.")
 @click.option(
     "--value-format", type=click.Choice(["text", "hex", "base64", "none"]), default="text", show_default=True,
-    help="How keys, values and header values are shown. text: UTF-8, other bytes escaped.",
+    help="Notation of keys, values and header values. text is UTF-8 with other bytes escaped.",
 )  # fmt: skip
 @format_option
 def dump(
@@ -51,16 +51,16 @@ def dump(
     value_format: str,
     output_format: str,
 ) -> None:
-    """Show what is in files of a log, in their order.
+    """Print the contents of files of a log.
 
-    PATH is a .log, .index, .timeindex, .txnindex or .snapshot file, or a partition's folder: all its segments. The
-    facts of a batch are those of Kafka's DumpLogSegments; files of older formats (magic 0 and 1) are shown too. With
-    --format json each line is one JSON object.
+    PATH is a .log, .index, .timeindex, .txnindex or .snapshot file, or the folder of a partition. The fields of a batch
+    are those of Kafka's DumpLogSegments. Older formats (magic 0 and 1) are supported. With --format json each line is
+    one JSON object.
 
     \b
-    Exit code: 0  all is shown
-               1  something is damaged; it is shown where it is
-               2  not a path of a log
+    Exit code: 0  no damage
+               1  damage found; it is printed where it is
+               2  the path is not part of a log
     """
     from penstock.cli.log.dump import Dump
     from penstock.log.inspection.dump import NO_LIMIT, Window
@@ -81,20 +81,20 @@ def dump(
     click.get_current_context().exit(dumping.run(targets))
 
 
-@log.command(short_help="Check checksums, offsets, indexes; say what is damaged and what to do.")
+@log.command(short_help="Verify checksums, offsets and indexes.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--deep", is_flag=True, help="Decompress and decode every record as well.")
+@click.option("--deep", is_flag=True, help="Also decompress and decode every record.")
 @format_option
 def verify(paths: tuple[str, ...], deep: bool, output_format: str) -> None:
-    """Check what is on disk: checksums, the order of offsets and leader epochs, indexes, snapshots, checkpoints.
+    """Verify checksums, the order of offsets and leader epochs, indexes, snapshots and checkpoints.
 
-    PATH is a data folder, a partition's folder, or one of its files. Damage is reported with its file, byte and offset,
-    how much around it is sound, and what to do.
+    PATH is a data folder, the folder of a partition, or one of its files. Damage is reported with file, byte and
+    offset, what around it is sound, and what to do.
 
     \b
     Exit code: 0  sound
-               1  damaged, or of a format that Penstock does not keep
-               2  not a path of a log
+               1  damaged, or in a format that Penstock does not store
+               2  the path is not part of a log
     """
     from penstock.cli.log.verify import run
 
@@ -114,7 +114,7 @@ def _files() -> Files:
 
 
 def _folder_path(path: str) -> str:
-    """Without slashes at its end: reports join names to it."""
+    """The path without trailing slashes; reports append names to it."""
     return path.rstrip("/") or path[:1]
 
 
@@ -125,7 +125,7 @@ def _kind(files: Files, path: str) -> PathKind:
     try:
         kind = kind_of(files, path)
     except PermissionError:
-        raise CommandError(f"{path}: permission denied.", "Run it as the user that the broker runs as.") from None
+        raise CommandError(f"{path}: permission denied.", "Run the command as the user of the broker.") from None
     except OSError as error:
         raise CommandError(f"{path}: {(error.strerror or str(error)).lower()}.", expected) from None
     if kind is PathKind.OTHER:

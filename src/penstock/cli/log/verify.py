@@ -32,7 +32,7 @@ def run(
     deep: bool,
     pause: Callable[[], None],
 ) -> int:
-    """Verify all of it; the exit code."""
+    """Verify everything. Returns the exit code."""
     total = sum(log_bytes(files, path, kind) for path, kind in targets)
     is_json = output_format == JSON
     reports: list[Report] = []
@@ -56,7 +56,7 @@ def run(
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on standard error, if there is somebody to see it and something to wait for."""
+    """A progress bar on standard error, if that is a terminal and there is enough to verify."""
     if total < PROGRESS_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return
@@ -133,14 +133,14 @@ def _show_sum(output: Output, reports: Sequence[Report]) -> None:
     damaged = [report for report in reports if not report.is_sound]
     if not damaged:
         if not reports:
-            output.line("There are no partitions to verify.")
+            output.line("No partitions to verify.")
         if len(reports) > 1:
             size = human_bytes(sum(report.tally.bytes for report in reports))
             output.line(output.style(f"{size} in {counted(len(reports), 'place')}, all sound.", "green"))
         return
     findings = sum(len(report.findings) - report.count(Severity.NOTE) for report in damaged)
     where = f" in {len(damaged)} of {len(reports)} places" if len(reports) > 1 else ""
-    output.line(output.style(f"{counted(findings, 'finding')}{where}: see above for what to do.", "red"))
+    output.line(output.style(f"{counted(findings, 'finding')}{where}.", "red"))
 
 
 # --- JSON

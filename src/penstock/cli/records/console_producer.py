@@ -78,7 +78,7 @@ def rules_from(properties: Mapping[str, str], **options: Any) -> LineRules:
 
 
 def unescaped(text: str) -> str:
-    r"""A separator as it is typed: \t is a tabulator."""
+    r"""A separator as typed: \t is a tab."""
     for written, meant in _ESCAPES.items():
         text = text.replace(written, meant)
     return text
@@ -184,7 +184,7 @@ def whole_records(stream: BinaryIO, rules: LineRules, on_bad: OnInvalidLine) -> 
     """A whole stream as the value of one record."""
     data = stream.read(_MOST_LINE_BYTES + 1)
     if len(data) > _MOST_LINE_BYTES:
-        raise CommandError(f"It is longer than {_MOST_LINE_BYTES} bytes.", "Split it into smaller records.")
+        raise CommandError(f"The input is longer than {_MOST_LINE_BYTES} bytes.", "Split it into smaller records.")
     try:
         value = rules.encode_value(data) if rules.encode_value is not None else data
     except CodecError as error:

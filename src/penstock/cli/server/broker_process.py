@@ -38,13 +38,13 @@ _PORTS_TRIED = 100
 
 
 class BrokerError(CommandError):
-    """A broker that cannot start, or could not stop as it should: what is wrong, and what to do."""
+    """A broker that cannot start, or did not stop cleanly."""
 
     exit_code = 1
 
 
 class SettingsRejected(click.ClickException):
-    """Settings that no broker can start with, all that is wrong with them."""
+    """Invalid settings, with every problem."""
 
     exit_code = 2
 
@@ -62,13 +62,15 @@ def run_broker(
     on_stopping: Callable[[], None],
     advise_on_port: Callable[[int], str],
 ) -> None:
-    """Be a broker until a signal asks for the end. BrokerError if it cannot start.
+    """Run a broker until a signal. BrokerError if it cannot start.
 
-    `advise_on_port` says what to do about a port that is taken.
+    `advise_on_port` returns what to do about a port in use.
     """
     open_files = raise_open_files_limit()
     new_loop, loop_name = _event_loop()
-    logger.info("penstock %s, process %d, %s, open files at most %s", __version__, os.getpid(), loop_name, open_files)
+    logger.info(
+        "process started: version=%s pid=%d loop=%s max_files=%s", __version__, os.getpid(), loop_name, open_files
+    )
     broker = Broker(settings, http_host=http_host, http_port=http_port)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         stop = StopRequest(runner.get_loop())
@@ -84,31 +86,31 @@ async def _serve(
 ) -> None:
     if not await _start(broker, stop):
         return
-    # What there is by now stays until the end. A full collection would go over it again and again, and hold the loop
-    # for 10 ms even with no partition: it then looks at what came later only.
+    # Objects of the start stay until the end. Without this, each full collection would traverse them and block the
+    # loop for 10 ms even with no partition.
     gc.freeze()
     try:
         on_started(broker)
         await stop.asked.wait()
-        logger.info("%s: stopping; a second one ends the process at once", stop.signal_name)
+        logger.info("stopping: signal=%s; a second signal ends the process at once", stop.signal_name)
         on_stopping()
     finally:
         clean = await broker.stop()
     if not clean:
         raise BrokerError(
-            "The broker did not stop cleanly: see the log above.",
-            "Nothing that was acknowledged with acks=all is lost; the next start checks what was not marked as closed.",
+            "The broker did not stop cleanly; the log has the reason.",
+            "No record acknowledged with acks=all is lost. The next start recovers the logs.",
         )
 
 
 async def _start(broker: Broker, stop: StopRequest) -> bool:
-    """Whether it has started; not if it was asked to stop before."""
+    """Whether it has started; False if a stop was requested before."""
     starting = asyncio.create_task(broker.start())
     asked = asyncio.create_task(stop.asked.wait())
     try:
         await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            logger.info("%s: the start is given up; the next one checks again what this one did", stop.signal_name)
+            logger.info("start cancelled: signal=%s", stop.signal_name)
             starting.cancel()
         await starting
     except asyncio.CancelledError:
@@ -123,7 +125,7 @@ async def _start(broker: Broker, stop: StopRequest) -> bool:
 
 
 class StopRequest:
-    """Who asked for the end, if somebody did."""
+    """The first signal that asks for a stop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked = asyncio.Event()
@@ -131,10 +133,10 @@ class StopRequest:
         self._loop = loop
 
     def listen(self) -> None:
-        # Not by the loop's own handlers: while it recovers logs they would wait, even for the second signal.
+        # Not the loop's own handlers: they would wait while the loop is busy, even for the second signal.
         for number in _SIGNALS:
             if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # Started by nohup: it is meant to outlive its terminal.
+                continue  # started by nohup
             signal.signal(number, self._arrived)
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
@@ -145,7 +147,7 @@ class StopRequest:
 
 
 class _StartFailed(Exception):
-    """Tells what kept the broker from starting from what came later."""
+    """An error of the start, as opposed to one after it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -156,14 +158,14 @@ class _StartFailed(Exception):
 
 
 def raise_open_files_limit() -> int | str:
-    """Allow as many open files as the system does: partitions and connections are files. The limit after that."""
+    """Raise the limit of open files to the hard limit. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError) as error:
-            logger.warning("the limit of open files stays %d: %s", soft, error)
+            logger.warning("cannot raise the limit of open files: limit=%d error=%s", soft, error)
     return "unlimited" if soft == resource.RLIM_INFINITY else soft
 
 
@@ -171,30 +173,30 @@ def _event_loop() -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop, "asyncio's event loop"
+        return asyncio.new_event_loop, "asyncio"
     return uvloop.new_event_loop, "uvloop"
 
 
 def warn_about_unreachable_hosts(advertised: Iterable[Listener]) -> None:
-    """Log a warning for each advertised host without an address, when that is known."""
+    """Log a warning for each advertised host that cannot be resolved."""
     listeners = tuple(advertised)
 
     def look() -> None:
         for doubt in unreachable_hosts(listeners, socket.getaddrinfo):
             logger.warning("%s", doubt)
 
-    # A name server may take its time, and nothing depends on the answer: neither the start nor the stop waits for it.
+    # A name server may be slow, and neither start nor stop depends on the answer.
     threading.Thread(target=look, name="advertised-hosts", daemon=True).start()
 
 
 def http_url(host: str, port: int) -> str:
-    """Where HTTP answers, as seen from this machine."""
+    """The address of the HTTP server, as seen from this machine."""
     shown = "localhost" if host in ("", "0.0.0.0", "::") else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 def free_port_after(port: int) -> int | None:
-    """A port above this one that is free on the loopback now."""
+    """A higher port that is free on the loopback."""
     for candidate in range(port + 1, min(port + _PORTS_TRIED, 65_536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -212,7 +214,7 @@ def free_port_after(port: int) -> int | None:
 def _explain(error: Exception, advise_on_port: Callable[[int], str]) -> NoReturn:
     if isinstance(error, AddressInUse):
         port = int(error.address.rpartition(":")[2])
-        raise BrokerError(f"{error.address} is in use: another process listens there.", advise_on_port(port))
+        raise BrokerError(f"{error.address} is in use by another process.", advise_on_port(port))
     if isinstance(error, CannotListen):
         raise BrokerError(sentence(str(error)), _advice_on_listening(error))
     if isinstance(error, (FolderInUse, TreeInUse)):
@@ -222,23 +224,23 @@ def _explain(error: Exception, advise_on_port: Callable[[int], str]) -> NoReturn
             "Stop that process, or choose another folder with --data-dir.",
         )
     if isinstance(error, TreeFailed | NoDirectoryOnline):
-        raise BrokerError(
-            sentence(str(error)), "Make the folder one that this user can write to, or choose another with --data-dir."
-        )
+        raise BrokerError(sentence(str(error)), "Make the folder writable, or choose another with --data-dir.")
     if isinstance(error, ClusterError | LogError | HttpServerError):
         # Their texts end with what to do.
         problem, _, advice = str(error).rpartition("; ")
         if not problem:
-            problem, advice = advice, "Its data is as it was; --log-level debug tells more."
+            problem, advice = advice, "The data was not changed. --log-level debug shows more."
         raise BrokerError(sentence(problem), sentence(advice))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        raise BrokerError(f"{where}{error.strerror or error}.", "Its data is as it was; --log-level debug tells more.")
+        raise BrokerError(
+            f"{where}{error.strerror or error}.", "The data was not changed. --log-level debug shows more."
+        )
     raise error
 
 
 def _advice_on_listening(error: CannotListen) -> str:
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno == errno.EACCES:
-        return "Ports below 1024 are for root: choose a higher one."
-    return "Give an address of this machine; 0.0.0.0 is all of them."
+        return "Ports below 1024 need root. Choose a higher one."
+    return "Use an address of this machine; 0.0.0.0 is all of them."

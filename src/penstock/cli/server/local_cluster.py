@@ -49,13 +49,13 @@ _REPLICAS_MAX: Final = 3
 
 
 class FolderInUse(CommandError):
-    """Somebody else has it."""
+    """The folder is locked by another process."""
 
     exit_code = 1
 
 
 class ZooKeeperPorts(msgspec.Struct, frozen=True):
-    """Of one server: for clients, and the two by which an ensemble talks."""
+    """Ports of one server: for clients, and two within the ensemble."""
 
     client: int
     peer: int
@@ -96,7 +96,7 @@ class LocalCluster:
 
     @property
     def replicas(self) -> int:
-        """Of a topic that is made without saying how many."""
+        """The default replication factor."""
         return min(_REPLICAS_MAX, self.hosts)
 
     @property
@@ -105,7 +105,7 @@ class LocalCluster:
         return ["zookeeper"] if count == 1 else [f"zookeeper {number}" for number in range(1, count + 1)]
 
     def programs(self, log_level: str) -> tuple[list[Program], list[Program]]:
-        """The ZooKeepers, and then the brokers."""
+        """The ZooKeeper servers, then the brokers."""
         return (
             [self._zookeeper(number, name, log_level) for number, name in enumerate(self.zookeeper_names, 1)],
             [self._broker(broker, log_level) for broker in self.brokers],
@@ -147,14 +147,14 @@ class LocalCluster:
 
 
 def child_level(log_level: str) -> str:
-    """What a broker logs so that it can be seen when it serves; what is shown of that is left to `foreground`."""
+    """The log level of a broker: at least info, so that its start can be seen. `foreground` filters what is shown."""
     return "debug" if log_level == "debug" else "info"
 
 
 def penstock_command() -> tuple[str, ...]:
-    """This same command, of this same installation.
+    """The command line of this installation's `penstock`.
 
-    -P keeps the working directory off the module path: a file `http.py` there is not taken for the standard library's.
+    -P keeps the working directory off the module path, so that a file `http.py` there shadows nothing.
     """
     return (sys.executable, "-P", "-m", "penstock")
 
@@ -171,12 +171,12 @@ def open_cluster(
     port: int,
     http_port: int,
 ) -> LocalCluster:
-    """What is asked for, on top of what is there. CommandError. Nothing is written yet."""
+    """The existing cluster with the requested changes. Writes nothing. Raises CommandError."""
     home = Path(folder)
     if (home / _SINGLE_BROKER_FOLDER).exists():
         raise CommandError(
-            f"{folder} holds the data of a broker that stands alone.",
-            "Run it with `penstock up`, or give the cluster a folder of its own with --data-dir.",
+            f"{folder} holds the data of a single broker.",
+            "Run it with `penstock up`, or choose another folder for the cluster with --data-dir.",
         )
     state = _read_state(home)
     hosts = _count_not_lowered("broker", hosts, None if state is None else state.hosts, folder, "--brokers")
@@ -190,7 +190,7 @@ def open_cluster(
         raise CommandError(
             f"{counted(len(ports), 'broker')} from --port {port} and --http-port {http_port} on: the ports overlap, or "
             "go beyond the last one.",
-            "Give ports that are further apart; --http-port 0 does without HTTP.",
+            "Use ports that are further apart, or --http-port 0 for no HTTP.",
         )
     brokers = tuple(
         BrokerLayout(number, number // workers, ports[number], http_ports[number], home / "brokers" / str(number))
@@ -200,7 +200,7 @@ def open_cluster(
 
 
 def save_state(cluster: LocalCluster) -> None:
-    """Let the next `up` continue with this."""
+    """Save the cluster for the next `up`."""
     state = _State(_VERSION, cluster.hosts, cluster.workers, list(cluster.zookeepers))
     path = cluster.folder / STATE_FILE
     draft = path.with_suffix(".tmp")
@@ -210,20 +210,20 @@ def save_state(cluster: LocalCluster) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder for this process alone. FolderInUse."""
+    """Lock the folder. Raises FolderInUse."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise CommandError(
-            f"{folder}: {error.strerror or error}.", "Choose a folder that can be written with --data-dir."
+            f"{folder}: {error.strerror or error}.", "Choose a writable folder with --data-dir."
         ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(
-                f"Data folder {folder} is in use: another `penstock up` runs there.",
+                f"Data folder {folder} is in use by another `penstock up`.",
                 "Stop that one, or choose another folder with --data-dir.",
             ) from None
         yield
@@ -239,20 +239,18 @@ def _read_state(home: Path) -> _State | None:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CommandError(
-            f"{path} cannot be read: {error}.", "Put it back from a backup, or choose another folder with --data-dir."
+            f"Cannot read {path}: {error}.", "Restore it from a backup, or choose another folder with --data-dir."
         ) from None
     if state.version != _VERSION or state.hosts < 1 or state.workers < 1 or not state.zookeepers:
-        raise CommandError(
-            f"{path} is of a version that is not known here.", "Use the version of Penstock that wrote it."
-        )
+        raise CommandError(f"{path} has an unknown version.", "Use the version of Penstock that wrote it.")
     return state
 
 
 def _count_not_lowered(noun: str, wanted: int | None, there: int | None, folder: str, option: str) -> int:
     if there is not None and wanted is not None and wanted < there:
         raise CommandError(
-            f"The cluster in {folder} has {counted(there, noun)}, and what is on them would be missing.",
-            f"Start it with {option} {there} or without {option}, or another one with --data-dir.",
+            f"The cluster in {folder} has {counted(there, noun)}, and cannot be started with fewer.",
+            f"Use {option} {there}, omit {option}, or choose another folder with --data-dir.",
         )
     return wanted or there or 1
 
@@ -261,7 +259,7 @@ def _count_unchanged(noun: str, wanted: int | None, there: int | None, folder: s
     if there is not None and wanted is not None and wanted != there:
         raise CommandError(
             f"The cluster in {folder} has {counted(there, noun)}, which cannot be changed.",
-            f"Start it with {option} {there} or without {option}, or another one with --data-dir.",
+            f"Use {option} {there}, omit {option}, or choose another folder with --data-dir.",
         )
     return wanted or there or 1
 
@@ -284,7 +282,7 @@ def _ports(first: int, count: int) -> list[int]:
 
 
 def _zookeeper_ports(count: int, remembered: list[ZooKeeperPorts], taken: set[int]) -> tuple[ZooKeeperPorts, ...]:
-    """Those of the last time if they are free; else ZooKeeper's usual ones, if those are; else any."""
+    """The ports of the last run if they are free, else ZooKeeper's default ports, else any free ones."""
     known = [port for each in remembered for port in (each.client, each.peer, each.election)]
     if remembered and not taken & set(known) and all(map(is_free, known)):
         return tuple(remembered)
@@ -297,7 +295,7 @@ def _zookeeper_ports(count: int, remembered: list[ZooKeeperPorts], taken: set[in
 
 
 def _free_ports(count: int, taken: set[int]) -> list[int]:
-    """Ports of the loopback that nobody has now, all different."""
+    """Different free ports of the loopback."""
     with contextlib.ExitStack() as held:
         found: list[int] = []
         while len(found) < count:
@@ -312,7 +310,7 @@ _PORTS_TRIED: Final = 1_000
 
 
 class CannotStart(CommandError):
-    """Something of this machine is missing, or in the way."""
+    """Something on this machine prevents the start."""
 
     exit_code = 1
 
@@ -328,7 +326,7 @@ def run_cluster(
     log_level: str,
     snippets: Callable[[str], Sequence[str]],
 ) -> int:
-    """Be a cluster until a signal asks for the end. The exit code."""
+    """Run a cluster until a signal. Returns the exit code."""
     cluster = open_cluster(
         folder, hosts=brokers, workers=workers, zookeepers=zookeepers, port=port, http_port=http_port
     )
@@ -338,18 +336,16 @@ def run_cluster(
         save_state(cluster)
         stages = cluster.programs(log_level)
         output = Output()
-        output.line(f"Starting {_description(cluster)}; the data is in {printable(folder)}")
+        output.line(f"Starting {_description(cluster)}. Data folder: {printable(folder)}")
         output.flush()
         code = supervise(
             stages,
             level=log_level,
             on_serving=lambda foreground: _welcome(output, cluster, foreground, snippets),
-            on_stopping=lambda: click.echo(
-                "Stopping: brokers first, ZooKeeper last; Ctrl-C again kills them.", err=True
-            ),
+            on_stopping=lambda: click.echo("Stopping the brokers, then ZooKeeper. Ctrl-C again kills them.", err=True),
         )
     if code == 0:
-        output.line(f"Stopped; the data stays in {printable(folder)}")
+        output.line(f"Stopped. The data is kept in {printable(folder)}")
         output.flush()
     return code
 
@@ -361,7 +357,7 @@ def supervise(
     on_serving: Callable[[Foreground], None],
     on_stopping: Callable[[], None],
 ) -> int:
-    """Run these programs in the foreground. The exit code."""
+    """Run programs in the foreground. Returns the exit code."""
     names = [program.name for stage in stages for program in stage]
     foreground = Foreground(stages, level=level, print_line=PrefixedLines(names))
     return foreground.run(lambda: on_serving(foreground), on_stopping)
@@ -374,11 +370,11 @@ def _description(cluster: LocalCluster) -> str:
     return f"{counted(len(cluster.zookeepers), 'ZooKeeper')} and {brokers}"
 
 
-# --- before
+# --- checks before the start
 
 
 def _check_machine(folder: str) -> None:
-    """CannotStart if there is no ZooKeeper to be started here."""
+    """Raise CannotStart if ZooKeeper cannot run on this machine."""
     from penstock.cluster.errors import ZooKeeperNotStarted
     from penstock.cluster.tree.zookeeper.server import ServerSettings, ZooKeeperProcess
 
@@ -391,20 +387,20 @@ def _check_machine(folder: str) -> None:
 def _without_zookeeper(error: ZooKeeperNotStarted) -> CannotStart:
     return CannotStart(
         sentence(f"A cluster needs ZooKeeper, which cannot run here: {error.problem}"),
-        f"{sentence(error.advice)} Without it, `penstock up` runs one broker that needs none.",
+        f"{sentence(error.advice)} `penstock up` alone runs a single broker without ZooKeeper.",
     )
 
 
 def _check_ports(cluster: LocalCluster) -> None:
-    """CannotStart if somebody listens where brokers shall."""
+    """Raise CannotStart if a port is in use."""
     clients = [broker.port for broker in cluster.brokers]
     http = [broker.http_port for broker in cluster.brokers if broker.http_port is not None]
     for option, ports in (("--port", clients), ("--http-port", http)):
         in_use = [port for port in ports if not is_free(port)]
         if in_use:
             free = _free_range(ports[-1] + 1, len(ports))
-            where = f"{option} {free} has as many that are free." if free else f"Give another {option}."
-            raise CannotStart(f"{HOST}:{in_use[0]} is in use: another process listens there.", where)
+            where = f"Use {option} {free}, where enough ports are free." if free else f"Use another {option}."
+            raise CannotStart(f"{HOST}:{in_use[0]} is in use by another process.", where)
 
 
 def _free_range(first: int, count: int) -> int | None:
@@ -414,7 +410,7 @@ def _free_range(first: int, count: int) -> int | None:
     return None
 
 
-# --- when it runs
+# --- output
 
 
 def _welcome(
@@ -445,15 +441,15 @@ def _welcome(
     output.line()
     output.line(f"  Kafka clients   {cluster.bootstrap}")
     output.line(f"  ZooKeeper       {cluster.zookeeper_connect}")
-    output.line(f"  Topics          {counted(cluster.replicas, 'replica')} unless they say otherwise")
+    output.line(f"  Topics          {counted(cluster.replicas, 'replica')} by default")
     for line in snippets(cluster.bootstrap):
         output.line(line)
     output.line()
-    output.line(f"{output.style('Ctrl-C', bold=True)} stops it; the data stays.")
+    output.line(f"{output.style('Ctrl-C', bold=True)} to stop. The data is kept.")
     output.flush()
 
 
-_WORKER_PORT_MAX = 65_535
+# --- workers of one host
 
 
 def worker_programs(
@@ -466,12 +462,12 @@ def worker_programs(
     http_port: int,
     log_level: str,
 ) -> list[Program]:
-    """The brokers of this host. CommandError if that cannot be."""
+    """The brokers of this host. Raises CommandError."""
     if settings.zookeeper_connect is None:
         raise CommandError(
-            "Several workers are a cluster, and there is no ZooKeeper for it.",
-            "Give --set zookeeper.connect=HOST:PORT (`penstock zookeeper start` runs one); or `penstock up --workers "
-            f"{count}` runs everything on this machine.",
+            "--workers needs a ZooKeeper.",
+            "Use --set zookeeper.connect=HOST:PORT (`penstock zookeeper start` runs one), or `penstock up --workers "
+            f"{count}` to run everything on this machine.",
         )
     options = ["--http-host", http_host, "--log-level", child_level(log_level)]
     if config is not None:
@@ -492,7 +488,7 @@ def _program(settings: BrokerSettings, number: int, options: Sequence[str], assi
 
 
 def worker_settings(settings: BrokerSettings, number: int) -> dict[str, str]:
-    """What worker `number` has of its own."""
+    """The settings of worker `number`."""
     broker_id = max(settings.broker_id, 0) + number
     own = {
         "broker.id": str(broker_id),
@@ -510,6 +506,6 @@ def worker_settings(settings: BrokerSettings, number: int) -> dict[str, str]:
 def _shifted(listener: Listener, by: int) -> Listener:
     if listener.port == 0:
         return listener
-    if listener.port + by > _WORKER_PORT_MAX:
-        raise CommandError(f"{listener} leaves no ports for {by} further workers.", "Give a lower one.")
+    if listener.port + by > _PORT_MAX:
+        raise CommandError(f"{listener} leaves no ports for {by} further workers.", "Use a lower port.")
     return replace(listener, port=listener.port + by)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class DataFolder(click.Path):
-    """A folder that need not exist yet."""
+    """A folder; it need not exist."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False)
@@ -33,7 +33,7 @@ class DataFolder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = os.path.abspath(os.fsdecode(super().convert(value, param, ctx)))
         if "," in path:
-            self.fail(f"{path!r}: a comma parts the folders of log.dirs, so there can be none in a name.", param, ctx)
+            self.fail(f"{path!r} contains a comma, which separates the folders of log.dirs.", param, ctx)
         return path
 
 
@@ -43,9 +43,9 @@ def _check_address(_: click.Context, __: click.Parameter, value: str | None) -> 
         return None
     host, colon, port = value.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, as 127.0.0.1:9092, or :9092 for all addresses.")
+        raise click.BadParameter(f"{value!r} is not HOST:PORT. Examples: 127.0.0.1:9092, or :9092 for all addresses.")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise click.BadParameter(f"{value!r}: write an IPv6 address in brackets, as [::1]:9092.")
+        raise click.BadParameter(f"{value!r}: an IPv6 address needs brackets, as in [::1]:9092.")
     return value
 
 
@@ -57,29 +57,29 @@ def server() -> None:
 @server.command(short_help="Run a broker in the foreground until SIGTERM or Ctrl-C.")
 @click.option(
     "--data-dir", "data_dirs", type=DataFolder(), multiple=True, metavar="FOLDER",
-    help="Where the data is kept, as log.dirs; once for each disk.  [default: penstock-data]",
+    help="Data folder (log.dirs). Repeat for each disk.  [default: penstock-data]",
 )  # fmt: skip
 @click.option(
     "--listen", callback=_check_address, metavar="HOST:PORT",
-    help="Where clients connect, as listeners; port 0 is any free one.  [default: :9092, all addresses]",
+    help="Address for clients (listeners); port 0 is any free port.  [default: :9092, all addresses]",
 )  # fmt: skip
-@click.option("--config", metavar="FILE", help="Settings, in the form of Kafka's server.properties.")
+@click.option("--config", metavar="FILE", help="File of settings, in the format of Kafka's server.properties.")
 @click.option(
     "-c", "--set", "assignments", multiple=True, metavar="NAME=VALUE", shell_complete=setting_assignments,
-    help="A setting; overrides the file.",
+    help="A setting; overrides the file. Can be repeated.",
 )  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-    help="Port of /metrics and /health; 0 turns them off.",
+    help="Port of /metrics and /health; 0 disables them.",
 )  # fmt: skip
 @click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of /metrics and /health.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
-    help="Brokers of this host, a process each, with ids and ports from the given ones on; needs zookeeper.connect.",
+    help="Number of brokers on this host, with consecutive ids and ports. Needs zookeeper.connect.",
 )  # fmt: skip
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
-    help="What is logged, on standard error.",
+    help="Level of the log on standard error.",
 )  # fmt: skip
 def start(
     data_dirs: tuple[str, ...],
@@ -91,15 +91,15 @@ def start(
     workers: int,
     log_level: str,
 ) -> None:
-    """Run a broker in the foreground; with --workers, one for each of so many cores.
+    """Run a broker in the foreground; with --workers, several.
 
-    The first SIGTERM or Ctrl-C stops it cleanly, a second one at once. After either, and after a crash, it starts again
-    with all that it acknowledged to producers with acks=all.
+    The first SIGTERM or Ctrl-C stops it cleanly, a second one at once. Everything acknowledged with acks=all survives
+    either, and a crash.
 
     \b
     Exit code: 0  stopped cleanly
                1  could not start; the message says what to do
-               2  the options or settings are wrong; every problem is listed
+               2  invalid options or settings; every problem is listed
     """
     from penstock.cli.server.broker_process import run_broker, warn_about_unreachable_hosts
 
@@ -143,14 +143,14 @@ def _run_workers(
     code = supervise(
         [programs],
         level=log_level,
-        on_serving=lambda _: logger.info("all %d workers serve", count),
-        on_stopping=lambda: logger.info("stopping one worker after the other; a second signal kills them"),
+        on_serving=lambda _: logger.info("workers started: count=%d", count),
+        on_stopping=lambda: logger.info("stopping workers one by one; a second signal kills them"),
     )
     click.get_current_context().exit(code)
 
 
 def _with_options(assignments: Sequence[str], data_dirs: Sequence[str], listen: str | None) -> list[str]:
-    """The options as settings, added to those of --set, which must not contradict them."""
+    """The options as settings, added to those of --set. CommandError if both set the same."""
     given = {text.partition("=")[0].strip() for text in assignments}
     options = (
         ("--data-dir", "log.dirs", ",".join(data_dirs)),
@@ -161,7 +161,7 @@ def _with_options(assignments: Sequence[str], data_dirs: Sequence[str], listen: 
         if not value:
             continue
         if name in given:
-            raise CommandError(f"{option} and --set {name} are both given.", "Leave one of them out.")
+            raise CommandError(f"{option} and --set {name} set the same.", "Use one of them.")
         wanted.append(f"{name}={value}")
     return wanted
 
@@ -173,7 +173,7 @@ def _settings(config: str | None, assignments: Sequence[str]) -> BrokerSettings:
     try:
         loaded = load_settings(config, assignments)
     except UnreadableFile as error:
-        raise CommandError(f"{error}.", "Give a file in the form of Kafka's server.properties with --config.") from None
+        raise CommandError(f"{error}.", "--config needs a file in the format of Kafka's server.properties.") from None
     except InvalidSettings as error:
         raise SettingsRejected(error) from None
     for notice in loaded.notices:
@@ -194,5 +194,5 @@ def _advise_on_port(port: int) -> str:
     from penstock.cli.server.broker_process import free_port_after
 
     free = free_port_after(port)
-    example = f", for example --listen 127.0.0.1:{free}" if free else ""
-    return f"Stop that process (`ss -ltnp` names it), or listen elsewhere{example}."
+    example = f", such as --listen 127.0.0.1:{free}" if free else ""
+    return f"Stop that process (`ss -ltnp` shows it), or use another port{example}."

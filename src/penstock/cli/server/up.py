@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 _HOST = "127.0.0.1"
-CLUSTER_FILE = "cluster.json"  # A broker alone does not wait for what a cluster needs to be imported.
+CLUSTER_FILE = "cluster.json"  # repeated here, because importing local_cluster would delay a single broker
 
 _SNIPPETS = (
     (
         "In a shell",
-        "or kcat, or any tool for Kafka",
+        "or with kcat, or any Kafka tool",
         """\
 echo hello | penstock produce -b {address} greetings
 penstock consume -b {address} greetings --from-beginning""",
     ),
     (
         "Produce from Python",
-        "or with any other client for Kafka",
+        "or with any Kafka client",
         """\
 from penstock import Producer
 with Producer("{address}") as producer: print(producer.send("greetings", b"hello").result(10))""",
@@ -49,34 +49,34 @@ for record in consumer: print(record.offset, record.value)""",
 )
 
 
-@click.command(short_help="Run a broker or a cluster on this machine, ready to try.")
+@click.command(short_help="Run a broker or a cluster on this machine.")
 @click.option(
     "--brokers", type=click.IntRange(1, 100), metavar="N",
-    help="Run a cluster of so many brokers, and its ZooKeeper. A folder that has one is continued without this, too.",
+    help="Number of brokers to run, with a ZooKeeper. An existing cluster keeps its number.",
 )  # fmt: skip
 @click.option(
     "--zookeepers", type=click.IntRange(1, 7), metavar="N",
-    help="An ensemble of so many ZooKeepers for the cluster: three go on without one of them.  [default: 1]",
+    help="Number of ZooKeeper servers; three tolerate the loss of one.  [default: 1]",
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 64), metavar="N",
-    help="Processes that share the work of each broker's host, each a broker by itself.  [default: 1]",
+    help="Number of brokers that run as one host.  [default: 1]",
 )  # fmt: skip
 @click.option(
     "--data-dir", type=DataFolder(), default="penstock-data", show_default=True, metavar="FOLDER",
-    help="Where the data is kept.",
+    help="Data folder.",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=9092, show_default=True,
-    help="Port for clients; 0 is any free one. Further brokers have the ports above.",
+    help="Port for clients; 0 is any free port. Further brokers use the next ports.",
 )  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-    help="Port of /metrics and /health; 0 turns them off. Further brokers have the ports above.",
+    help="Port of /metrics and /health; 0 disables them. Further brokers use the next ports.",
 )  # fmt: skip
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True,
-    help="What is logged, on standard error.",
+    help="Level of the log on standard error.",
 )  # fmt: skip
 def up(
     data_dir: str,
@@ -87,15 +87,15 @@ def up(
     zookeepers: int | None,
     workers: int | None,
 ) -> None:
-    """Run a broker on this machine, in the foreground, until Ctrl-C; with --brokers 3, a cluster with a real ZooKeeper.
+    """Run a broker on this machine until Ctrl-C; with --brokers 3, a cluster with a real ZooKeeper.
 
-    Kafka clients on this machine can use it at once; topics come into being when they are first used. For settings, or
-    to serve other machines, there is `penstock server start`.
+    Kafka clients on this machine can use it at once. Topics are created when they are first used. To change settings or
+    serve other machines, use `penstock server start`.
 
     \b
     Exit code: 0  stopped cleanly
                1  could not start; the message says what to do
-               2  the options make no sense
+               2  invalid options
     """
     log_to_stderr(log_level)
     if {brokers, zookeepers, workers} == {None} and not os.path.exists(os.path.join(data_dir, CLUSTER_FILE)):
@@ -127,7 +127,7 @@ def _run_single_broker(data_dir: str, port: int, http_port: int) -> None:
         {
             "log.dirs": data_dir,
             "listeners": f"PLAINTEXT://{_HOST}:{port}",
-            # The wait is for members that start together; somebody who tries a consumer would only wonder.
+            # The delay is for members that start together; here it would only puzzle a new user.
             "group.initial.rebalance.delay.ms": "0",
         }
     )
@@ -139,7 +139,7 @@ def _run_single_broker(data_dir: str, port: int, http_port: int) -> None:
         on_stopping=lambda: console.print("\nStopping ...", style="dim"),
         advise_on_port=_advise_on_port,
     )
-    console.print(f"Stopped; the data stays in {printable(data_dir)}", markup=False, soft_wrap=True)
+    console.print(f"Stopped. The data is kept in {printable(data_dir)}", markup=False, soft_wrap=True)
 
 
 def _welcome(console: Console, broker: Broker) -> None:
@@ -162,14 +162,14 @@ def _welcome(console: Console, broker: Broker) -> None:
     for title, note, code in _SNIPPETS:
         lines += [Text(), Text.assemble((title, "bold"), (f" ({note})", "dim"))]
         lines += [Text(line, "cyan") for line in code.format(address=address).splitlines()]
-    lines += [Text(), Text.assemble(("Ctrl-C", "bold"), " stops it; the data stays.")]
+    lines += [Text(), Text.assemble(("Ctrl-C", "bold"), " to stop. The data is kept.")]
     for line in lines:
         console.print(line, soft_wrap=True)
     console.file.flush()
 
 
 def _snippet_lines(address: str) -> list[str]:
-    """What can be copied, for a cluster at this address."""
+    """The snippets for a cluster at this address."""
     lines: list[str] = []
     for title, note, code in _SNIPPETS:
         lines += ["", f"{title} ({note})", *code.format(address=address).splitlines()]
@@ -185,5 +185,5 @@ def _advise_on_port(port: int) -> str:
     from penstock.cli.server.broker_process import free_port_after
 
     free = free_port_after(port)
-    example = f"penstock up --port {free}" if free else "penstock up --port 0, which takes any that is free"
-    return f"If it is a broker, use it; or run this one elsewhere: {example}"
+    example = f"penstock up --port {free}" if free else "penstock up --port 0 (any free port)"
+    return f"If it is a broker, use it. Otherwise choose another port: {example}"

@@ -28,34 +28,32 @@ _START_TIMEOUT_S = 60.0
 
 
 class ServerError(CommandError):
-    """A ZooKeeper that cannot start, or ended by itself."""
+    """A ZooKeeper that cannot start or exited."""
 
     exit_code = 1
 
 
 @click.group()
 def zookeeper() -> None:
-    """Run a ZooKeeper, which a cluster of brokers keeps its metadata in."""
+    """Run a ZooKeeper server, which stores the metadata of a cluster."""
 
 
-@zookeeper.command(short_help="Run a ZooKeeper in the foreground until SIGTERM or Ctrl-C.")
-@click.option(
-    "--data-dir", default="penstock-zookeeper", show_default=True, metavar="FOLDER", help="Where its data is kept."
-)
-@click.option("--port", type=click.IntRange(1, 65_535), default=2181, show_default=True, help="Where clients connect.")
+@zookeeper.command(short_help="Run a ZooKeeper server until SIGTERM or Ctrl-C.")
+@click.option("--data-dir", default="penstock-zookeeper", show_default=True, metavar="FOLDER", help="Data folder.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=2181, show_default=True, help="Port for clients.")
 @click.option(
     "--host", metavar="ADDRESS",
-    help="The address that clients connect to; 0.0.0.0 is all.  [default: 127.0.0.1; with --servers, all]",
+    help="Address for clients; 0.0.0.0 is all.  [default: 127.0.0.1; with --servers, all]",
 )  # fmt: skip
 @click.option(
     "--servers", metavar="ID=HOST:PEER:ELECTION,...",
-    help="All servers of an ensemble, with the two ports that they use among themselves; the same for each of them.",
+    help="All servers of the ensemble with their two internal ports; the same for each server.",
 )  # fmt: skip
-@click.option("--id", "server_id", type=int, metavar="ID", help="Which of --servers this one is.")
-@click.option("--heap-mb", type=click.IntRange(32), default=128, show_default=True, help="Memory for its tree.")
+@click.option("--id", "server_id", type=int, metavar="ID", help="Number of this server in --servers.")
+@click.option("--heap-mb", type=click.IntRange(32), default=128, show_default=True, help="Java heap.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True,
-    help="What ZooKeeper logs, on standard error.",
+    help="Level of ZooKeeper's log on standard error.",
 )  # fmt: skip
 def start(
     data_dir: str,
@@ -66,21 +64,21 @@ def start(
     heap_mb: int,
     log_level: str,
 ) -> None:
-    """Run a ZooKeeper in the foreground; give its address to brokers as zookeeper.connect.
+    """Run a ZooKeeper server in the foreground. Brokers use its address as zookeeper.connect.
 
-    One is enough for a cluster that may stop with it. An ensemble of three goes on when one of them is lost: start each
-    with the same --servers and with an --id and a folder of its own.
+    An ensemble of three tolerates the loss of one: start each with the same --servers, and with its own --id and
+    folder.
 
     \b
     Exit code: 0  stopped cleanly
-               1  could not start, or ended by itself; the message says what to do
-               2  the options are wrong
+               1  could not start, or exited; the message says what to do
+               2  invalid options
     """
     from penstock.cluster.tree.zookeeper.server import ServerSettings, ZooKeeperProcess, check_settings, parse_members
 
     log_to_stderr("debug" if log_level == "debug" else "info")
     if (servers is None) != (server_id is None):
-        raise CommandError("--servers and --id belong together.", "Give both for an ensemble, or neither.")
+        raise CommandError("--servers and --id belong together.", "Use both for an ensemble, or neither.")
     try:
         settings = ServerSettings(
             os.path.abspath(data_dir),
@@ -101,7 +99,7 @@ def start(
 
 
 class _Stop:
-    """Passes signals on to the server."""
+    """Forwards signals to the server."""
 
     def __init__(self, process: ZooKeeperProcess) -> None:
         self.is_asked = False
@@ -110,11 +108,11 @@ class _Stop:
     def listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # Started by nohup: it is meant to outlive its terminal.
+                continue  # started by nohup
             signal.signal(number, self._arrived)
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
-        # Not by `stop`, which waits: this interrupts whoever waits already.
+        # Not `stop`, which waits: this may interrupt a wait.
         self._process.send(signal.SIGKILL if self.is_asked else signal.SIGTERM)
         self.is_asked = True
 
@@ -124,23 +122,23 @@ def _run(process: ZooKeeperProcess) -> None:
     stop.listen()
     process.start()
     if stop.is_asked:
-        # It came when there was nobody yet to pass it on to.
+        # The signal came before the process existed.
         process.send(signal.SIGTERM)
     settings = process.settings
     try:
         if settings.members:
-            logger.info("server %d of %d waits for the others", settings.server_id, len(settings.members))
+            logger.info("waiting for the ensemble: server=%d servers=%d", settings.server_id, len(settings.members))
         _log_when_serving(process, stop, settings)
         code = process.wait()
     finally:
         process.kill()
     if not stop.is_asked:
-        raise ZooKeeperNotStarted(f"ZooKeeper ended by itself, with exit code {code}", "its log says why")
-    logger.info("stopped")
+        raise ZooKeeperNotStarted(f"ZooKeeper exited with code {code}", "see its log for the reason")
+    logger.info("zookeeper stopped")
 
 
 def _log_when_serving(process: ZooKeeperProcess, stop: _Stop, settings: ServerSettings) -> None:
-    # An ensemble serves when enough of it is there, however long that takes.
+    # An ensemble serves once a majority is up, however long that takes.
     timeout_s = math.inf if settings.members else _START_TIMEOUT_S
     try:
         health = process.wait_until_serving(timeout_s, give_up=lambda: stop.is_asked)
@@ -149,11 +147,10 @@ def _log_when_serving(process: ZooKeeperProcess, stop: _Stop, settings: ServerSe
             return
         raise
     logger.info(
-        "ZooKeeper %s serves %s (%s) on Java %d, data in %s; for brokers: zookeeper.connect=%s",
+        "zookeeper started: version=%s address=%s mode=%s java=%d data=%s",
         health.version,
         process.address,
         health.mode,
         process.java.version,
         settings.data_dir,
-        process.address,
     )
