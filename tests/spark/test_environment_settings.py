@@ -91,8 +91,8 @@ def test_a_warehouse_by_a_relative_name_is_the_drivers(tmp_path: Path, monkeypat
 def test_files_that_executors_wrote_on_disks_of_their_own_are_not_committed(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     (tmp_path / "here.parquet").write_bytes(b"1234")
-    storage.check_there([DataFile("here.parquet", 4, 1, {}, "")])
+    storage.check_files_exist([DataFile("here.parquet", 4, 1, {}, "")])
     for file in (DataFile("there.parquet", 4, 1, {}, ""), DataFile("here.parquet", 5, 1, {}, "")):
         with pytest.raises(TableError, match="nothing was committed") as refused:
-            storage.check_there([file])
+            storage.check_files_exist([file])
         assert "must be a folder that the driver and all executors share" in str(refused.value)

@@ -93,7 +93,7 @@ def test_a_load_waits_for_its_broker_and_one_that_stays_away_ends_it_after_the_l
     assert "was read up to offset" in why
     assert "\n" not in why
     landed = places(rows(opened))
-    covered = opened.standing([0, 1]).covered
+    covered = opened.coverage([0, 1]).covered
     there = {(partition, offset) for partition, (first, after) in covered.items() for offset in range(first, after)}
     assert opened.store.version == 1
     assert landed == once(there)
@@ -133,7 +133,7 @@ def test_a_stream_waits_for_its_broker_and_one_that_stays_away_ends_it_between_b
 
 
 def test_a_load_that_follows_outlives_a_read_that_stalled() -> None:
-    stop, told = threading.Event(), list[PenstockError]()
+    stop, seen = threading.Event(), list[PenstockError]()
 
     class Stalls:
         tries = 0
@@ -145,10 +145,10 @@ def test_a_load_that_follows_outlives_a_read_that_stalled() -> None:
             stop.set()
             return LoadReport()
 
-    def tell(error: PenstockError, wait_s: float) -> None:
-        told.append(error)
+    def notify(error: PenstockError, wait_s: float) -> None:
+        seen.append(error)
 
     loader: Any = Stalls()
-    follow(loader, stop, interval_s=0, told=tell)
+    follow(loader, stop, interval_s=0, notify=notify)
     assert loader.tries == 2
-    assert [str(error) for error in told] == ["nothing more came"]
+    assert [str(error) for error in seen] == ["nothing more came"]

@@ -323,7 +323,7 @@ def test_following_loads_what_comes_until_it_is_stopped(world: World) -> None:
 
 def test_following_waits_for_what_may_pass_and_ends_at_what_will_not(world: World) -> None:
     opened = world.make(schema=VIEWS)
-    told: list[PenstockError] = []
+    seen: list[PenstockError] = []
 
     class Failing:
         def __init__(self) -> None:
@@ -333,8 +333,8 @@ def test_following_waits_for_what_may_pass_and_ends_at_what_will_not(world: Worl
             raise self.errors.pop(0)
 
     with pytest.raises(TableError, match="broken"):
-        follow(Failing(), threading.Event(), told=lambda error, wait: told.append(error))  # type: ignore[arg-type]
-    assert [str(error) for error in told] == ["busy"]
+        follow(Failing(), threading.Event(), notify=lambda error, wait: seen.append(error))  # type: ignore[arg-type]
+    assert [str(error) for error in seen] == ["busy"]
     assert opened.name == "views"
 
 

@@ -113,7 +113,7 @@ def test_a_compacted_topic_is_loaded_gap_by_gap_and_the_audit_understands(compac
     loader = compacted.loader(opened, commit_records=30, task_records=7)
     assert loader.load_new().counts.records == len(log)
     assert places(rows(opened)) == once((0, offset) for offset in log)
-    assert opened.standing([0]).covered == {0: (0, written.sent)}
+    assert opened.coverage([0]).covered == {0: (0, written.sent)}
     notes = [opened.store.note(version) for version in range(1, opened.store.version + 1)]
     assert sum(note.gaps for note in notes if note is not None) == written.sent - len(log)
 

@@ -136,8 +136,10 @@ def _lines(table: Table, lines: int) -> Grid:
     grid = Grid.grid(expand=True, padding=(0, 1, 0, 0))
     for column in table.columns:
         is_last = column is table.columns[-1]
-        side = "right" if column.is_number else "left"
-        grid.add_column(justify=side, no_wrap=True, overflow="ellipsis", ratio=1 if is_last else None)
+        grid.add_column(
+            justify="right" if column.is_number else "left", no_wrap=True, overflow="ellipsis",
+            ratio=1 if is_last else None,
+        )  # fmt: skip
     rows = table.cells()[:lines]
     for row in rows:
         grid.add_row(*map(_cell, table.columns, row))

@@ -517,7 +517,7 @@ def _missing_dead_letters(main: Store, done: int, wanted: int) -> dict[int, Comm
         if len(found) == wanted - done:
             return found
     raise TableDamaged(
-        f"{main.storage.uri}: the dead letters miss {wanted - done - len(found)} commits that Delta's log no longer has",
+        f"{main.storage.uri}: the dead letters miss {wanted - done - len(found)} commits that its log no longer has",
         hint="Load their range again (penstock load --since)",
     )
 
