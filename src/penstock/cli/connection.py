@@ -111,9 +111,9 @@ def _kinds() -> dict[str, tuple[Any, ...]]:
     from typing import get_type_hints
 
     from penstock.client.consumer.settings import ConsumerOptions
-    from penstock.client.producer.producer import Producer
+    from penstock.client.producer.settings import ProducerOptions
 
-    hints = {**get_type_hints(ConsumerOptions), **get_type_hints(Producer.__init__)}
+    hints = {**get_type_hints(ConsumerOptions), **get_type_hints(ProducerOptions)}
     names = producer_options() | consumer_options()
     return {
         name.replace("_", "."): get_args(hint) if get_origin(hint) not in (None, Literal) else (hint,)
@@ -141,14 +141,10 @@ def known_properties() -> list[str]:
 
 
 def producer_options() -> set[str]:
-    from inspect import Parameter, signature
+    from penstock.client.producer.settings import ProducerOptions
 
-    from penstock.client.producer.producer import Producer
-
-    parameters = signature(Producer.__init__).parameters.values()
-    names = {each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
-    return names - {
-        "key", "value", "ssl", "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
+    return set(ProducerOptions.__annotations__) - {
+        "ssl", "interceptors", "partitioner", "start_timeout_ms", "on_statistics",
         "statistics_interval_ms",
     }  # fmt: skip
 

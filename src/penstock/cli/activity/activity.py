@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from penstock.activity.site.generator import EventGenerator, Plan, Progress, Summary
 
 
-@click.command(short_help="Compare what pipelines found with what was planted.")
+@click.command(short_help="Compare the results of pipelines with what was planted.")
 @click.option(
     "-o", "--output", "place", default="report.html", show_default=True, metavar="FILE.html",
-    help="Where the page goes, or a folder for it; the same as JSON is written beside it.",
+    help="File or folder for the page. A JSON file is written beside it.",
 )  # fmt: skip
 @click.option(
     "--summary", "summary_path", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-    help="What `penstock activity generate --format json` has printed: what it sent is compared too.",
+    help="Output of `penstock activity generate --format json`, to compare its counts too.",
 )  # fmt: skip
 @warehouse_option
 @format_option
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 def report(
     cluster: Cluster, place: str, summary_path: str | None, warehouse_uri: str, output_format: str
 ) -> None:  # fmt: skip
-    """Compare what the pipelines of a warehouse have found with what the site has planted, and all that was produced
-    with all that has landed. A page with plots is written, and the figures are printed.
+    """Compare the results of the pipelines with what was planted, and produced with landed events.
 
-    It is about the site that opened last; the pipelines should have read to the end.
+    Prints the report and writes a page with plots. It covers the latest site; the pipelines should have read to the end
+    of the log.
 
     \b
     penstock activity report --warehouse penstock-activity/warehouse
     penstock activity report --summary generated.json --output run.html
 
     \b
-    Exit code: 1  a goal is missed: something is not complete, precision or recall is below 0.9, an incident was
-                  alerted later than 15 s after its start
+    Exit code: 1  a goal is missed: data is incomplete, precision or recall is below 0.9, or an incident was alerted
+                  more than 15 s after its start
                3  no broker could be reached
                4  there is nothing to report on
     """
@@ -76,7 +76,7 @@ def report(
         output.json(outcome.document.to_json(), indent=2)
     else:
         output.line(outcome.text)
-        output.line(f"The report: {outcome.html_path}")
+        output.line(f"Report: {outcome.html_path}")
     output.flush()
     click.get_current_context().exit(outcome.exit_code)
 
@@ -88,7 +88,7 @@ _ENDED_CLOSE_S: Final = 5.0
 
 @click.group()
 def activity() -> None:
-    """A site that generates activity, with planted crawlers, spammers, abusers, trends and incidents."""
+    """Run the live example: a site with planted crawlers, spammers, abusers, trends and incidents."""
 
 
 activity.add_command(run)
@@ -96,20 +96,20 @@ activity.add_command(report)
 
 
 def _site_options(command: Any) -> Any:
-    """What makes a site the one it is."""
+    """The options that define a site."""
     options = (
-        click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Which site it is."),
+        click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the site."),
         click.option(
             "-r", "--rate", type=click.FloatRange(min=1), default=2_000, show_default=True, metavar="N",
-            help="Events a second, in the mean; what is planted comes on top.",
+            help="Mean events per second, without planted ones.",
         ),
-        click.option("--members", type=click.IntRange(min=1), metavar="N", help="[default: 20,000, or 10 x rate]"),
-        click.option("--items", type=click.IntRange(min=1), metavar="N", help="[default: 5,000]"),
-        click.option("--servers", type=click.IntRange(min=1), metavar="N", help="[default: 8]"),
-        click.option("--origin", "origin_ms", type=Timestamp(), help="When the site opens.  [default: the start]"),
+        click.option("--members", type=click.IntRange(min=1), metavar="N", help="Number of members.  [default: 20,000, or 10 x rate]"),
+        click.option("--items", type=click.IntRange(min=1), metavar="N", help="Number of items.  [default: 5,000]"),
+        click.option("--servers", type=click.IntRange(min=1), metavar="N", help="Number of servers.  [default: 8]"),
+        click.option("--origin", "origin_ms", type=Timestamp(), help="Start of the site's time.  [default: the first event]"),
         click.option(
             "--incident-after", "incident_after_ms", type=Duration(), default="60s", show_default=True,
-            help="From the origin to the first incident; others follow every 10 minutes.",
+            help="Time from the origin to the first incident; others follow every 10 minutes.",
         ),
     )  # fmt: skip
     for option in reversed(options):
@@ -119,23 +119,25 @@ def _site_options(command: Any) -> Any:
 
 @activity.command(short_help="Generate a site's events into topics.")
 @_site_options
-@click.option("-m", "--minutes", type=click.FloatRange(min=0, min_open=True), help="How much event time to generate.")
-@click.option("-n", "--events", type=click.IntRange(min=1), metavar="N", help="How many events to generate.")
-@click.option("--as-fast-as-possible", "is_fast", is_flag=True, help="Do not keep to the clock; needs an end.")
+@click.option("-m", "--minutes", type=click.FloatRange(min=0, min_open=True), help="Minutes of event time to generate.")
+@click.option("-n", "--events", type=click.IntRange(min=1), metavar="N", help="Number of events to generate.")
+@click.option(
+    "--as-fast-as-possible", "is_fast", is_flag=True, help="Do not keep to real time; needs --minutes or --events."
+)
 @click.option(
     "--start", "start_ms", type=Timestamp(),
-    help="With --as-fast-as-possible: the first event's time.  [default: so that the last is now]",
+    help="Time of the first event, with --as-fast-as-possible.  [default: so that the last is now]",
 )  # fmt: skip
 @click.option(
-    "--value-format", type=click.Choice(["json", "avro"]), default="json", show_default=True, help="What values are."
+    "--value-format", type=click.Choice(["json", "avro"]), default="json", show_default=True, help="Encoding of values."
 )
 @click.option(
     "--malformed", type=click.FloatRange(0, 1), default=0.0, show_default=True, metavar="SHARE",
-    help="The share of values that are not what their topic says.",
+    help="Share of malformed values.",
 )  # fmt: skip
 @click.option(
     "--rhythm", type=click.Choice(["daily", "flat"]), default="daily", show_default=True,
-    help="Whether the rate goes by the time of the day (UTC) and the week.",
+    help="Whether the rate varies with the time of day (UTC) and the weekday.",
 )  # fmt: skip
 @format_option
 @cluster_command
@@ -150,10 +152,10 @@ def generate(
     output_format: str,
     **site_options: Any,
 ) -> None:
-    """Generate what happens on a site into a topic for each kind of event, in real time until Ctrl-C.
+    """Generate the events of a site into one topic per kind of event, in real time until Ctrl-C.
 
-    Topics that are not there are made. A broker that is away is waited for, and one that goes away in the middle too:
-    when it is back, every event is there once.
+    Missing topics are created. The command waits for a broker that is offline, also in the middle of a run; every event
+    arrives once.
 
     \b
     penstock activity generate
@@ -163,8 +165,8 @@ def generate(
 
     \b
     Exit code: 1  not all events were acknowledged
-               2  the options make no sense, or a package is missing
-               4  a broker refused
+               2  invalid options, or a missing package
+               4  rejected by a broker
     """
     plan = _plan(minutes, events, is_fast, start_ms, site_options["rate"])
     site = _site(plan.start_ms, site_options, must_be_open=True)
@@ -172,25 +174,25 @@ def generate(
     with _stopped_by_signals(stop):
         summary = _generate(cluster, site, plan, value_format, malformed, stop)
     if summary is None:
-        raise CommandError("It was stopped before a broker was found.", "Nothing was generated.")
+        raise CommandError("Stopped before a broker was found.", "Nothing was generated.")
     _show(Output(), output_format, site, summary)
     failed = summary.unacknowledged + sum(counts.failed for counts in summary.counts.values())
     if failed:
-        click.echo(f"{counted(failed, 'event')} not acknowledged: some of them may be there all the same.", err=True)
+        click.echo(f"{counted(failed, 'event')} not acknowledged. Some of them may be stored all the same.", err=True)
         click.get_current_context().exit(_EXIT_UNACKNOWLEDGED)
 
 
-@activity.command(short_help="Print what is planted, without generating anything.")
+@activity.command(short_help="Print what is planted, without generating events.")
 @_site_options
 @click.option(
     "-m", "--minutes", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
-    help="How much of the time line to print.",
+    help="Minutes of event time to print.",
 )  # fmt: skip
 @format_option
 def truth(minutes: float, output_format: str, **site_options: Any) -> None:
     """Print what is planted on a site: crawlers, spammers, abusers, trending items, incidents.
 
-    It follows from the options alone: the same as for `generate` give what that one plants.
+    The options alone determine it: with those of `generate`, this is what `generate` plants.
     """
     site = _site(_now_ms(), {**site_options, "rhythm": "daily"}, must_be_open=False)
     found = site.truth(site.origin_ms + round(minutes * 60_000))
@@ -210,11 +212,11 @@ def truth(minutes: float, output_format: str, **site_options: Any) -> None:
 def _plan(minutes: float | None, events: int | None, is_fast: bool, start_ms: int | None, rate: float) -> Plan:
     if start_ms is not None and not is_fast:
         raise CommandError(
-            "--start is for --as-fast-as-possible: in real time the first event's time is now.",
-            "Add --as-fast-as-possible, or say with --origin when the site opened.",
+            "--start needs --as-fast-as-possible; in real time the first event is now.",
+            "Add --as-fast-as-possible, or set the start of the site's time with --origin.",
         )
     if is_fast and minutes is None and events is None:
-        raise CommandError("--as-fast-as-possible has no end.", "Say where it ends, with --minutes or --events.")
+        raise CommandError("--as-fast-as-possible needs an end.", "Add --minutes or --events.")
     _check_packages()
     from penstock.activity.site.generator import Plan
 
@@ -233,7 +235,7 @@ def _site(start_ms: int, options: dict[str, Any], *, must_be_open: bool) -> Site
 
     origin_ms = start_ms if options["origin_ms"] is None else options["origin_ms"]
     if origin_ms > start_ms and must_be_open:
-        raise CommandError("The site opens after the first event.", "Choose an earlier --origin, or a later --start.")
+        raise CommandError("--origin is after the first event.", "Choose an earlier --origin, or a later --start.")
     try:
         sizes = Sizes.for_rate(options["rate"], options["members"], options["items"], options["servers"])
         return Site(
@@ -241,9 +243,7 @@ def _site(start_ms: int, options: dict[str, Any], *, must_be_open: bool) -> Site
             incident_after_ms=options["incident_after_ms"],
         )  # fmt: skip
     except ValueError as error:
-        raise CommandError(
-            f"This cannot be a site: {error}.", "Change --rate, --members, --items or the like."
-        ) from None
+        raise CommandError(f"Invalid site: {error}.", "Change --rate, --members or --items.") from None
 
 
 def _check_packages() -> None:
@@ -276,7 +276,7 @@ def _generate(
     with admin:
         made = create_topics(admin)
     if made:
-        shown.told(f"Made {counted(len(made), 'topic')}: {', '.join(made)}.")
+        shown.told(f"Created {counted(len(made), 'topic')}: {', '.join(made)}.")
     connecting = cluster.connecting("penstock-activity")
     producer = wait_for_broker(lambda: producer_for(cluster.servers, **connecting), stop, shown.told)
     if producer is None:
@@ -292,7 +292,7 @@ def _generate(
 
 
 class _ProgressLine:
-    """What is told while it goes on, on standard error: news line by line, progress in one line of a terminal."""
+    """Progress on standard error: events line by line, a status line on a terminal."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -326,7 +326,7 @@ class _ProgressLine:
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks for an end after what is made was sent, the second ends it now."""
+    """The first SIGINT or SIGTERM stops after everything generated is sent, the second at once."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         if stop.is_set():

@@ -36,15 +36,15 @@ _LOOK_S: Final = 0.2
 _STATUS_EVERY_S: Final = 30.0
 
 
-@click.group(short_help="Pipelines over the site's activity: list, run, status, stop.")
+@click.group(short_help="Run the Spark pipelines of the live example.")
 def pipeline() -> None:
-    """Pipelines over the site's activity."""
+    """Run the Spark pipelines of the live example."""
 
 
 @pipeline.command("list")
 @format_option
 def list_(output_format: str) -> None:
-    """Show the pipelines there are: what they read, which tables and topics they make."""
+    """List the pipelines, the topics they read, and the tables and topics they write."""
     from penstock.activity.pipelines import definition
 
     with client_errors_reported():
@@ -70,16 +70,16 @@ def list_(output_format: str) -> None:
 
 @pipeline.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--since", "since_ms", type=Timestamp(), help="Compute over the log once, from this time of events on.")
-@click.option("--until", "until_ms", type=Timestamp(), help="... and up to before this time.")
-@click.option("--beside-stream", is_flag=True, help="With --since or --until: while the pipeline runs as a stream too.")
+@click.option("--since", "since_ms", type=Timestamp(), help="Run once over the log, from this event time.")
+@click.option("--until", "until_ms", type=Timestamp(), help="Run once over the log, up to this event time.")
+@click.option("--beside-stream", is_flag=True, help="Allow --since and --until while the pipeline runs as a stream.")
 @click.option(
-    "--from-start", is_flag=True, help="Remove the pipelines' tables and begin again at the beginning of the log."
+    "--from-start", is_flag=True, help="Remove the tables of the pipelines and start at the beginning of the log."
 )
-@click.option("--master", metavar="URL", help="Spark's master. [default: Spark's own, else local[*]]")
+@click.option("--master", metavar="URL", help="Spark master.  [default: Spark's own, else local[*]]")
 @click.option(
     "--value-format", type=click.Choice(["json", "avro"]), default="json", show_default=True,
-    help="How the events' values are written.",
+    help="Encoding of the events' values.",
 )  # fmt: skip
 @warehouse_option
 @format_option
@@ -96,10 +96,10 @@ def run(
     warehouse_uri: str,
     output_format: str,
 ) -> None:
-    """Run pipelines, all or those named: as streams until Ctrl-C, or with --since or --until once over the log.
+    """Run pipelines, by default all: as streams until Ctrl-C, or with --since or --until once over the log.
 
-    As streams they go on where they were stopped, with no event counted twice. Over the log, exactly the windows of
-    that time are computed again and replaced, each table in one commit.
+    Streams continue where they stopped, and no event is counted twice. Over the log, exactly the windows of that time
+    are recomputed and replaced, each table in one commit.
 
     \b
     penstock pipeline run
@@ -109,9 +109,9 @@ def run(
     penstock pipeline run -b kafka-1:9093 --command-config tls.properties
 
     \b
-    Exit code: 2  the options make no sense
+    Exit code: 2  invalid options
                3  no broker could be reached
-               4  refused, or a pipeline has failed; what its tables have is sound
+               4  rejected, or a pipeline has failed; its tables are consistent
     """
     from penstock.activity.pipelines.engine import memory
 
@@ -124,9 +124,9 @@ def run(
     chosen = definition.selected_pipelines(names)
     is_batch = since_ms is not None or until_ms is not None
     if from_start and is_batch:
-        raise CommandError("--from-start is about streams.", "Leave it out, or --since and --until.")
+        raise CommandError("--from-start excludes --since and --until.", "Use one of them.")
     if beside_stream and not is_batch:
-        raise CommandError("--beside-stream is about --since and --until.", "Add one of them, or leave it out.")
+        raise CommandError("--beside-stream needs --since or --until.", "Add one of them, or omit it.")
     check_span(since_ms, until_ms)
     if not beside_stream:
         for one in chosen:
@@ -142,7 +142,7 @@ def run(
 
 
 def _check_packages(value_format: str) -> None:
-    """Raises MissingDependency before anything is started."""
+    """Raise MissingDependency before anything starts."""
     from penstock.client.serializers.base import load_optional
 
     for package in ("pyarrow", "deltalake", "pyspark"):
@@ -172,7 +172,7 @@ def _end(spark: SparkSession) -> None:
 
 
 def _forget(chosen: Sequence[Pipeline], warehouse_uri: str) -> None:
-    """Where the streams stand, then what they made: a crash in between leaves tables that are computed again."""
+    """Remove checkpoints first, then tables: after a crash in between, the tables are recomputed."""
     from penstock.activity.pipelines.engine.status import PipelineFolder
     from penstock.spark.tables.delta import Storage
 
@@ -202,7 +202,7 @@ def _batch(
         malformed = sum(done.malformed.values())
         output.line(f"{name}: {records} read{f', {malformed:,} malformed' if malformed else ''}")
         for table, changed in done.changed.items():
-            output.line(f"  {table}: {counted(changed, 'row')} new or different, {done.deleted[table]:,} gone")
+            output.line(f"  {table}: {counted(changed, 'row')} new or changed, {done.deleted[table]:,} removed")
     output.line(f"Done in {duration_text(seconds)}")
 
 
@@ -242,14 +242,14 @@ def _line(one: PipelineStatus) -> str:
 
 @contextmanager
 def _stopped_by_signals(running: PipelinesRun) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks for the end, the second ends it now."""
+    """The first SIGINT or SIGTERM stops the pipelines, the second ends the process."""
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        _say("Stopping; once more ends it at once.")
+        _say("Stopping. Ctrl-C again stops at once.")
         running.ask_to_stop()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -273,10 +273,10 @@ def _say(line: str) -> None:
 @watch_option
 @format_option
 def status(names: tuple[str, ...], warehouse_uri: str, output_format: str) -> None:
-    """Show how the pipelines of a warehouse are: what runs, how fast, how far behind.
+    """Show the pipelines of a warehouse: state, rate, lag.
 
     \b
-    Exit code: 1  one of them has failed, or its process is gone
+    Exit code: 1  a pipeline has failed, or its process is gone
     """
     from penstock.activity.pipelines.engine import status as statuses
 
@@ -338,7 +338,7 @@ def _state(one: PipelineStatus) -> str:
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @warehouse_option
 def stop(names: tuple[str, ...], warehouse_uri: str) -> None:
-    """Ask pipelines that run, all or those named, to stop, and wait until they have."""
+    """Stop running pipelines, by default all, and wait until they have stopped."""
     from penstock.activity.pipelines.engine import status as statuses
     from penstock.activity.pipelines.engine.status import PipelineFolder
 
@@ -347,7 +347,7 @@ def stop(names: tuple[str, ...], warehouse_uri: str) -> None:
     output = Output()
     for name in names:
         if name not in running:
-            output.line(f"{name} does not run")
+            output.line(f"{name} is not running")
     with client_errors_reported():
         for name in running:
             PipelineFolder(warehouse_uri, name).ask_to_stop()
@@ -357,15 +357,15 @@ def stop(names: tuple[str, ...], warehouse_uri: str) -> None:
         for one in statuses.read_all(warehouse_uri, sorted(left)):
             if not one.is_alive:
                 left.discard(one.name)
-                output.line(f"{one.name} has stopped")
+                output.line(f"{one.name} stopped")
         time.sleep(_LOOK_S)
     if left:
         raise Rejected(
             f"{', '.join(sorted(left))} did not stop within {_STOP_TIMEOUT_S:.0f} s.",
-            "`penstock pipeline status --format json` names the process.",
+            "`penstock pipeline status --format json` shows the process.",
         )
     if not running and not names:
-        output.line("No pipeline runs.")
+        output.line("No pipeline is running.")
 
 
 def _check_names(names: tuple[str, ...]) -> None:

@@ -36,73 +36,77 @@ _KILLED: Final = 130
 
 
 class RunError(CommandError):
-    """A run that cannot be, or cannot go on."""
+    """A run that cannot start or continue."""
 
     exit_code = _FAILED
 
 
-@click.command(short_help="Run all of it: broker, site, Spark's pipelines, a view and a web page.")
+@click.command(short_help="Run everything: broker, site, pipelines, terminal view, web page.")
 @click.option(
-    "-m", "--minutes", type=click.FloatRange(min=0, min_open=True), help="End after so long.  [default: Ctrl-C]"
+    "-m",
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop after this many minutes.  [default: Ctrl-C]",
 )
 @click.option(
-    "--report", "has_report", is_flag=True, help="End with a report: what was found against what was planted."
+    "--report", "has_report", is_flag=True, help="End with a report that compares the results with what was planted."
 )
 @click.option(
     "-r", "--rate", type=click.FloatRange(min=1), default=2_000, show_default=True, metavar="N",
-    help="Events a second, in the mean.",
+    help="Mean events per second.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), help="Which site it is.  [default: the folder's, or 1]")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the site.  [default: the folder's, or 1]")
 @click.option(
     "--malformed", type=click.FloatRange(0, 1), default=0.0, show_default=True, metavar="SHARE",
-    help="The share of values that are not what their topic says.",
+    help="Share of malformed values.",
 )  # fmt: skip
 @click.option(
     "--rhythm", type=click.Choice(["daily", "flat"]), default="daily", show_default=True,
-    help="Whether the rate goes by the time of the day (UTC) and the week.",
+    help="Whether the rate varies with the time of day (UTC) and the weekday.",
 )  # fmt: skip
 @click.option(
     "--data-dir", type=DataFolder(), default="penstock-activity", show_default=True, metavar="FOLDER",
-    help="Where everything is kept: the broker's data, tables, logs, reports.",
+    help="Folder of the broker's data, tables, logs and reports.",
 )  # fmt: skip
 @click.option(
     "--warehouse",
     "warehouse",
     metavar="URI",
-    help="Where tables are kept instead: for a Spark cluster, a shared place.",
+    help="Folder or URI of the tables, shared with the Spark cluster.  [default: in the data folder]",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=9092, show_default=True,
-    help="The broker's port; 0 is any free one.",
+    help="Port of the broker; 0 is any free port.",
 )  # fmt: skip
 @click.option(
     "--http-port", type=click.IntRange(0, 65_535), default=8092, show_default=True,
-    help="The page's port; 0 is any free one.",
+    help="Port of the web page; 0 is any free port.",
 )  # fmt: skip
 @click.option(
     "-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT,...",
-    help="Use this cluster; then no broker is started.",
+    help="Use an existing cluster instead of starting a broker.",
 )  # fmt: skip
 @click.option(
     "--command-config", metavar="FILE",
-    help="Properties for clients of that cluster, as Kafka has them: security.protocol, ssl.truststore.location ...",
+    help="File of client properties for that cluster, by Kafka's names: security.protocol, ssl.truststore.location.",
 )  # fmt: skip
-@click.option("--command-property", "given", type=Assignment(), multiple=True, help="One property more.")
+@click.option(
+    "--command-property", "given", type=Assignment(), multiple=True, help="A client property. Can be repeated."
+)
 @click.option(
     "--value-format", type=click.Choice(["json", "avro"]), default="json", show_default=True,
-    help="How the events' values are written.",
+    help="Encoding of the events' values.",
 )  # fmt: skip
-@click.option("--master", metavar="URL", help="Spark's master.  [default: Spark's own, else local[*]]")
-@click.option("--pipelines", metavar="NAME,...", help="Only these.  [default: all]")
+@click.option("--master", metavar="URL", help="Spark master.  [default: Spark's own, else local[*]]")
+@click.option("--pipelines", metavar="NAME,...", help="Pipelines to run.  [default: all]")
 def run(
     pipelines: str | None, data_dir: str, has_report: bool, seed: int | None, command_config: str | None,
     given: tuple[tuple[str, str], ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Run a site's activity through the log into Spark, live, until Ctrl-C or for --minutes.
+    """Run the live example until Ctrl-C or for --minutes: a broker, the Spark pipelines, and a site that generates events.
 
-    A broker, a site that generates activity, and all pipelines are started in this order, each in a process of its own
-    that ends with this one. The terminal shows how they are; so does a web page, which has the results too. A second
-    run goes on with the data of the first.
+    Each is a process of its own that ends with this command. The terminal shows their state; a web page also shows the
+    results. A second run continues with the data of the first.
 
     \b
     penstock activity run
@@ -112,8 +116,8 @@ def run(
     penstock activity run -b kafka-1:9093 --command-config tls.properties
 
     \b
-    Exit code: 0  ended as it should, and the report has nothing to complain of
-               1  it could not start or go on, or the report has; the message says what to do
+    Exit code: 0  ended normally, and the report meets all goals
+               1  could not start or continue, or the report misses a goal
     """
     from rich.console import Console
 
@@ -136,7 +140,7 @@ def run(
                 click.echo(f"  | {printable(line)}", err=True)
             raise RunError(error.problem, error.advice) from None
         except KeyboardInterrupt:
-            click.echo("Killed; nothing that was acknowledged is lost, and the next run goes on.", err=True)
+            click.echo("Killed. Nothing acknowledged is lost; the next run continues.", err=True)
             code = _KILLED
     click.get_current_context().exit(code)
 
@@ -153,7 +157,7 @@ def _names(pipelines: str | None) -> tuple[str, ...]:
 def _connection_options(
     bootstrap: str | None, command_config: str | None, given: tuple[tuple[str, str], ...]
 ) -> dict[str, Any]:  # fmt: skip
-    """Where others' cluster is and how it is reached, as a plan has it."""
+    """The options of a plan for an existing cluster."""
     from penstock.cli.connection import Cluster, client_errors_reported, client_properties
     from penstock.cli.spark.warehouse import event_cluster
 
@@ -163,8 +167,8 @@ def _connection_options(
     servers = bootstrap or properties.get("bootstrap.servers")
     if servers is None:
         raise CommandError(
-            "--command-config and --command-property are about a cluster of others.",
-            "Name it with --bootstrap-server, or leave them out.",
+            "--command-config and --command-property need an existing cluster.",
+            "Add --bootstrap-server, or omit them.",
         )
     with client_errors_reported():
         cluster = event_cluster(Cluster(servers, properties, _REQUEST_TIMEOUT_MS))
@@ -178,7 +182,7 @@ def _checked_plan(
     held: ExitStack, folder: RunFolder, pipelines: tuple[str, ...], seed: int | None, has_report: bool,
     options: Mapping[str, Any],
 ) -> tuple[Plan, socket.socket]:  # fmt: skip
-    """All that can be known before anything is started. Raises CannotRun."""
+    """Check everything that can be checked before the start. Raises CannotRun."""
     from dataclasses import replace
 
     from penstock.activity.live import preflight as checks
@@ -219,7 +223,7 @@ def _run(held: ExitStack, console: Console, plan: Plan, listener: socket.socket)
         code = live_run.run()
     display.__exit__(None, None, None)
     console.print(
-        f"Ended; `penstock activity run --data-dir {printable(str(plan.folder))}` goes on with the same data.",
+        f"Stopped. `penstock activity run --data-dir {printable(str(plan.folder))}` continues with the same data.",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     return code
@@ -255,7 +259,7 @@ def _print_summary(console: Console, plan: Plan, url: str) -> None:
     until = "until Ctrl-C" if plan.minutes is None else f"for {plan.minutes:g} minutes"
     cluster = f"a broker on {plan.servers}" if plan.has_broker else f"the cluster {plan.servers}"
     lines = [
-        Text.assemble(("Penstock", "bold cyan"), f" {__version__}: a site's activity, live, {until}."),
+        Text.assemble(("Penstock", "bold cyan"), f" {__version__}: live example, {until}."),
         Text(),
         *(
             Text.assemble((f"  {name:<10}", "dim"), value)
@@ -263,9 +267,9 @@ def _print_summary(console: Console, plan: Plan, url: str) -> None:
                 ("cluster", cluster),
                 ("site", f"seed {plan.seed}, {plan.rate:,.0f} events/s"),
                 ("pipelines", ", ".join(plan.pipelines)),
-                ("data", f"{printable(str(plan.folder))} (logs/ has what each process prints)"),
+                ("data", f"{printable(str(plan.folder))} (output of the processes in logs/)"),
                 ("page", url),
-                ("look also", f"penstock groups list -b {plan.servers}"),
+                ("try", f"penstock groups list -b {plan.servers}"),
                 ("", f"penstock pipeline status -w {printable(plan.warehouse_uri)}"),
             )
         ),
@@ -291,7 +295,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
             return _FAILED
         display.__exit__(None, None, None)
         click.echo(outcome.text)
-        click.echo(f"The report: {outcome.html_path}")
+        click.echo(f"Report: {outcome.html_path}")
         return outcome.exit_code
 
     return report
@@ -299,7 +303,7 @@ def _reporter(plan: Plan, watch: Watch, display: PlainDisplay) -> Callable[[Mapp
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT, SIGTERM or SIGHUP asks for the end, the second ends it now."""
+    """The first SIGINT, SIGTERM or SIGHUP stops the run, the second kills it."""
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -69,7 +69,7 @@ def dump(
     files = _files()
     targets = [(path, _kind(files, path)) for path in map(_folder_path, paths)]
     for path, kind in targets:
-        if kind is PathKind.DATA_FOLDER:
+        if kind is PathKind.LOG_DIRECTORY:
             raise CommandError(f"{path} is a data folder.", f"Name one of its partitions, or {_PATHS}.")
     window = Window(
         from_offset or 0,

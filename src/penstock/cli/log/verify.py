@@ -39,7 +39,7 @@ def run(
     with _progress(total) as on_bytes:
         for path, kind in targets:
             for report in verify(files, path, kind, Options(deep=deep, on_bytes=on_bytes, pause=pause)):
-                if report.path == path and kind is PathKind.DATA_FOLDER and not report.findings:
+                if report.path == path and kind is PathKind.LOG_DIRECTORY and not report.findings:
                     continue
                 reports.append(report)
                 if not is_json and on_bytes is None:

@@ -184,10 +184,10 @@ def _settings(config: str | None, assignments: Sequence[str]) -> BrokerSettings:
 def _log_where(broker: Broker, http_host: str) -> None:
     from penstock.cli.server.broker_process import http_url
 
-    logger.info("data in %s", ", ".join(broker.settings.log_dirs))
+    logger.info("data folders: %s", ", ".join(broker.settings.log_dirs))
     if broker.http_port is not None:
         url = http_url(http_host, broker.http_port)
-        logger.info("metrics at %s/metrics, health at %s/health", url, url)
+        logger.info("http started: metrics=%s/metrics health=%s/health", url, url)
 
 
 def _advise_on_port(port: int) -> str:

@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from penstock.spark.tables.runner import Runner
 
 
-@click.command(short_help="Load a topic into its table: what is new, a range, or for ever.")
+@click.command(short_help="Load a topic into its table.")
 @click.argument("table", metavar="TABLE")
-@click.option("--since", "since_ms", type=Timestamp(), help="Load again from this time of the log on.")
-@click.option("--offsets", metavar="P:START[-END],...", help="Load these offsets again, as 0:100-200,1:50.")
+@click.option("--since", "since_ms", type=Timestamp(), help="Load again from this time of the log.")
+@click.option("--offsets", metavar="P:START[-END],...", help="Load these offsets again: 0:100-200,1:50.")
 @click.option("--until", "until_ms", type=Timestamp(), help="Stop at this time of the log.")
-@click.option("--follow", is_flag=True, help="Do not end: load what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep loading new records until Ctrl-C.")
 @click.option(
-    "--interval", "interval_ms", type=Duration(), default="10s", show_default=True, help="With --follow: how often."
+    "--interval", "interval_ms", type=Duration(), default="10s", show_default=True, help="Interval of --follow."
 )
 @click.option(
     "--commit-records", type=click.IntRange(min=1), default=10_000_000, show_default=True, metavar="N",
-    help="How many records a commit takes at most.",
+    help="Maximum records per commit.",
 )  # fmt: skip
 @click.option(
     "--task-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N",
-    help="How many records a task takes at most.",
+    help="Maximum records per task.",
 )  # fmt: skip
-@click.option("--no-maintenance", is_flag=True, help="Leave small files, old days and old versions as they are.")
+@click.option("--no-maintenance", is_flag=True, help="Do not compact small files or remove old days and versions.")
 @engine_options
 @warehouse_option
 @format_option
@@ -74,12 +74,12 @@ def load(
     warehouse_uri: str,
     output_format: str,
 ) -> None:
-    """Load into TABLE what its topic has and it has not.
+    """Load new records of a topic into TABLE.
 
-    With --since or --offsets that range is loaded again: its rows are replaced in one commit, which readers see as a
-    whole or not at all. A load that was ended, however that happened, is gone on with by the same command.
+    With --since or --offsets that range is loaded again: its rows are replaced in one atomic commit. The same command
+    continues a load that ended early, for whatever reason.
 
-    Up to 4 million records or 512 MB are loaded in this process, more by Spark; nothing starts if nothing is new.
+    Up to 4 million records or 512 MB are loaded in this process, more by Spark. If nothing is new, nothing starts.
 
     \b
     penstock load views
@@ -88,14 +88,14 @@ def load(
     penstock load views --offsets 0:1000-2000
 
     \b
-    Exit code: 2  the options make no sense
+    Exit code: 2  invalid options
                3  no broker could be reached
-               4  refused, or there is no such table; it is as the last commit that was told of left it
+               4  rejected, or the table does not exist; the table is as the last reported commit left it
     """
     if since_ms is not None and offsets is not None:
-        raise CommandError("--since and --offsets are two ways to say one thing.", "Use one of them.")
+        raise CommandError("--since and --offsets exclude each other.", "Use one of them.")
     if follow and (offsets is not None or until_ms is not None):
-        raise CommandError("--follow has no end.", "Leave --offsets and --until out.")
+        raise CommandError("--follow excludes --offsets and --until.", "Omit them, or --follow.")
     from penstock.spark.tables import Limits, Loader
 
     opened = open_warehouse(warehouse_uri).open(table)
@@ -148,24 +148,24 @@ def _follow(
 
 
 def _maintain(loader: Loader, runner: Runner) -> None:
-    """What is due of it; a load that is done stays done whatever comes of this."""
+    """Maintenance that is due. Its failure does not fail the load."""
     from penstock.client.errors import PenstockError
     from penstock.spark.tables.maintenance import maintain
 
     try:
         maintain(loader.opened, runner, time.time_ns() // 1_000_000)
     except PenstockError as error:
-        click.echo(f"Maintenance was put off: {error}", err=True)
+        click.echo(f"Maintenance postponed: {error}", err=True)
 
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks for an end after the commit that is under way, the second ends it now."""
+    """The first SIGINT or SIGTERM stops after the present commit, the second at once."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        click.echo("Stopping after this commit; once more ends it at once.", err=True)
+        click.echo("Stopping after this commit. Ctrl-C again stops at once.", err=True)
         stop.set()
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -177,13 +177,13 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 
 class _LoadProgress:
-    """What is told of the work while it goes on, on standard error."""
+    """Progress on standard error."""
 
     def commit(self, note: CommitNote, version: int) -> None:
         click.echo(f"Version {version}: {_sentence(note.counts)} ({spans_text(note.spans)})", err=True)
 
     def trouble(self, error: PenstockError, wait_s: float) -> None:
-        click.echo(f"{error}. Trying again in {duration_text(wait_s)}", err=True)
+        click.echo(f"{error}. Retrying in {duration_text(wait_s)}", err=True)
 
 
 def _sentence(counts: Any) -> str:
@@ -229,4 +229,4 @@ def _show(output: Output, output_format: str, table: str, report: LoadReport, se
     if report.added_columns:
         output.line(f"New or wider columns: {', '.join(report.added_columns)}")
     if report.counts.dead:
-        click.echo(f"`penstock table dead {table}` shows what did not fit, and why.", err=True)
+        click.echo(f"`penstock table dead {table}` shows the records that did not fit.", err=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.spark.session import Java
 
 _SPARK_FOLDER: Final = Path(__file__).parents[2] / "spark"
-# Of spark-submit's options only these stand alone; all others have a value behind them.
+# Options of spark-submit without a value.
 _FLAGS: Final = frozenset({"--supervise", "--verbose", "-v", "--version", "--help", "-h", "--usage-error"})
 _PASS_ON: Final[dict[str, Any]] = {
     "ignore_unknown_options": True,
@@ -30,16 +30,16 @@ _PASS_ON: Final[dict[str, Any]] = {
 }
 _ELSEWHERE: Final = click.option(
     "--deliver/--no-deliver", default=None,
-    help="Send this package to the executors; by default if they are on other machines (the master is not local).",
+    help="Send this package to the executors.  [default: if the master is not local]",
 )  # fmt: skip
 
 
 @click.group()
 def spark() -> None:
-    """Start Spark with everything set: Java, sockets, this package for executors, lag as consumer groups."""
+    """Start Spark configured for topics: Java, this package on the executors, lag as consumer groups."""
 
 
-@spark.command(short_help="Spark's Python shell, its session ready for topics.", context_settings=_PASS_ON)
+@spark.command(short_help="Start Spark's Python shell.", context_settings=_PASS_ON)
 @_ELSEWHERE
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF PYSPARK]...")
 def shell(arguments: tuple[str, ...], deliver: bool | None) -> None:
@@ -59,11 +59,11 @@ def shell(arguments: tuple[str, ...], deliver: bool | None) -> None:
     _become(_program("pyspark"), [*as_arguments(settings), *arguments], variables)
 
 
-@spark.command(short_help="Run a job by spark-submit.", context_settings=_PASS_ON)
+@spark.command(short_help="Run a job with spark-submit.", context_settings=_PASS_ON)
 @_ELSEWHERE
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF SPARK-SUBMIT]... FILE [ARGS]...")
 def submit(arguments: tuple[str, ...], deliver: bool | None) -> None:
-    """Run a job by spark-submit, with its options.
+    """Run a job with spark-submit and its options.
 
     \b
     penstock spark submit views.py --day 2024-05-01
@@ -73,20 +73,18 @@ def submit(arguments: tuple[str, ...], deliver: bool | None) -> None:
 
     place = job_place(arguments)
     if place is None and not _FLAGS.intersection(arguments):
-        raise CommandError("There is no job to run.", "Give a file: penstock spark submit [OPTIONS] FILE [ARGS]")
+        raise CommandError("No job was given.", "Usage: penstock spark submit [OPTIONS] FILE [ARGS]")
     variables, settings, _ = _ready(arguments[:place], deliver)
     _become(_program("spark-submit"), [*as_arguments(settings), *wrapped(arguments, place)], variables)
 
 
-@spark.command(short_help="Run Python with Spark's settings in place.", context_settings=_PASS_ON)
+@spark.command(short_help="Run a Python program with Spark configured.", context_settings=_PASS_ON)
 @_ELSEWHERE
-@click.option(
-    "--master", metavar="URL", help="Where Spark runs, unless the program says it: local[4], spark://host:7077."
-)
-@click.option("--conf", "given", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
+@click.option("--master", metavar="URL", help="Spark master, unless the program sets it: local[4], spark://host:7077.")
+@click.option("--conf", "given", multiple=True, metavar="NAME=VALUE", help="A Spark setting. Can be repeated.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | -m MODULE | -c CODE] [ARGS]...")
 def python(arguments: tuple[str, ...], deliver: bool | None, master: str | None, given: tuple[str, ...]) -> None:
-    """Run a Python program whose SparkSession.builder.getOrCreate() has everything set; without FILE, Python itself.
+    """Run a Python program whose Spark sessions are configured for topics; without FILE, Python itself.
 
     \b
     penstock spark python views.py
@@ -105,10 +103,10 @@ def python(arguments: tuple[str, ...], deliver: bool | None, master: str | None,
     _become(sys.executable, [*through, *arguments], variables)
 
 
-@spark.command(short_help="Show what the other commands would set.")
+@spark.command(short_help="Show the environment for Spark.")
 @format_option
 def environment(output_format: str) -> None:
-    """Show the Java that was found, and what is set for Spark.
+    """Show the Java found, and the environment and settings for Spark.
 
     \b
     Exit code: 2  Spark cannot run here; the message says what to do
@@ -136,9 +134,7 @@ def _client_variables(remote: str, given: Sequence[str], deliver: bool | None) -
     from penstock.spark.session import check_connect
 
     if given or deliver:
-        raise CommandError(
-            "A Spark Connect server has its own settings and packages.", "Leave --conf and --deliver out."
-        )
+        raise CommandError("A Spark Connect server has its own settings and packages.", "Omit --conf and --deliver.")
     try:
         check_connect()
     except MissingDependency as error:
@@ -155,7 +151,7 @@ class _Ready(NamedTuple):
 
 
 def _ready(arguments: Sequence[str], deliver: bool | None) -> _Ready:
-    """What the arguments set is not set again."""
+    """Environment and settings, except those that the arguments set."""
     from penstock.client.errors import PenstockError
     from penstock.spark.session import prepare, settings, spark_home
 
@@ -163,14 +159,14 @@ def _ready(arguments: Sequence[str], deliver: bool | None) -> _Ready:
     try:
         home = spark_home()
         if not (home / "bin" / "spark-submit").exists():
-            raise CommandError(f"There is no Spark in {home}.", "Unset SPARK_HOME, or correct it.")
+            raise CommandError(f"No Spark found in {home}.", "Unset or correct SPARK_HOME.")
         java = prepare(variables)
         given = {**settings_from_environment(variables, home), **settings_from_arguments(arguments)}
         master = given.get("spark.master")
         if master is not None and master.startswith("sc://"):
             raise CommandError(
-                f"{master} is a Spark Connect server, to which nothing is submitted.",
-                f"penstock spark python --master {master} FILE, or penstock spark shell --remote {master}.",
+                f"{master} is a Spark Connect server, which does not take submitted jobs.",
+                f"Use penstock spark python --master {master} FILE, or penstock spark shell --remote {master}.",
             )
         chosen = settings(given, master=master, deliver=deliver)
     except PenstockError as error:
@@ -180,7 +176,7 @@ def _ready(arguments: Sequence[str], deliver: bool | None) -> _Ready:
 
 
 def job_place(arguments: Sequence[str]) -> int | None:
-    """Where the job's file stands among arguments of spark-submit."""
+    """The index of the job's file among arguments of spark-submit."""
     number = 0
     while number < len(arguments):
         argument = arguments[number]
@@ -191,7 +187,7 @@ def job_place(arguments: Sequence[str]) -> int | None:
 
 
 def wrapped(arguments: Sequence[str], place: int | None) -> list[str]:
-    """A job in Python that runs here is run by ours, which shows the lag of its queries; any other stays as it is."""
+    """The arguments with a local Python job run by `penstock.spark.run`, which publishes the lag of its queries."""
     if place is None or not arguments[place].endswith(".py"):
         return list(arguments)
     options = list(arguments[:place])
@@ -216,6 +212,4 @@ def _become(program: str, arguments: Sequence[str], variables: dict[str, str]) -
     try:
         os.execve(program, [program, *arguments], variables)
     except OSError as error:
-        raise CommandError(
-            f"{program} cannot be run: {error.strerror}.", "See whether pyspark is installed whole."
-        ) from None
+        raise CommandError(f"Cannot run {program}: {error.strerror}.", "Reinstall pyspark.") from None

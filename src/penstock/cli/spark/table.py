@@ -41,14 +41,16 @@ _DAY_MS = 86_400_000
 
 @click.group()
 def table() -> None:
-    """Make, list, describe, audit, tend and drop tables of topics; `penstock load` fills them."""
+    """Manage tables loaded from topics. `penstock load` fills them."""
 
 
-@table.command(short_help="Make a table for a topic.")
+@table.command(short_help="Create a table for a topic.")
 @click.argument("declared", metavar="FILE|NAME")
-@click.option("-t", "--topic", help="The topic, if a NAME is given and not a FILE. [default: the name]")
-@click.option("-c", "--set", "settings", type=Assignment(), multiple=True, help="A setting; overrides the file.")
-@click.option("--update", is_flag=True, help="Give a table that is there this declaration: columns added or widened.")
+@click.option("-t", "--topic", help="Topic of a table given by NAME.  [default: the name]")
+@click.option(
+    "-c", "--set", "settings", type=Assignment(), multiple=True, help="A setting; overrides the file. Can be repeated."
+)
+@click.option("--update", is_flag=True, help="Apply the declaration to an existing table: add or widen columns.")
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the table already exists.")
 @warehouse_option
 @format_option
@@ -63,7 +65,7 @@ def create(
     warehouse_uri: str,
     output_format: str,
 ) -> None:
-    """Make a table as FILE declares it (TOML), or one called NAME with its columns inferred from the records.
+    """Create a table from a declaration in FILE (TOML), or a table NAME with columns inferred from the records.
 
     \b
     penstock table create views.toml
@@ -86,7 +88,7 @@ def create(
     if output_format == JSON:
         _describe_json(output, opened)
         return
-    word = "updated" if there and update else "there already" if there else "made"
+    word = "updated" if there and update else "exists" if there else "made"
     output.line(f"{made.name}: {word}, {counted(len(opened.table.columns), 'column')}, in {opened.store.storage.uri}")
     if added:
         output.line(f"New or wider columns: {', '.join(added)}")
@@ -140,16 +142,16 @@ def list_(cluster: Cluster, warehouse_uri: str, output_format: str) -> None:
     ]
     show_table(output, ["TABLE", "TOPIC", "FORMAT", "MODE", "ROWS", "DEAD", "FILES", "VERSION"], rows)
     if not rows:
-        output.nothing(f"There are no tables in {printable(warehouse_uri)}.")
+        output.nothing(f"No tables in {printable(warehouse_uri)}.")
 
 
-@table.command(short_help="Show a table: columns, settings, how far it is.")
+@table.command(short_help="Show a table: columns, settings, progress.")
 @click.argument("name", metavar="TABLE")
 @warehouse_option
 @format_option
 @cluster_command
 def describe(cluster: Cluster, name: str, warehouse_uri: str, output_format: str) -> None:
-    """Show a table: its columns and settings, its size, and how far each partition of its topic is loaded."""
+    """Show a table: columns, settings, size, and the loaded offset of each partition."""
     opened = open_warehouse(warehouse_uri).open(name)
     output = Output()
     if output_format == JSON:
@@ -177,7 +179,7 @@ def opened_bytes(opened: OpenTable) -> int:
 
 
 def _standing_rows(opened: OpenTable) -> list[tuple[int, int, int]]:
-    """Partitions have no gaps in their numbers: the first that was never loaded ends the list."""
+    """The loaded offsets; partitions are numbered without gaps."""
     rows: list[tuple[int, int, int]] = []
     while True:
         coverage = opened.coverage([len(rows)])
@@ -193,27 +195,27 @@ def _describe_json(output: Output, opened: OpenTable) -> None:
     output.json({**described(opened), "offsets": offsets}, indent=2)
 
 
-@table.command(short_help="Remove a table and its files.")
+@table.command(short_help="Drop a table and its files.")
 @click.argument("name", metavar="TABLE")
-@click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @warehouse_option
 @format_option
 @cluster_command
 def drop(cluster: Cluster, name: str, yes: bool, warehouse_uri: str, output_format: str) -> None:
-    """Remove a table, its dead letters and all their files. The topic stays as it is."""
+    """Drop a table, its dead letters and all their files. The topic is not changed."""
     warehouse = open_warehouse(warehouse_uri)
     opened = warehouse.open(name)
     if not yes:
         if not sys.stdin.isatty():
-            raise CommandError(f"{name} would be removed with all its files.", "Add --yes to do so.")
+            raise CommandError(f"Dry run: {name} would be dropped with all its files.", "Add --yes to drop it.")
         rows = sum(file.rows or 0 for file in opened.store.files())
-        confirm(f"Remove {name} and its {counted(rows, 'row')}?", yes=False)
+        confirm(f"Drop {name} with {counted(rows, 'row')}?", yes=False)
     warehouse.drop(name)
     output = Output()
     if output_format == JSON:
         output.json({"dropped": name})
     else:
-        output.line(f"{name}: removed")
+        output.line(f"{name}: dropped")
 
 
 @table.command(short_help="Show records that did not fit.")
@@ -223,7 +225,7 @@ def drop(cluster: Cluster, name: str, yes: bool, warehouse_uri: str, output_form
 @format_option
 @cluster_command
 def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_format: str) -> None:
-    """Show dead letters, the newest first: where they are in the log, and why they are not in the table."""
+    """Show dead letters, newest first: their offsets, and why they are not in the table."""
     opened = open_warehouse(warehouse_uri).open(name)
     rows = opened.dead.delta.to_pyarrow_table(
         columns=["_partition", "_offset", "_timestamp", "reason", "value", "dropped"]
@@ -253,7 +255,7 @@ def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_form
         click.echo(f"{rows.num_rows - most:,} more.", err=True)
 
 
-@table.command("replay-dead", short_help="Try records again that did not fit.")
+@table.command("replay-dead", short_help="Try dead letters again.")
 @click.argument("name", metavar="TABLE")
 @engine_options
 @warehouse_option
@@ -262,9 +264,9 @@ def dead(cluster: Cluster, name: str, most: int, warehouse_uri: str, output_form
 def replay_dead(
     cluster: Cluster, name: str, local: bool, spark: bool, master: str | None, warehouse_uri: str, output_format: str
 ) -> None:
-    """Try all dead letters again, after the table or its declaration has changed: those that fit now are moved into it.
+    """Try all dead letters again after a change of the table; those that fit now are moved into it.
 
-    It is one commit: a record is in the table or a dead letter, at every moment.
+    This is one commit: at every moment a record is in the table or a dead letter.
     """
     from penstock.spark.tables import Loader
     from penstock.spark.tables.loader import replay_dead as replayed
@@ -283,9 +285,9 @@ def replay_dead(
         output.line(f"{name}: {counted(result.tried, 'dead letter')} tried, {result.landed:,} landed")
 
 
-@table.command(short_help="Join small files, remove old days and versions.")
+@table.command(short_help="Compact small files, remove old days and versions.")
 @click.argument("name", metavar="TABLE")
-@click.option("--all", "everything", is_flag=True, help="Join all small files, however few.")
+@click.option("--all", "everything", is_flag=True, help="Compact all small files, however few.")
 @engine_options
 @warehouse_option
 @format_option
@@ -300,9 +302,9 @@ def maintain(
     warehouse_uri: str,
     output_format: str,
 ) -> None:
-    """Join small files, remove days beyond the retention, and files that no recent version needs.
+    """Compact small files, remove days beyond the retention, and delete files that no recent version needs.
 
-    Loads do this too, when enough of it is due.
+    Loads do this too when enough is due.
     """
     from penstock.spark.tables.maintenance import compact
     from penstock.spark.tables.maintenance import maintain as maintained
@@ -327,10 +329,10 @@ def maintain(
         )
 
 
-@table.command(short_help="Compare what was produced with what has landed, by hour.")
+@table.command(short_help="Compare produced with landed records, by hour.")
 @click.argument("name", metavar="TABLE")
-@click.option("--since", "since_ms", type=Timestamp(), help="From the hour of this time on. [default: a day ago]")
-@click.option("--plot", "plot_path", metavar="FILE.svg", help="Also draw it.")
+@click.option("--since", "since_ms", type=Timestamp(), help="Start with the hour of this time.  [default: a day ago]")
+@click.option("--plot", "plot_path", metavar="FILE.svg", help="Also draw a plot.")
 @engine_options
 @warehouse_option
 @format_option
@@ -346,14 +348,13 @@ def audit(
     warehouse_uri: str,
     output_format: str,
 ) -> None:
-    """Compare, hour by hour of the log, what was produced with what has landed; and say until when all is complete.
+    """Compare produced with landed records for each hour of the log, and show until when the table is complete.
 
-    Every offset of an hour is in the table, a dead letter, dropped by policy, still waiting, or has no record (a
-    transaction's marker, compacted away). The log is read only for hours whose sums differ, by Spark if --spark or
-    --master is given.
+    An offset is in the table, a dead letter, dropped by policy, waiting, or without a record (a transaction marker,
+    compacted away). The log is read only for hours whose sums differ, by Spark with --spark or --master.
 
     \b
-    Exit code: 1  records are missing, or there twice
+    Exit code: 1  records are missing or duplicated
     """
     from penstock.spark.tables import Loader
     from penstock.spark.tables.audit import audit_svg, audit_table
@@ -375,7 +376,7 @@ def audit(
         Path(plot_path).write_text(audit_svg(found), encoding="utf-8")
     output.flush()
     if not found.is_sound:
-        click.echo("Records are missing, or there twice: load those hours again (penstock load --since).", err=True)
+        click.echo("Records are missing or duplicated. Load those hours again: penstock load --since", err=True)
         click.get_current_context().exit(_EXIT_UNSOUND)
 
 

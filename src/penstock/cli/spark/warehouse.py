@@ -45,15 +45,15 @@ _READER_NAMES: Final = {
 def warehouse_option(command: _Command) -> _Command:
     return click.option(
         "-w", "--warehouse", "warehouse_uri", default="warehouse", show_default=True, envvar=WAREHOUSE_VARIABLE,
-        show_envvar=True, metavar="FOLDER", help="Where the tables are: a folder, or a URI such as s3://bucket/tables.",
+        show_envvar=True, metavar="FOLDER", help="Folder of the tables, or a URI such as s3://bucket/tables.",
     )(command)  # fmt: skip
 
 
 def engine_options(command: _Command) -> _Command:
-    """Where the work is done."""
+    """--local, --spark and --master."""
     for option in (
-        click.option("--local", is_flag=True, help="Work in this process, however much there is to do."),
-        click.option("--spark", is_flag=True, help="Work in Spark, however little there is to do."),
+        click.option("--local", is_flag=True, help="Work in this process, without Spark."),
+        click.option("--spark", is_flag=True, help="Work in Spark, even if there is little to do."),
         click.option(
             "--master",
             metavar="URL",
@@ -72,19 +72,19 @@ def open_warehouse(uri: str) -> Warehouse:
 
 
 def reader_properties(cluster: Cluster) -> Mapping[str, str]:
-    """What the command line says about the client, for the readers in executors."""
+    """The client options of the command line, for readers in executors."""
     found = {_READER_NAMES[name]: value for name, value in cluster.properties.items() if name in _READER_NAMES}
     return {**found, "kafka.request.timeout.ms": str(cluster.request_timeout_ms)}
 
 
 @contextmanager
 def task_runner(name: str, *, local: bool, spark: bool, master: str | None) -> Iterator[Runner]:
-    """Who runs the tasks: this process, or Spark if there is much to do; it is stopped at the end."""
+    """The runner of tasks: this process, or Spark if there is much to do. Closed at the end."""
     from penstock.spark.tables.runner import AutomaticRunner, LocalRunner
 
     if local:
         if spark or master is not None:
-            raise CommandError("--local is work without Spark.", "Leave --spark and --master out, or --local.")
+            raise CommandError("--local excludes --spark and --master.", "Use one of them.")
         yield LocalRunner()
         return
     from penstock.spark.session import ConsoleOutput, connect_address, session
@@ -110,14 +110,14 @@ _FILE: Final = ".location"
 
 
 def event_cluster(cluster: Cluster, value_format: ValueFormat = "json") -> EventCluster:
-    """Raises CommandError where the TLS files will not do."""
+    """The cluster for readers in executors. Raises CommandError for TLS files that they cannot use."""
     from penstock.activity.cluster import Cluster as EventCluster
 
     connecting = cluster.connecting("penstock-pipelines")
     if connecting["ssl"] is not None and "ssl.key.location" in cluster.properties:
         raise CommandError(
-            "Spark's readers take a certificate and its key from one file, and ssl.key.location names another.",
-            "Write both into one PEM file and name that with ssl.keystore.location.",
+            "Spark's readers need certificate and key in one file; ssl.key.location is another file.",
+            "Write both into one PEM file and set ssl.keystore.location to it.",
         )
     options = {
         name: str(Path(value).absolute()) if name.endswith(_FILE) else value
