@@ -306,6 +306,23 @@ def entry_of(aborted: Aborted) -> AbortedTransaction:
     )
 
 
+def contradiction(
+    entry: AbortedTransaction, previous: AbortedTransaction | None, base_offset: int, next_offset: int | None = None
+) -> str | None:
+    """Why `entry` cannot follow `previous` in a segment with offsets [base_offset, next_offset), or None."""
+    if entry.producer_id < 0 or not 0 <= entry.first_offset <= entry.last_offset:
+        return f"impossible values: {tuple(entry)}"
+    if entry.last_offset < base_offset or (next_offset is not None and entry.last_offset >= next_offset):
+        return f"names a marker at offset {entry.last_offset}, outside the segment"
+    if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
+        return f"the last stable offset {entry.last_stable_offset} is after the marker at {entry.last_offset}"
+    if previous is not None and entry.last_offset <= previous.last_offset:
+        return f"the marker at {entry.last_offset} does not follow the one at {previous.last_offset}"
+    if previous is not None and entry.last_stable_offset < previous.last_stable_offset:
+        return f"the last stable offset falls from {previous.last_stable_offset} to {entry.last_stable_offset}"
+    return None
+
+
 class TransactionIndex:
     """The `.txnindex` file of the segment at `base_offset`, opened on first use."""
 
@@ -338,9 +355,9 @@ class TransactionIndex:
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Add a transaction, whose marker must follow that of the last one. Creates the file if needed."""
-        reason = self._contradiction(aborted, self._last)
+        reason = contradiction(aborted, self._last, self._base_offset)
         if reason:
-            raise TransactionIndexError(self._path, f"{aborted} cannot follow {self._last}: {reason}")
+            raise TransactionIndexError(self._path, f"cannot append {aborted}: {reason}")
         if not self._exists:
             self._file = OPEN_FILES.open(self, self._files, self._path, create=True)
             self._exists = True
@@ -380,7 +397,7 @@ class TransactionIndex:
         size = self._opened().size()
         sound, previous = 0, None
         for version, entry in self._scan(0, self._count):
-            if version != _TRANSACTION_VERSION or self._contradiction(entry, previous):
+            if version != _TRANSACTION_VERSION or contradiction(entry, previous, self._base_offset):
                 break
             sound, previous = sound + 1, entry
         if sound * ENTRY_BYTES == size:
@@ -394,20 +411,6 @@ class TransactionIndex:
             self._dirty = True
             self._count = count
             self._last = self._read_last()
-
-    def _contradiction(self, entry: AbortedTransaction, previous: AbortedTransaction | None) -> str:
-        """Why `entry` cannot follow `previous`; empty if it can."""
-        if entry.producer_id < 0 or not 0 <= entry.first_offset <= entry.last_offset:
-            return "impossible values"
-        if entry.last_offset < self._base_offset:
-            return f"the marker is below the segment's base offset {self._base_offset}"
-        if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
-            return "the last stable offset is after the marker"
-        if previous is not None and entry.last_offset <= previous.last_offset:
-            return "the markers do not ascend"
-        if previous is not None and entry.last_stable_offset < previous.last_stable_offset:
-            return "the last stable offsets do not ascend"
-        return ""
 
     # --- read
 

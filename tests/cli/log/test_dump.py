@@ -240,7 +240,7 @@ def test_a_torn_tail_is_shown_last(tmp_path: Path) -> None:
         "size": 90,
         "offset": last.base_offset,
         "isvalid": False,
-        "reason": f"a batch of {last.size} bytes does not fit the 90 that are left",
+        "reason": f"batch of {last.size} bytes exceeds the 90 left in the file",
     }
 
 

@@ -56,7 +56,7 @@ def test_zeros_in_the_middle_of_an_index(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     patch(path.with_suffix(".index"), 16, bytes(16))
     found = index_finding(path, ".index")
-    assert (found["position"], "entries of zeros before it" in found["reason"]) == (32, True)
+    assert (found["position"], "follows entries of zeros" in found["reason"]) == (32, True)
 
 
 def test_an_index_that_names_a_place_inside_a_batch(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_an_index_that_names_a_place_inside_a_batch(tmp_path: Path) -> None:
     found = index_finding(path, ".index")
     assert (found["position"], found["reason"]) == (
         16,
-        f"entry 2 names byte {value + 5} of the log, where no batch begins",
+        f"entry 2 names byte {value + 5} of the log, where no batch starts",
     )
 
 
@@ -77,7 +77,7 @@ def test_an_index_that_names_too_small_an_offset(tmp_path: Path) -> None:
     key, value = OFFSET_ENTRY.unpack_from(index.read_bytes(), 16)
     rewrite(index, 2, key=key - 4)
     assert index_finding(path, ".index")["reason"] == (
-        f"entry 2 names offset {key - 4} for the batch at byte {value}, from {key - 3} on"
+        f"entry 2 names offset {key - 4} for the batch at {value}, which starts at {key - 3}"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_time_index_with_a_wrong_time(tmp_path: Path) -> None:
     found = index_finding(path, ".timeindex")
     assert (found["offset"], found["reason"]) == (
         offset,
-        f"entry 2 names time {stamp + 1} for offset {offset}, whose batch has {stamp}",
+        f"entry 2 names time {stamp + 1} for offset {offset}, but its batch has {stamp}",
     )
 
 
@@ -136,7 +136,7 @@ def test_a_time_index_beyond_the_log(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "t-0")
     with path.with_suffix(".timeindex").open("ab") as index:
         index.write(TIME_ENTRY.pack(START_MS * 2, 4000))
-    assert "names offset 4000 of a segment that ends before 80" in index_finding(path, ".timeindex")["reason"]
+    assert "names offset 4000, but the segment ends before 80" in index_finding(path, ".timeindex")["reason"]
 
 
 def test_nothing_is_said_of_entries_that_point_into_damage(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_index_verified_alone_tells_only_of_itself(tmp_path: Path) -> None:
         (0, b"\x00\x07", "unknown entry version 7"),
         (2, b"\xff", "impossible values"),
         (18, b"\x00" * 8, "impossible values"),
-        (26, b"\x7f", "is behind the marker"),
+        (26, b"\x7f", "is after the marker"),
     ],
 )
 def test_a_damaged_transaction_index(tmp_path: Path, position: int, data: bytes, reason: str) -> None:
@@ -177,7 +177,7 @@ def test_a_torn_transaction_index(tmp_path: Path) -> None:
     with (folder / f"{FIRST}.txnindex").open("ab") as index:
         index.write(b"\0" * 10)
     found = finding(folder)
-    assert (found["position"], found["reason"]) == (34, "10 bytes follow the last whole entry")
+    assert (found["position"], found["reason"]) == (34, "10 bytes follow the last complete entry")
 
 
 def test_aborted_transactions_out_of_order(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_zeros_are_called_zeros() -> None:
     data[STARTS[3] : STARTS[6]] = bytes(STARTS[6] - STARTS[3])
     (damaged,) = damages(walked(bytes(data)))
     assert damaged.is_empty
-    assert "bytes of zeros" in damaged.reason
+    assert "zero bytes" in damaged.reason
     assert damaged.end == STARTS[6]
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_old_message_costs_only_itself() -> None:
     data[len(messages[0]) * 2 + 25] ^= 1
     items = walked(bytes(data))
     assert [item.offset for item in items if isinstance(item, Message)] == [0, 1, 3, 4]
-    assert damages(items)[0].reason == "magic 0: neither a batch nor a sound message of that format"
+    assert damages(items)[0].reason == "magic 0: neither a batch nor a valid message of that format"
 
 
 def test_a_batch_longer_than_a_piece_is_checked_without_being_held(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.log.index import (
     ENTRY_BYTES,
@@ -43,7 +43,7 @@ NO_LIMIT: Final = 2**63
 
 
 class BatchEntry(NamedTuple):
-    """A batch, or a message of magic 0 or 1, by its header. `problem` is None if its checksum is right."""
+    """A batch, or a message of magic 0 or 1, by its header. `problem` is None if its checksum is valid."""
 
     position: int
     size: int
@@ -67,7 +67,7 @@ class BatchEntry(NamedTuple):
 
 
 class RecordEntry(NamedTuple):
-    """A record of the batch before it; `marker` is what a control record says."""
+    """A record of the preceding batch. `marker` is set for a control record."""
 
     offset: int
     timestamp_type: int
@@ -80,7 +80,7 @@ class RecordEntry(NamedTuple):
 
 
 class DamageEntry(NamedTuple):
-    """Bytes that are no batch; or, behind a sound batch, records that do not decode."""
+    """Bytes that are not a batch; or, after a sound batch, records that do not decode."""
 
     position: int
     size: int
@@ -98,14 +98,14 @@ class TimeEntry(NamedTuple):
     offset: int
 
 
-LogEntry = BatchEntry | RecordEntry | DamageEntry
+LogEntry: TypeAlias = BatchEntry | RecordEntry | DamageEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which part of a log to show: batches with offsets in [from_offset, to_offset), their records if asked for.
+    """The part of a log to show: batches with offsets in [from_offset, to_offset), with `records` if wanted.
 
-    `pause` lets a moment pass for a write that is under way.
+    `pause` waits a moment for a write in progress.
     """
 
     from_offset: int = 0
@@ -116,7 +116,7 @@ class Window:
 
 
 def logs_within(files: Files, folder: str, window: Window) -> list[str]:
-    """The `.log` files of a partition that may hold something of the window, oldest first."""
+    """The `.log` files of a partition that may have offsets in the window, oldest first."""
     paths = log_paths(files, folder)
     ends = [*list(paths)[1:], NO_LIMIT]
     return [
@@ -171,7 +171,7 @@ def _records(file: File, run: Run, header: BatchHeader, window: Window) -> Itera
     position = run.position + header.position
     try:
         if header.size > window.limit_bytes:
-            raise RecordError(f"a batch of {header.size} bytes exceeds the limit of {window.limit_bytes}")
+            raise RecordError(f"batch of {header.size} bytes exceeds the limit of {window.limit_bytes}")
         data, placed = read_batch(file, run, header)
         records = records_of(data, placed, window.limit_bytes)
         marker = decode_marker(data, placed) if header.is_control else None
@@ -190,12 +190,12 @@ def _records(file: File, run: Run, header: BatchHeader, window: Window) -> Itera
 
 
 def _message(file: File, item: Message, window: Window) -> Iterator[LogEntry]:
-    """A message; of a wrapper its first offset and its count are known only by unwrapping it."""
+    """A message. The first offset and the count of a wrapper are known only after unwrapping it."""
     base, count, messages = item.offset, None, list[LegacyMessage]()
     problem: str | None = None
     try:
         if item.size > window.limit_bytes:
-            raise RecordError(f"a message of {item.size} bytes exceeds the limit of {window.limit_bytes}")
+            raise RecordError(f"message of {item.size} bytes exceeds the limit of {window.limit_bytes}")
         data = file.read_at(item.position, item.size)
         for group in decode_groups(data, DecompressionBudget(window.limit_bytes)):
             messages += group.messages
@@ -216,7 +216,7 @@ def _message(file: File, item: Message, window: Window) -> Iterator[LogEntry]:
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[OffsetEntry | DamageEntry]:
-    """The entries of an `.index`; offsets are relative where the file's name does not tell the base."""
+    """The entries of an `.index`. Offsets are relative if the file's name has no base offset."""
     base = base_offset_of(path) or 0
     with closing(ReadOnlyFiles(files).open(path)) as file:
         for offset, position in index_entries(file, OFFSET_ENTRY, file.size()):
@@ -225,7 +225,7 @@ def dump_offset_index(files: Files, path: str) -> Iterator[OffsetEntry | DamageE
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[TimeEntry | DamageEntry]:
-    """The entries of a `.timeindex`; offsets are relative where the file's name does not tell the base."""
+    """The entries of a `.timeindex`. Offsets are relative if the file's name has no base offset."""
     base = base_offset_of(path) or 0
     with closing(ReadOnlyFiles(files).open(path)) as file:
         for timestamp_ms, offset in index_entries(file, TIME_ENTRY, file.size()):
@@ -236,11 +236,11 @@ def dump_time_index(files: Files, path: str) -> Iterator[TimeEntry | DamageEntry
 def _torn(size: int, entry_bytes: int, offset: int) -> Iterator[DamageEntry]:
     torn = size % entry_bytes
     if torn:
-        yield DamageEntry(size - torn, torn, offset, f"{torn} bytes follow the last whole entry")
+        yield DamageEntry(size - torn, torn, offset, f"{torn} bytes follow the last complete entry")
 
 
 def dump_transaction_index(files: Files, path: str) -> Iterator[AbortedTransaction | DamageEntry]:
-    """The entries of a `.txnindex`, up to the first that cannot be one."""
+    """The entries of a `.txnindex`, up to the first invalid one."""
     base, count = base_offset_of(path) or 0, 0
     size = files.size_of(path)
     try:
@@ -263,7 +263,7 @@ def dump_snapshot(files: Files, path: str) -> Iterator[ProducerEntry | DamageEnt
         yield DamageEntry(0, files.size_of(path), base_offset_of(path) or 0, str(error))
 
 
-Entry = LogEntry | OffsetEntry | TimeEntry | AbortedTransaction | ProducerEntry
+Entry: TypeAlias = LogEntry | OffsetEntry | TimeEntry | AbortedTransaction | ProducerEntry
 
 _INDEXES: Final[Mapping[PathKind, Callable[[Files, str], Iterator[Entry]]]] = {
     PathKind.OFFSET_INDEX: dump_offset_index,
@@ -274,5 +274,5 @@ _INDEXES: Final[Mapping[PathKind, Callable[[Files, str], Iterator[Entry]]]] = {
 
 
 def dump(files: Files, path: str, kind: PathKind, window: Window) -> Iterator[Entry]:
-    """What is in one file; `window` applies to a log only."""
+    """The entries of one file. `window` applies only to a log."""
     return dump_log(files, path, window) if kind is PathKind.LOG else _INDEXES[kind](files, path)

@@ -37,9 +37,35 @@ from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, MAX_RELATIVE_OFFSET, 
 from penstock.records import HEADER_SIZE, BatchHeader, scan
 from penstock.runtime.files import File, Files, Lock, Space
 
+IN_PROGRESS_SUFFIXES: Final = (CLEANED, SWAP, DELETED)
+PIECE: Final = 4 * 1024 * 1024
+
+_PARTITION_FOLDER: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
+_INACTIVE_FOLDER: Final = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
+_PARTITION_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_LOG_DIRECTORY_FILES: Final = frozenset(
+    {META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE}
+)
+
+_LENGTH_END: Final = 12
+_MAGIC_AT: Final = 16
+_BATCH_CHECKED_FROM: Final = 21
+_MESSAGE_CHECKED_FROM: Final = 16
+_MESSAGE: Final = Struct(">qiIbb")  # offset, size, crc, magic, attributes
+_INT64: Final = Struct(">q")
+_SMALLEST_MESSAGE: Final = (14, 22)  # the size field, by magic
+_MAGIC_2: Final = b"\x02"
+# Bounds of a search for the next batch: places to try, and how many times the searched bytes are checksummed.
+_MAX_PLACES: Final = 20_000_000
+_MAX_CHECKS: Final = 4
+_MAX_READS: Final = 10
+
+
+# ----------------------------------------------------------------------------------------------- read-only file system
+
 
 class ReadOnlyFiles:
-    """Another file system's names and bytes, and nothing else of it."""
+    """A file system that can only be read."""
 
     __slots__ = ("_files",)
 
@@ -47,9 +73,9 @@ class ReadOnlyFiles:
         self._files = files
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Opens for reading whatever `writable` says: who asks for more fails when it writes, not before."""
+        """Opens for reading, whatever `writable` says. Only writing fails."""
         if create and not self._files.exists(path):
-            _refuse(path)
+            _reject_change(path)
         return self._files.open(path, writable=False)
 
     def exists(self, path: str) -> bool:
@@ -71,48 +97,45 @@ class ReadOnlyFiles:
         return self._files.space(path)
 
     def make_folder(self, path: str) -> None:
-        _refuse(path)
+        _reject_change(path)
 
     def rename(self, old: str, new: str) -> None:
-        _refuse(old)
+        _reject_change(old)
 
     def remove(self, path: str) -> None:
-        _refuse(path)
+        _reject_change(path)
 
     def remove_folder(self, path: str) -> None:
-        _refuse(path)
+        _reject_change(path)
 
     def sync_folder(self, path: str) -> None:
-        _refuse(path)
+        _reject_change(path)
 
     def lock(self, path: str) -> Lock:
-        _refuse(path)
+        _reject_change(path)
 
 
-def _refuse(path: str) -> NoReturn:
+def _reject_change(path: str) -> NoReturn:
     raise OSError(errno.EROFS, "opened for inspection only", path)
 
 
-IN_PROGRESS_SUFFIXES = (CLEANED, SWAP, DELETED)
-
-_PARTITION_FOLDER = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
-_PARTITION_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
-_DATA_FOLDER_FILES = frozenset({META_FILE, RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE})
-_INACTIVE_FOLDER = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
+# ---------------------------------------------------------------------------------------------------------- path kinds
 
 
 class PathKind(StrEnum):
+    """What a path is, judged by names."""
+
     LOG = LOG_SUFFIX
     OFFSET_INDEX = INDEX_SUFFIX
     TIME_INDEX = TIME_INDEX_SUFFIX
     TRANSACTION_INDEX = TRANSACTION_INDEX_SUFFIX
     SNAPSHOT = SNAPSHOT_SUFFIX
     PARTITION = "partition folder"
-    DATA_FOLDER = "data folder"
+    LOG_DIRECTORY = "log directory"
     OTHER = "other"
 
 
-_FILE_KINDS = (
+_FILE_KINDS: Final = (
     PathKind.LOG,
     PathKind.OFFSET_INDEX,
     PathKind.TIME_INDEX,
@@ -122,60 +145,62 @@ _FILE_KINDS = (
 
 
 def kind_of(files: Files, path: str) -> PathKind:
-    """FileNotFoundError if nothing is there."""
+    """What a path is. FileNotFoundError if it does not exist."""
     if files.is_folder(path):
         if is_partition_folder(files, path):
             return PathKind.PARTITION
-        return PathKind.DATA_FOLDER if is_data_folder(files, path) else PathKind.OTHER
+        return PathKind.LOG_DIRECTORY if is_log_directory(files, path) else PathKind.OTHER
     files.size_of(path)
     suffix = split_name(path)[1]
     return next((kind for kind in _FILE_KINDS if kind == suffix), PathKind.OTHER)
 
 
 def split_name(path: str) -> tuple[str, str, str]:
-    """A file's path without its suffixes, its kind's suffix, and what is under way with it.
+    """A file's path without suffixes, the suffix of its kind, and the suffix of an operation in progress.
 
     "/t-0/00042.log.swap" gives ("/t-0/00042", ".log", ".swap"), "/t-0/00042.log" ("/t-0/00042", ".log", "").
     """
-    under_way = next((suffix for suffix in IN_PROGRESS_SUFFIXES if path.endswith(suffix)), "")
-    stem = path.removesuffix(under_way)
+    in_progress = next((suffix for suffix in IN_PROGRESS_SUFFIXES if path.endswith(suffix)), "")
+    stem = path.removesuffix(in_progress)
     name = stem.rpartition("/")[2]
     suffix = name[name.rfind(".") :] if "." in name else ""
-    return stem.removesuffix(suffix), suffix, under_way
+    return stem.removesuffix(suffix), suffix, in_progress
 
 
 def base_offset_of(path: str) -> int | None:
-    """The offset in the name of a segment's file; None if there is none."""
+    """The offset in the name of a segment's file; None if it has none."""
     digits = split_name(path)[0].rpartition("/")[2]
     return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
 
 
 def is_partition_folder(files: Files, path: str) -> bool:
-    """Whether it holds what a partition's folder does, or is an empty one of a data folder."""
+    """Whether it contains a partition's files, or is an empty partition folder of a log directory."""
     names = files.list_folder(path)
     if segment_files(names) or not _PARTITION_FILES.isdisjoint(names):
         return True
     parent = parent_folder(path)
     is_named = _PARTITION_FOLDER.fullmatch(name_of(path)) is not None
-    return is_named and not names and files.is_folder(parent) and _has_marks(files, parent)
+    return is_named and not names and files.is_folder(parent) and _has_broker_files(files, parent)
 
 
-def is_data_folder(files: Files, path: str) -> bool:
-    """Whether a broker has marked it as its own, or partitions are in it."""
-    return _has_marks(files, path) or any(is_partition_folder(files, each) for each in partition_folders(files, path))
+def is_log_directory(files: Files, path: str) -> bool:
+    """Whether it has a broker's metadata files or contains partitions."""
+    return _has_broker_files(files, path) or any(
+        is_partition_folder(files, each) for each in partition_folders(files, path)
+    )
 
 
-def _has_marks(files: Files, path: str) -> bool:
-    return not _DATA_FOLDER_FILES.isdisjoint(files.list_folder(path))
+def _has_broker_files(files: Files, path: str) -> bool:
+    return not _LOG_DIRECTORY_FILES.isdisjoint(files.list_folder(path))
 
 
 def is_inactive_folder(name: str) -> bool:
-    """Whether a folder of a data folder is a partition that is being deleted or moved."""
+    """Whether a folder is a partition that is being deleted or moved, or was set aside."""
     return _INACTIVE_FOLDER.fullmatch(name) is not None
 
 
 def partition_folders(files: Files, path: str) -> list[str]:
-    """The partitions of a data folder, by name."""
+    """The partition folders of a log directory, by name."""
     names = sorted(name for name in files.list_folder(path) if _PARTITION_FOLDER.fullmatch(name))
     return [f"{path}/{name}" for name in names if files.is_folder(f"{path}/{name}")]
 
@@ -188,21 +213,21 @@ def log_paths(files: Files, folder: str) -> dict[int, str]:
 
 
 def log_bytes(files: Files, path: str, kind: PathKind) -> int:
-    """How much a verification of it reads, about: for progress."""
-    if kind is PathKind.DATA_FOLDER:
+    """Roughly how many bytes its verification reads, for progress."""
+    if kind is PathKind.LOG_DIRECTORY:
         return sum(log_bytes(files, folder, PathKind.PARTITION) for folder in partition_folders(files, path))
     if kind is PathKind.PARTITION:
         return sum(_size(files, log) for log in log_paths(files, path).values())
     if kind in (PathKind.LOG, PathKind.OFFSET_INDEX, PathKind.TIME_INDEX):
-        stem, _, under_way = split_name(path)
-        return _size(files, stem + LOG_SUFFIX + under_way)
+        stem, _, in_progress = split_name(path)
+        return _size(files, stem + LOG_SUFFIX + in_progress)
     return 0
 
 
 def _size(files: Files, path: str) -> int:
     try:
         return files.size_of(path)
-    except OSError:  # deleted meanwhile, or told of when it is read
+    except OSError:  # deleted meanwhile, or reported when it is read
         return 0
 
 
@@ -211,25 +236,12 @@ def name_of(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-PIECE: Final = 4 * 1024 * 1024
-
-_LENGTH_END = 12
-_MAGIC_AT = 16
-_BATCH_CHECKED_FROM = 21
-_MESSAGE_CHECKED_FROM = 16
-_MESSAGE = Struct(">qiIbb")  # offset, size, crc, magic, attributes
-_INT64 = Struct(">q")
-_SMALLEST_MESSAGE = (14, 22)  # the size field, by magic
-_MAGIC_2 = b"\x02"
-# A search ends, whatever the bytes are: so many places looked at, and so often the searched bytes checksummed.
-_MOST_PLACES = 20_000_000
-_MOST_CHECKS = 4
-_MOST_LOOKS = 10
+# ---------------------------------------------------------------------------------------------------- scan past damage
 
 
 class Run(NamedTuple):
-    """Sound batches: header.position is relative to `position`. Of one that is longer than a piece, `buffer` has only
-    the beginning.
+    """Sound batches. `header.position` is relative to `position`. For a batch longer than a piece, `buffer` has only
+    its start.
     """
 
     position: int
@@ -238,7 +250,7 @@ class Run(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A sound message of magic 0 or 1; with a codec it is a wrapper, and `offset` that of its last message."""
+    """A sound message of magic 0 or 1. With a codec it is a wrapper, and `offset` is that of its last message."""
 
     position: int
     size: int
@@ -251,10 +263,10 @@ class Message(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Bytes [position, end) that are not what was written.
+    """Bytes [position, end) that differ from what was written.
 
-    `header`: of a batch that is whole and plausible, and only its checksum is wrong. `at_end`: nothing sound follows.
-    `is_empty`: all zeros.
+    `header`: set if it is a whole, plausible batch with a wrong checksum. `at_end`: nothing sound follows. `is_empty`:
+    all zeros.
     """
 
     position: int
@@ -273,9 +285,9 @@ Item = Run | Message | Damaged
 
 
 def scan_past_damage(file: File, base_offset: int = 0, pause: Callable[[], None] | None = None) -> Iterator[Item]:
-    """All that is in the file now, from its first byte on. OSError if it cannot be read.
+    """Everything in the file, from its first byte. OSError if it cannot be read.
 
-    `pause` lets a moment pass: a batch that seems cut off may be one that is being written.
+    `pause` waits a moment, because an incomplete batch may be one that a broker is writing.
     """
     end = file.size()
     position, floor, looks = 0, base_offset, 0
@@ -300,24 +312,24 @@ def scan_past_damage(file: File, base_offset: int = 0, pause: Callable[[], None]
             floor = item.headers[0].next_offset
             position, looks = position + item.headers[0].size, 0
             continue
-        seen, end = end, _look_again(file, end, found.problem == "incomplete", pause)
+        seen, end = end, _size_after_pause(file, end, found.problem == "incomplete", pause)
         looks += 1
-        if looks == 1 or (end != seen and looks < _MOST_LOOKS):
+        if looks == 1 or (end != seen and looks < _MAX_READS):
             continue
         damaged = _delimit(file, position, end, buffer, item, floor)
         yield damaged
         position, looks = damaged.end, 0
 
 
-def _look_again(file: File, end: int, seems_cut_off: bool, pause: Callable[[], None] | None) -> int:
-    """The size that the file has by now."""
-    if seems_cut_off and pause is not None and file.size() == end:
+def _size_after_pause(file: File, end: int, seems_incomplete: bool, pause: Callable[[], None] | None) -> int:
+    """The size of the file now."""
+    if seems_incomplete and pause is not None and file.size() == end:
         pause()
     return file.size()
 
 
 def first_offset(file: File) -> int:
-    """Where a file whose name does not tell seems to begin."""
+    """The first offset of a file whose name has none."""
     data = file.read_at(0, _INT64.size)
     return max(0, _INT64.unpack(data)[0]) if len(data) == _INT64.size else 0
 
@@ -331,25 +343,25 @@ def read_batch(file: File, run: Run, header: BatchHeader) -> tuple[bytes, BatchH
 
 
 def _single(file: File, position: int, end: int, buffer: bytes, problem: str, needed: int) -> Run | str:
-    """The batch at `position`, if it is sound and only too long for the buffer; else what is wrong there."""
+    """The batch at `position`, if it is sound but longer than the buffer; otherwise what is wrong."""
     left = end - position
     magic = buffer[_MAGIC_AT] if len(buffer) > _MAGIC_AT else 2
     if magic < 2:
-        return f"magic {magic}: neither a batch nor a sound message of that format"
+        return f"magic {magic}: neither a batch nor a valid message of that format"
     if problem != "incomplete":
         return problem
     if needed == 0 or left < HEADER_SIZE:
-        return f"a batch header is cut off after {left} bytes"
+        return f"incomplete batch header of {left} bytes"
     header = scan(buffer, verify=False, whole=False, most=1).headers
     if needed > left or not header:
-        return f"a batch of {needed} bytes does not fit the {left} that are left"
+        return f"batch of {needed} bytes exceeds the {left} left in the file"
     if _checksum(file, position + _BATCH_CHECKED_FROM, position + needed) != header[0].crc:
         return "checksum does not match"
     return Run(position, buffer[:HEADER_SIZE], header)
 
 
 def _messages(file: File, position: int, end: int, buffer: bytes) -> Iterator[Message]:
-    """The sound messages of magic 0 and 1 that begin in the buffer, which begins at `position`, without a gap."""
+    """The consecutive sound messages of magic 0 and 1 in the buffer, which starts at `position`."""
     at = 0
     while at + _MESSAGE.size + _INT64.size <= len(buffer) and buffer[at + _MAGIC_AT] < 2:
         offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, at)
@@ -371,21 +383,21 @@ def _messages(file: File, position: int, end: int, buffer: bytes) -> Iterator[Me
 
 
 def _delimit(file: File, position: int, end: int, buffer: bytes, reason: str, floor: int) -> Damaged:
-    """How far the damage reaches."""
+    """The damaged range that starts at `position`."""
     headers = scan(buffer, verify=False, whole=False, most=1).headers
     header = headers[0] if headers and position + headers[0].size <= end else None
-    resumes = _leap(file, position, end, buffer, floor)
+    resumes = _skip_by_length(file, position, end, buffer, floor)
     if resumes is None:
         header = header if header is not None and position + header.size == end else None
         resumes = _search(file, position + 1, end, floor)
     is_empty = _all_zeros(file, position, resumes)
     if is_empty:
-        reason = f"{resumes - position} bytes of zeros: a block that was never written"
+        reason = f"{resumes - position} zero bytes: a block that was never written"
     return Damaged(position, resumes, reason, header, resumes >= end, is_empty)
 
 
-def _leap(file: File, position: int, end: int, buffer: bytes, floor: int) -> int | None:
-    """Where the damaged batch's own length leads, if that is the end or something plausible."""
+def _skip_by_length(file: File, position: int, end: int, buffer: bytes, floor: int) -> int | None:
+    """The position after the damaged batch by its own length, if the file ends or a plausible batch starts there."""
     if len(buffer) <= _MAGIC_AT:
         return None
     _, length, _, magic, _ = _MESSAGE.unpack_from(buffer.ljust(_MESSAGE.size, b"\0"))
@@ -409,9 +421,9 @@ def _plausible(file: File, position: int, end: int, floor: int) -> BatchHeader |
 
 
 def _search(file: File, start: int, end: int, floor: int) -> int:
-    """The first position from `start` on at which a sound batch begins that may follow `floor`; `end` if none does."""
+    """The first position from `start` of a sound batch that may follow `floor`; `end` if there is none."""
     tops = {((floor + ahead) >> 32).to_bytes(4, "big") for ahead in (0, MAX_RELATIVE_OFFSET)}
-    places, bytes_to_check = _MOST_PLACES, _MOST_CHECKS * (end - start)
+    places, bytes_to_check = _MAX_PLACES, _MAX_CHECKS * (end - start)
     origin = start
     while end - origin >= HEADER_SIZE:
         buffer = file.read_at(origin, min(PIECE, end - origin))
@@ -430,7 +442,7 @@ def _search(file: File, start: int, end: int, floor: int) -> int:
             if places <= 0 or bytes_to_check <= 0:
                 return end
             at = buffer.find(_MAGIC_2, at + 1)
-        # The next piece begins with what lies before its first place for a magic byte.
+        # The next piece overlaps by the bytes before a magic byte.
         origin += len(buffer) - _MAGIC_AT
     return end
 

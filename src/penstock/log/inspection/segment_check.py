@@ -28,12 +28,38 @@ from penstock.log.index import (
     Entry,
     TransactionIndex,
     TransactionIndexError,
+    contradiction,
 )
 from penstock.log.inspection.log_files import Damaged, Item, Message, Run, read_batch, scan_past_damage
 from penstock.log.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, segment_name
 from penstock.records import DEFAULT_DECOMPRESSED_LIMIT, BatchHeader, CorruptBatch, RecordError, records_of
 from penstock.records.batch import decode_marker
 from penstock.runtime.files import File, Files
+
+NEVER_DUE: Final = 2**64
+# A file with more damaged places than this is not a log.
+MAX_FINDINGS: Final = 100
+
+REPLACE_FOLDER: Final = (
+    "With replicas: stop the broker, delete the partition's folder, start the broker: it copies the partition again."
+)
+INDEX_ADVICE: Final = (
+    "No record is lost. If a broker is running, verify again; otherwise delete this index: it is rebuilt from the log."
+)
+TRANSACTION_INDEX_ADVICE: Final = (
+    "Consumers of committed records may see aborted ones. Stop the broker, delete this file and the folder's .snapshot "
+    "files: the next start rebuilds them from the log."
+)
+MAGIC_ADVICE: Final = (
+    "This is not damage: an older Kafka wrote it. Penstock stores magic 2 only and would cut it off: do not start a "
+    "broker on it. `penstock log dump --records` shows it; to keep it, copy it with a consumer and a producer."
+)
+
+_CHUNK_ENTRIES: Final = 4096
+_ZEROS: Final = Entry(0, 0)
+
+
+# ------------------------------------------------------------------------------------------------- findings and advice
 
 
 class Severity(StrEnum):
@@ -63,8 +89,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`position` and `size` in bytes of the file; `offset` the first that is concerned; `resumes` the offset at which
-    the log is sound again, if it is.
+    """One place in one file.
+
+    `position` and `size` are bytes of the file, `offset` is the first one affected, `resumes` is where the log is sound
+    again, if it is.
     """
 
     severity: Severity
@@ -80,7 +108,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """How much was looked at, and how much of it was sound."""
+    """How much was read, and how much of it was sound."""
 
     segments: int = 0
     batches: int = 0
@@ -93,7 +121,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one partition, one file, or in a data folder beside its partitions."""
+    """The findings for a partition, a file, or a log directory without its partitions."""
 
     path: str
     findings: list[Finding] = field(default_factory=list)
@@ -109,8 +137,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`deep`: decode every record, decompressing up to `limit_bytes` a batch. `on_bytes` hears of progress; `pause`
-    lets a moment pass for a write that is under way.
+    """`deep`: decode every record, decompressing up to `limit_bytes` per batch. `on_bytes` is called with progress.
+    `pause` waits a moment for a write in progress.
     """
 
     deep: bool = False
@@ -120,7 +148,7 @@ class Options:
 
 
 def unreadable(path: str, error: OSError) -> Finding:
-    """What the disk or the operating system refuses; a file that has gone is no fault of its folder."""
+    """A file that cannot be read. One that was removed meanwhile is only a note."""
     if isinstance(error, FileNotFoundError):
         return Finding(Severity.NOTE, Kind.CHANGED, path, "removed while the folder was read")
     advice = "Run it as the broker's user." if isinstance(error, PermissionError) else "The disk may be failing."
@@ -128,47 +156,27 @@ def unreadable(path: str, error: OSError) -> Finding:
 
 
 def reason_of(error: RecordError) -> str:
-    """What is wrong with a batch's records, without the place, which the caller knows better."""
+    """What is wrong with a batch's records, without the position, which the caller adds."""
     return error.reason if isinstance(error, CorruptBatch) else str(error)
 
 
-REPLACE_FOLDER = "With replicas: stop the broker, delete the partition's folder, start it: it is copied anew."
-
-
 def batch_advice(*, is_last_segment: bool, at_end: bool, offset: int, resumes: int | None) -> str:
-    """What to do about a damaged stretch of a log."""
+    """What to do about a damaged range of a log."""
     if is_last_segment:
-        again = "If a broker is writing here, verify once more. " if at_end else ""
-        behind = "" if resumes is None else ", and what is behind it goes too"
-        return f"{again}The broker cuts the log here at its next unclean start{behind}. {REPLACE_FOLDER}"
-    around = "" if resumes is None else f" Without: read up to offset {offset} and go on from {resumes}."
-    return f"Who reads from offset {offset} gets an error. {REPLACE_FOLDER}{around}"
+        again = "If a broker is writing here, verify again. " if at_end else ""
+        later = "" if resumes is None else ", and everything after it goes too"
+        return f"{again}The broker cuts the log here at its next unclean start{later}. {REPLACE_FOLDER}"
+    around = "" if resumes is None else f" Without: read up to offset {offset} and continue from {resumes}."
+    return f"Reading from offset {offset} fails. {REPLACE_FOLDER}{around}"
 
 
 def order_advice(*, is_last_segment: bool) -> str:
-    """What to do about offsets or leader epochs that fall: checksums do not cover these."""
+    """What to do about offsets or leader epochs that do not ascend: checksums do not cover them."""
     cut = "The broker cuts the log here at its next unclean start. " if is_last_segment else ""
-    return f"{cut}One of the two neighbours was damaged or written twice. {REPLACE_FOLDER}"
+    return f"{cut}One of the two batches is damaged or was written twice. {REPLACE_FOLDER}"
 
 
-INDEX_ADVICE = (
-    "No record is lost. If a broker is at work here, verify once more; else stop it and delete this index: it is "
-    "rebuilt from the log."
-)
-TRANSACTION_INDEX_ADVICE = (
-    "Readers of committed records may see aborted ones. Stop the broker, delete this file and the folder's .snapshot "
-    "files: all are rebuilt from the log at the next start."
-)
-MAGIC_ADVICE = (
-    "This is not damage: older Kafka wrote it. Penstock keeps magic 2 only, and would cut it off: do not start a "
-    "broker on it. `penstock log dump --records` shows it; to keep it, copy it with a consumer and a producer."
-)
-
-
-NEVER_DUE: Final = 2**64
-
-_CHUNK_ENTRIES = 4096
-_ZEROS = Entry(0, 0)
+# --------------------------------------------------------------------------------------------------------- index files
 
 
 class WrongEntry(NamedTuple):
@@ -180,7 +188,7 @@ class WrongEntry(NamedTuple):
 
 
 def index_entries(file: File, entry: Struct, end: int) -> Iterator[Entry]:
-    """The whole entries in the first `end` bytes of an index file, as they stand."""
+    """The complete entries in the first `end` bytes of an index file."""
     position = 0
     while position < end:
         data = file.read_at(position, min(_CHUNK_ENTRIES * entry.size, end - position))
@@ -192,7 +200,7 @@ def index_entries(file: File, entry: Struct, end: int) -> Iterator[Entry]:
 
 
 class IndexCheck(ABC):
-    """What the checks of both indexes share: taking entries in order, and remembering what is wrong."""
+    """Base of the index checks: reads entries in order and notes what is wrong."""
 
     entry: Struct
 
@@ -202,7 +210,7 @@ class IndexCheck(ABC):
         self.wrong_count = 0
         self.entry_count = 0
         self.zeros_at_end = 0
-        # What a broker adds from here on may be of batches that the walk does not reach.
+        # A broker may add entries later, for batches that the walk does not reach.
         self.size = file.size()
         self.due = NEVER_DUE
         self._entries = index_entries(file, self.entry, self.size)
@@ -211,7 +219,7 @@ class IndexCheck(ABC):
         self._take()
 
     def _take(self) -> None:
-        """Go on to the next entry that is in order."""
+        """Take the next entry that is in order."""
         self._current = None
         self.due = NEVER_DUE
         try:
@@ -229,7 +237,7 @@ class IndexCheck(ABC):
                 self.zeros_at_end += 1
                 continue
             if self.zeros_at_end:
-                self._note_wrong("entries of zeros before it", self.base_offset + self._offset_of(entry))
+                self._note_wrong("follows entries of zeros", self.base_offset + self._offset_of(entry))
                 self.zeros_at_end = 0
             if self._last is not None and not self._follows(self._last, entry):
                 self._note_wrong(f"{tuple(entry)} does not follow {tuple(self._last)}", None)
@@ -253,7 +261,7 @@ class IndexCheck(ABC):
 
 
 class OffsetIndexCheck(IndexCheck):
-    """For `.index`: show it each batch that begins at `due` or later, by position."""
+    """For `.index`: call `see` for each batch at position `due` or later."""
 
     entry = OFFSET_ENTRY
 
@@ -271,7 +279,7 @@ class OffsetIndexCheck(IndexCheck):
         return entry.value
 
     def see(self, position: int, base_offset: int, last_offset: int) -> None:
-        """A batch that begins at `position` and holds these offsets."""
+        """A batch at `position` with these offsets."""
         while self._current is not None and self.due <= position:
             entry = self._current
             named = self.base_offset + entry.key
@@ -282,9 +290,11 @@ class OffsetIndexCheck(IndexCheck):
                     self._note_wrong(f"names offset {named}, which no batch ends with", named)
                 self._awaited = None
             elif entry.value != position:
-                self._note_wrong(f"names byte {entry.value} of the log, where no batch begins", named)
+                self._note_wrong(f"names byte {entry.value} of the log, where no batch starts", named)
             elif named < base_offset:
-                self._note_wrong(f"names offset {named} for the batch at byte {position}, from {base_offset} on", named)
+                self._note_wrong(
+                    f"names offset {named} for the batch at {position}, which starts at {base_offset}", named
+                )
             elif named > last_offset:
                 self._awaited = named
                 return
@@ -297,7 +307,7 @@ class OffsetIndexCheck(IndexCheck):
             self._take()
 
     def finish(self, end: int) -> None:
-        """The log ends at position `end`: whatever is left points beyond it."""
+        """The log ends at position `end`: the remaining entries point beyond it."""
         while self._current is not None:
             named = self.base_offset + self._current.key
             if self._awaited is not None:
@@ -309,7 +319,7 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """For `.timeindex`: show it each batch that ends at offset `due` or later, and keep `newest_ms` up to date."""
+    """For `.timeindex`: call `see` for each batch that ends at offset `due` or later, and update `newest_ms`."""
 
     entry = TIME_ENTRY
 
@@ -328,14 +338,14 @@ class TimeIndexCheck(IndexCheck):
         return self._named(entry)
 
     def see(self, base_offset: int, last_offset: int, newest_ms: int) -> None:
-        """A batch with these offsets whose newest record is stamped `newest_ms`."""
+        """A batch with these offsets and the largest timestamp `newest_ms`."""
         while self._current is not None and self._named(self._current) <= last_offset:
             stamp, named = self._current.key, self._named(self._current)
             if named < base_offset:
                 if not self._is_blind:
-                    self._note_wrong(f"names offset {named}, which no batch holds", named)
+                    self._note_wrong(f"names offset {named}, which no batch contains", named)
             elif stamp != newest_ms:
-                self._note_wrong(f"names time {stamp} for offset {named}, whose batch has {newest_ms}", named)
+                self._note_wrong(f"names time {stamp} for offset {named}, but its batch has {newest_ms}", named)
             elif self.newest_ms > stamp:
                 self._note_wrong(f"names time {stamp}, but {self.newest_ms} comes before offset {named}", named)
             self._take()
@@ -347,44 +357,27 @@ class TimeIndexCheck(IndexCheck):
         return self.base_offset + entry.value
 
     def lost(self) -> None:
-        """The log is damaged from here to the next batch, which must be shown whatever was due."""
+        """The log is damaged up to the next batch, for which `see` must be called."""
         self._is_blind = True
         self.due = -1
 
     def finish(self, next_offset: int) -> None:
-        """The log ends before `next_offset`: whatever is left points beyond it."""
+        """The log ends before `next_offset`: the remaining entries point beyond it."""
         while self._current is not None:
             named = self._named(self._current)
             if not self._is_blind:
-                self._note_wrong(f"names offset {named} of a segment that ends before {next_offset}", named)
+                self._note_wrong(f"names offset {named}, but the segment ends before {next_offset}", named)
             self._take()
 
-
-def aborted_contradiction(
-    entry: AbortedTransaction, previous: AbortedTransaction | None, base_offset: int, next_offset: int | None
-) -> str | None:
-    """Why `entry` of a `.txnindex` cannot stand behind `previous`, or None."""
-    if entry.producer_id < 0 or not 0 <= entry.first_offset <= entry.last_offset:
-        return f"impossible values: {tuple(entry)}"
-    if entry.last_offset < base_offset or (next_offset is not None and entry.last_offset >= next_offset):
-        return f"names a marker at offset {entry.last_offset}, outside of the segment"
-    if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:
-        return f"the last stable offset {entry.last_stable_offset} is behind the marker at {entry.last_offset}"
-    if previous is not None and entry.last_offset <= previous.last_offset:
-        return f"the marker at {entry.last_offset} does not follow the one at {previous.last_offset}"
-    if previous is not None and entry.last_stable_offset < previous.last_stable_offset:
-        return f"the last stable offset falls from {previous.last_stable_offset} to {entry.last_stable_offset}"
-    return None
-
-
-# Beyond that many a file is not damaged here and there, but no log.
-MOST_FINDINGS = 100
 
 _Check = TypeVar("_Check", bound=IndexCheck)
 
 
+# ------------------------------------------------------------------------------------------------------------ segments
+
+
 class SegmentCheck:
-    """`run` it on the segments of a folder, oldest first."""
+    """Checks the segments of a folder: call `run` for each, oldest first."""
 
     def __init__(self, files: Files, folder: str, options: Options, tally: Tally) -> None:
         self._files = files
@@ -399,28 +392,28 @@ class SegmentCheck:
     ) -> Iterator[Finding]:
         """One segment and its indexes.
 
-        `stem` and `suffix`: the beginning and the end of its files' names, if they are not the usual ones.
+        `stem` and `suffix`: the start and the end of its files' names, if they are not the usual ones.
         """
         stem = stem or f"{self._folder}/{segment_name(base_offset)}"
         path, offset_index, time_index, aborted = (stem + kind + suffix for kind in SEGMENT_SUFFIXES)
-        walk, refused = None, list[Finding]()
+        walk, unreadable_files = None, list[Finding]()
         with ExitStack() as stack:
             try:
-                offsets = self._index(stack, offset_index, OffsetIndexCheck, base_offset, refused)
-                times = self._index(stack, time_index, TimeIndexCheck, base_offset, refused)
-                yield from refused
+                offsets = self._index(stack, offset_index, OffsetIndexCheck, base_offset, unreadable_files)
+                times = self._index(stack, time_index, TimeIndexCheck, base_offset, unreadable_files)
+                yield from unreadable_files
                 log = stack.enter_context(closing(self._files.open(path)))
                 yield from self._continuation(path, base_offset, log.size())
                 walk = _SegmentWalk(self, path, log, base_offset, is_last, offsets, times)
                 yield from walk.findings()
                 if walk.is_complete:
-                    expected = expects_indexes and log.size() > 0 and not refused
+                    expected = expects_indexes and log.size() > 0 and not unreadable_files
                     yield from _index_findings(offset_index, Kind.OFFSET_INDEX, offsets, is_last, expected)
                     yield from _index_findings(time_index, Kind.TIME_INDEX, times, is_last, expected)
             except OSError as error:
                 yield unreadable(error.filename or path, error)
         if walk is not None:
-            # Of the last segment a broker may have written more since.
+            # A broker may have written more to the last segment since.
             known_end = None if is_last else walk.next_offset
             yield from verify_aborted(self._files, aborted, base_offset, known_end)
             self.tally.segments += 1
@@ -428,15 +421,15 @@ class SegmentCheck:
             self._ended_damaged = walk.ended_damaged
 
     def _index(
-        self, stack: ExitStack, path: str, check: type[_Check], base_offset: int, refused: list[Finding]
+        self, stack: ExitStack, path: str, check: type[_Check], base_offset: int, unreadable_files: list[Finding]
     ) -> _Check | None:
-        # The indexes are opened before the log: see the rule of `verification`.
+        # The indexes are opened before the log: see `verification`.
         try:
             return check(stack.enter_context(closing(self._files.open(path))), base_offset)
         except FileNotFoundError:
             return None
         except OSError as error:
-            refused.append(unreadable(path, error))
+            unreadable_files.append(unreadable(path, error))
             return None
 
     def _continuation(self, path: str, base_offset: int, size: int) -> Iterator[Finding]:
@@ -444,18 +437,18 @@ class SegmentCheck:
         if expected is None:
             self.tally.first_offset = base_offset
         elif base_offset < expected:
-            reason = f"begins at offset {base_offset}, but the segment before it ends with {expected - 1}"
+            reason = f"starts at offset {base_offset}, but the segment before it ends with {expected - 1}"
             yield Finding(
                 Severity.DAMAGE, Kind.OFFSETS, path, reason, order_advice(is_last_segment=False), 0, size, base_offset
             )
         elif base_offset > expected and not self._ended_damaged:
-            reason = f"begins at offset {base_offset}, the segment before it ends with {expected - 1}"
-            advice = "Compaction leaves such gaps. In a log that was never compacted a segment is missing here."
+            reason = f"starts at offset {base_offset}, the segment before it ends with {expected - 1}"
+            advice = "Compaction leaves such gaps. In a log that was never compacted, a segment is missing."
             yield Finding(Severity.NOTE, Kind.GAP, path, reason, advice, 0, None, expected, base_offset)
 
 
 class _SegmentWalk:
-    """One walk over a segment's log; `next_offset` is where it ends."""
+    """One pass over a segment's log. `next_offset` is where it ends."""
 
     def __init__(
         self,
@@ -487,8 +480,8 @@ class _SegmentWalk:
         damaged: Damaged | None = None
         end = 0
         for item in scan_past_damage(self._file, self._base_offset, self._check.options.pause):
-            if self._found >= MOST_FINDINGS:
-                reason = f"more than {MOST_FINDINGS} damaged places: the rest of the file was not read"
+            if self._found >= MAX_FINDINGS:
+                reason = f"more than {MAX_FINDINGS} damaged places: the rest of the file was not read"
                 yield self._finding(Severity.DAMAGE, Kind.BATCH, reason, REPLACE_FOLDER, end, None, self.next_offset)
                 self.ended_damaged = True
                 break
@@ -501,7 +494,7 @@ class _SegmentWalk:
             else:
                 end = item.position + item.size
                 yield from self._message(item) if isinstance(item, Message) else self._lost(item)
-            self._tell(end)
+            self._report_progress(end)
         else:
             self.is_complete = True
         if damaged is not None:
@@ -510,7 +503,7 @@ class _SegmentWalk:
         yield from self._old_formats()
         yield from self._finish(end)
 
-    def _tell(self, end: int) -> None:
+    def _report_progress(self, end: int) -> None:
         on_bytes = self._check.options.on_bytes
         read, self._read = end - self._read, end
         self._tally.bytes += read
@@ -534,7 +527,7 @@ class _SegmentWalk:
     # --- sound batches
 
     def _run(self, run: Run) -> Iterator[Finding]:
-        """The loop over all batches: it costs more than the checksums where batches are small."""
+        """The loop over all batches. With small batches it costs more than the checksums."""
         offsets, times = self._offsets, self._times
         expected, epoch = self.next_offset, self._check.epoch
         deep = self._check.options.deep
@@ -565,27 +558,27 @@ class _SegmentWalk:
         advice = order_advice(is_last_segment=self._is_last)
         base, size = header.base_offset, header.size
         if base < expected:
-            reason = f"offset {base} where {expected} or a later one was due"
+            reason = f"offset {base}, expected {expected} or later"
             yield self._finding(Severity.DAMAGE, Kind.OFFSETS, reason, advice, position, size, base)
         if header.leader_epoch < epoch:
             reason = f"leader epoch {header.leader_epoch} follows {epoch}"
             yield self._finding(Severity.DAMAGE, Kind.LEADER_EPOCH, reason, advice, position, size, base)
         if header.last_offset - self._base_offset > MAX_RELATIVE_OFFSET:
-            reason = f"offset {header.last_offset} is too far from the segment's first, {self._base_offset}"
+            reason = f"offset {header.last_offset} is too far from the segment's base offset {self._base_offset}"
             yield self._finding(Severity.DAMAGE, Kind.OFFSETS, reason, advice, position, size, base)
 
     def _records(self, run: Run, header: BatchHeader) -> Iterator[Finding]:
         limit = self._check.options.limit_bytes
         reason = None
         if header.size > limit:
-            reason = f"a batch of {header.size} bytes exceeds the limit of {limit}"
+            reason = f"batch of {header.size} bytes exceeds the limit of {limit}"
         else:
             try:
                 reason = _record_damage(*read_batch(self._file, run, header), limit)
             except RecordError as error:
                 reason = reason_of(error)
         if reason is not None:
-            advice = "The batch is as its producer sent it: its checksum is right. Consumers fail here; skip it."
+            advice = "The checksum is valid, so the producer sent the batch like this. Consumers fail here; skip it."
             position = run.position + header.position
             yield self._finding(
                 Severity.DAMAGE, Kind.RECORDS, reason, advice, position, header.size, header.base_offset,
@@ -597,7 +590,7 @@ class _SegmentWalk:
     def _message(self, message: Message) -> Iterator[Finding]:
         expected = self.next_offset
         if message.offset < expected:
-            reason = f"offset {message.offset} where {expected} or a later one was due"
+            reason = f"offset {message.offset}, expected {expected} or later"
             advice = order_advice(is_last_segment=self._is_last)
             yield self._finding(
                 Severity.DAMAGE, Kind.OFFSETS, reason, advice, message.position, message.size, message.offset
@@ -629,7 +622,7 @@ class _SegmentWalk:
         return iter(())
 
     def _damage(self, damaged: Damaged, follows: Item | None) -> Finding:
-        """What is to be said of a damaged stretch, with what follows it in sight."""
+        """The finding for a damaged range, given what follows it."""
         offset = self.next_offset if damaged.header is None else max(self.next_offset, damaged.header.base_offset)
         resumes = None
         if isinstance(follows, Run):
@@ -638,7 +631,7 @@ class _SegmentWalk:
             resumes = follows.offset
         reason = damaged.reason
         if self._items == 0 and damaged.at_end and not damaged.is_empty:
-            reason += "; nothing in this file is a record batch: is it a log segment?"
+            reason += "; the file contains no record batch: is it a log segment?"
         advice = batch_advice(
             is_last_segment=self._is_last, at_end=damaged.at_end, offset=self.next_offset, resumes=resumes
         )
@@ -649,7 +642,13 @@ class _SegmentWalk:
         if self._file.size() < end:
             self.is_complete = False
             yield self._finding(
-                Severity.NOTE, Kind.CHANGED, "cut while it was read: verify once more", "", end, None, self.next_offset
+                Severity.NOTE,
+                Kind.CHANGED,
+                "truncated meanwhile: verify again",
+                "",
+                end,
+                None,
+                self.next_offset,
             )
         if self.is_complete:
             if self._offsets is not None:
@@ -659,17 +658,15 @@ class _SegmentWalk:
 
 
 def _record_damage(data: bytes, header: BatchHeader, limit: int) -> str | None:
-    """What is wrong with the records of a batch whose checksum is right; RecordError if they do not even parse."""
+    """What is wrong with the records of a batch with a valid checksum. RecordError if they do not parse."""
     last = header.base_offset - 1
     for record in records_of(data, header, limit):
         if record.offset <= last:
             return f"record offset {record.offset} follows {last}"
         if record.offset > header.last_offset:
-            return f"record offset {record.offset} is beyond the batch's last, {header.last_offset}"
+            return f"record offset {record.offset} is after the batch's last, {header.last_offset}"
         if record.timestamp > header.max_timestamp:
-            return (
-                f"record {record.offset} is stamped {record.timestamp}, later than the batch's {header.max_timestamp}"
-            )
+            return f"record {record.offset} has timestamp {record.timestamp}, its batch at most {header.max_timestamp}"
         last = record.offset
     if header.is_control:
         decode_marker(data, header)
@@ -681,7 +678,7 @@ def _index_findings(
 ) -> Iterator[Finding]:
     if check is None:
         if is_expected:
-            yield Finding(Severity.NOTE, kind, path, "is missing: rebuilt from the log when it is needed")
+            yield Finding(Severity.NOTE, kind, path, "is missing: rebuilt from the log when needed")
         return
     torn = check.size % check.entry.size
     if torn:
@@ -696,13 +693,13 @@ def _index_findings(
         )  # fmt: skip
     if check.zeros_at_end:
         severity = Severity.NOTE if is_last else Severity.DAMAGE
-        reason = f"ends with {check.zeros_at_end} entries of zeros: room set aside, or a block that was never written"
+        reason = f"ends with {check.zeros_at_end} entries of zeros: preallocated, or a block that was never written"
         size = check.zeros_at_end * check.entry.size
         yield Finding(severity, kind, path, reason, INDEX_ADVICE, check.size - torn - size, size)
 
 
 def verify_aborted(files: Files, path: str, base_offset: int, next_offset: int | None) -> Iterator[Finding]:
-    """The `.txnindex` of a segment, if it has one. `next_offset`: where the segment ends, if that is known."""
+    """Check the `.txnindex` of a segment, if it has one. `next_offset`: the end of the segment, if known."""
     previous: AbortedTransaction | None = None
     position = 0
     try:
@@ -712,12 +709,12 @@ def verify_aborted(files: Files, path: str, base_offset: int, next_offset: int |
         index = TransactionIndex(files, path, base_offset)
         try:
             for entry in index.entries():
-                reason = aborted_contradiction(entry, previous, base_offset, next_offset)
+                reason = contradiction(entry, previous, base_offset, next_offset)
                 if reason is not None:
                     raise TransactionIndexError(path, reason)
                 previous, position = entry, position + ENTRY_BYTES
             if torn:
-                raise TransactionIndexError(path, f"{torn} bytes follow the last whole entry")
+                raise TransactionIndexError(path, f"{torn} bytes follow the last complete entry")
         finally:
             index.close()
     except TransactionIndexError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Final
 
 from penstock.log.checkpoints import (
     CLEANER_FILE,
@@ -45,15 +46,22 @@ from penstock.log.producer_state import ProducerSnapshot, SnapshotError, decode_
 from penstock.log.segment import LOG_SUFFIX, segment_name
 from penstock.runtime.files import Files
 
-MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
+MAX_SNAPSHOT_BYTES: Final = 256 * 1024 * 1024
 
-_OFFSET_CHECKPOINTS = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
+_OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
+
+
+_LEFTOVERS: Final = {
+    CLEANED: "unfinished compaction: removed at the next unclean start",
+    SWAP: "finished compaction that is not in place yet: completed at the next unclean start",
+    DELETED: "deleted, waiting for removal",
+}
 
 
 def verify(files: Files, path: str, kind: PathKind, options: Options) -> Iterator[Report]:
-    """A report for each partition in the path, or one for the file that it is."""
-    if kind is PathKind.DATA_FOLDER:
-        yield from verify_data_folder(files, path, options)
+    """A report for each partition at the path, or for the file."""
+    if kind is PathKind.LOG_DIRECTORY:
+        yield from verify_log_directory(files, path, options)
     elif kind is PathKind.PARTITION:
         yield verify_partition(files, path, options)
     else:
@@ -61,7 +69,7 @@ def verify(files: Files, path: str, kind: PathKind, options: Options) -> Iterato
 
 
 def verify_file(files: Files, path: str, kind: PathKind, options: Options) -> Report:
-    """One file: a `.log` with the indexes beside it, an index with the log that it is of."""
+    """Verify one file: a `.log` with its indexes, or an index with its log."""
     report = Report(path)
     stem, _, suffix = split_name(path)
     log = stem + LOG_SUFFIX + suffix
@@ -78,23 +86,23 @@ def verify_file(files: Files, path: str, kind: PathKind, options: Options) -> Re
         found = check.run(base_offset or 0, is_last=True, stem=stem, suffix=suffix, expects_indexes=False)
         report.findings += [finding for finding in found if kind is PathKind.LOG or finding.path == path]
     else:
-        report.findings.append(_leftover(path, "its log is not beside it, so there is nothing to compare it with"))
+        report.findings.append(_leftover(path, "its log is missing, so there is nothing to compare it with"))
     return report
 
 
 def verify_partition(files: Files, folder: str, options: Options) -> Report:
-    """All that is in a partition's folder."""
+    """Verify a partition's folder."""
     report = Report(folder)
     try:
         for finding in _partition(ReadOnlyFiles(files), folder, options, report):
             report.findings.append(finding)
-    except OSError as error:  # the folder itself: deleted meanwhile, or not to be listed
+    except OSError as error:  # the folder itself: deleted meanwhile, or not readable
         report.findings.append(unreadable(folder, error))
     return report
 
 
-def verify_data_folder(files: Files, path: str, options: Options) -> Iterator[Report]:
-    """A report for each partition, then one for what lies beside them."""
+def verify_log_directory(files: Files, path: str, options: Options) -> Iterator[Report]:
+    """A report for each partition, then one for the other files."""
     for folder in partition_folders(files, path):
         yield verify_partition(files, folder, options)
     beside = Report(path)
@@ -112,7 +120,7 @@ def _partition(files: Files, folder: str, options: Options, report: Report) -> I
     for base, suffixes in sorted(found.items()):
         if LOG_SUFFIX not in suffixes:
             for suffix in sorted(suffixes):
-                yield _leftover(f"{folder}/{segment_name(base)}{suffix}", "an index without a log: removed at a start")
+                yield _leftover(f"{folder}/{segment_name(base)}{suffix}", "index without a log: removed at startup")
     for name in names:
         yield from _companion(files, folder, name, report.tally.next_offset)
 
@@ -126,16 +134,9 @@ def _companion(files: Files, folder: str, name: str, next_offset: int | None) ->
     if offset is not None:
         yield from verify_snapshot(files, path)
         if next_offset is not None and offset > next_offset:
-            yield _leftover(path, f"a snapshot from beyond the log's end at {next_offset}: removed at a start")
+            yield _leftover(path, f"snapshot beyond the log's end at {next_offset}: removed at startup")
     elif name == LEADER_EPOCH_FILE:
         yield from verify_epochs(files, path)
-
-
-_LEFTOVERS = {
-    CLEANED: "a compaction that did not finish: removed at the next unclean start",
-    SWAP: "a compaction that finished and is not in place yet: put there at the next unclean start",
-    DELETED: "deleted, waiting to be removed",
-}
 
 
 def _leftover(path: str, reason: str) -> Finding:
@@ -143,7 +144,7 @@ def _leftover(path: str, reason: str) -> Finding:
 
 
 def read_snapshot(files: Files, path: str) -> ProducerSnapshot:
-    """SnapshotError if it is damaged."""
+    """The producer snapshot in a file. SnapshotError if it is damaged."""
     with closing(files.open(path, writable=False)) as file:
         size = file.size()
         if size > MAX_SNAPSHOT_BYTES:
@@ -152,8 +153,8 @@ def read_snapshot(files: Files, path: str) -> ProducerSnapshot:
 
 
 def verify_snapshot(files: Files, path: str) -> Iterator[Finding]:
-    """Whether a producer snapshot can be read."""
-    advice = "Nothing is lost and nothing to do: the broker takes an older snapshot, or reads the log again."
+    """Check that a producer snapshot can be read."""
+    advice = "Nothing is lost and nothing to do: the broker uses an older snapshot, or reads the log."
     try:
         read_snapshot(files, path)
     except SnapshotError as error:
@@ -163,8 +164,8 @@ def verify_snapshot(files: Files, path: str) -> Iterator[Finding]:
 
 
 def verify_epochs(files: Files, path: str) -> Iterator[Finding]:
-    """Whether a partition's leader epochs can be read."""
-    advice = "Nothing is lost: leave it there, the broker rebuilds it from the log at its next start."
+    """Check that a partition's leader epochs can be read."""
+    advice = "Nothing is lost and nothing to do: the broker rebuilds it from the log at its next start."
     try:
         read_epochs(files, path)
     except CheckpointError as error:
@@ -174,7 +175,7 @@ def verify_epochs(files: Files, path: str) -> Iterator[Finding]:
 
 
 def _beside(files: Files, path: str) -> Iterator[Finding]:
-    advice = "Nothing to do: the broker assumes what is safe, takes longer to start, and writes it anew."
+    advice = "Nothing to do: the broker uses safe defaults, takes longer to start, and writes it again."
     for name in sorted(files.list_folder(path)):
         inside = f"{path}/{name}"
         if name in _OFFSET_CHECKPOINTS:
@@ -185,4 +186,4 @@ def _beside(files: Files, path: str) -> Iterator[Finding]:
             except OSError as error:
                 yield unreadable(inside, error)
         elif is_inactive_folder(name):
-            yield _leftover(inside, "a partition that is being deleted or moved; not verified")
+            yield _leftover(inside, "partition that is being deleted or moved; not verified")
