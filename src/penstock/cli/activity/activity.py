@@ -103,10 +103,15 @@ def _site_options(command: Any) -> Any:
             "-r", "--rate", type=click.FloatRange(min=1), default=2_000, show_default=True, metavar="N",
             help="Mean events per second, without planted ones.",
         ),
-        click.option("--members", type=click.IntRange(min=1), metavar="N", help="Number of members.  [default: 20,000, or 10 x rate]"),
+        click.option(
+            "--members", type=click.IntRange(min=1), metavar="N",
+            help="Number of members.  [default: 20,000, or 10 x rate]",
+        ),
         click.option("--items", type=click.IntRange(min=1), metavar="N", help="Number of items.  [default: 5,000]"),
         click.option("--servers", type=click.IntRange(min=1), metavar="N", help="Number of servers.  [default: 8]"),
-        click.option("--origin", "origin_ms", type=Timestamp(), help="Start of the site's time.  [default: the first event]"),
+        click.option(
+            "--origin", "origin_ms", type=Timestamp(), help="Start of the site's time.  [default: the first event]"
+        ),
         click.option(
             "--incident-after", "incident_after_ms", type=Duration(), default="60s", show_default=True,
             help="Time from the origin to the first incident; others follow every 10 minutes.",

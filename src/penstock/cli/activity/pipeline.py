@@ -166,7 +166,7 @@ def _session(master: str | None) -> Iterator[SparkSession]:
 
 
 def _end(spark: SparkSession) -> None:
-    # Whoever ends a process group has ended Spark too.
+    # A signal to the process group has ended Spark too.
     with contextlib.suppress(Exception):
         spark.stop()
 

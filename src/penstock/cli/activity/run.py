@@ -103,7 +103,7 @@ def run(
     pipelines: str | None, data_dir: str, has_report: bool, seed: int | None, command_config: str | None,
     given: tuple[tuple[str, str], ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Run the live example until Ctrl-C or for --minutes: a broker, the Spark pipelines, and a site that generates events.
+    """Run the live example until Ctrl-C or for --minutes: a broker, the Spark pipelines, a site that generates events.
 
     Each is a process of its own that ends with this command. The terminal shows their state; a web page also shows the
     results. A second run continues with the data of the first.

@@ -153,7 +153,7 @@ def _limits() -> list[Finding]:
     ]  # fmt: skip
 
 
-# A broker refuses records whose time is further off than message.timestamp.after.max.ms, an hour by default; seconds
+# A broker rejects records whose time is further off than message.timestamp.after.max.ms, an hour by default; seconds
 # already spoil what reads by time.
 _SKEW_S: Final = 5.0
 _FUTURE_MS: Final = 60_000

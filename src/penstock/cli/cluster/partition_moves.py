@@ -330,14 +330,14 @@ def wait_until_done(
 ) -> int:
     """Wait for these moves, or for all. Returns how many are still in progress after the time-out."""
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-    told = -1
+    printed = -1
     while True:
         left = len(admin.list_partition_reassignments(keys))
         if not left:
             return 0
-        if left != told:
+        if left != printed:
             tell(f"{counted(left, 'partition')} being moved ...")
-            told = left
+            printed = left
         left_s = _POLL_S if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             return left

@@ -1,8 +1,8 @@
 """`penstock reassign`: move partitions between brokers: plan, start, status, cancel.
 
 A plan is made and started by two commands, and shown by both. Nothing is moved that need not be, and no replica leaves
-a broker that is only offline for now, unless --without says so. `status` changes nothing except a throttle that it is
-told to remove. `cancel` restores the earlier replicas; a finished reassignment is not touched.
+a broker that is only offline for now, unless --without says so. `status` changes nothing, except that
+--remove-throttle removes a throttle. `cancel` restores the earlier replicas; a finished reassignment is not touched.
 """
 
 from __future__ import annotations

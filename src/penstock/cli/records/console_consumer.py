@@ -321,7 +321,7 @@ class ConsoleConsumer:
         self._commits = self._group is not None and not options["no_commit"]
         found |= {
             "group_id": self._group,
-            # A group is told of exactly what was shown, when it ends and in between.
+            # Commit exactly what was shown, at the end and in between.
             "enable_auto_commit": self._commits,
             "allow_auto_create_topics": False,
         }

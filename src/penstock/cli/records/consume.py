@@ -173,7 +173,7 @@ def _place(options: dict[str, Any]) -> StartOffset | None:
             "Several starting points were given.", "Use one of --offset, --from-beginning and --from-time."
         )
     place: StartOffset | None = options["offset"]
-    # Whoever asks for an end asks for what is there: from now until now would be nothing.
+    # With an end, start at the beginning: from now until now would be nothing.
     has_end = options["exits"] or options["until_time"] is not None
     from_begin = options["from_beginning"] or (has_end and not any(said) and options["group"] is None)
     return EARLIEST if from_begin else place

@@ -46,7 +46,7 @@ _create: Final = click.option("--create", is_flag=True, help="Create the topic i
 )
 @_record_size
 @click.option(
-    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records per second; 0 is no limit."
 )
 @click.option("-z", "--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
@@ -107,7 +107,7 @@ def consume(cluster: Cluster, topic: str, as_json: bool, output_format: str, **o
 @click.option("-n", "--records", type=click.IntRange(min=1), default=1_000, show_default=True, metavar="N")
 @_record_size
 @click.option(
-    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0 is no limit."
+    "--throughput", type=click.FloatRange(min=0), default=0, metavar="N", help="Records per second; 0 is no limit."
 )
 @click.option("-a", "--acks", type=click.Choice(["all", "0", "1"]), default="all", show_default=True)
 @_create

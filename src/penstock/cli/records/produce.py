@@ -174,7 +174,7 @@ def _client_options(cluster: Cluster, options: dict[str, Any]) -> dict[str, Any]
     for name, value in given.items():
         if value is not None and (name in said or name not in found):
             found[name] = value
-    # Whoever waits at a terminal should not wait for minutes.
+    # A user at a terminal should not wait for minutes.
     found.setdefault("max_block_ms", cluster.request_timeout_ms)
     found.setdefault("delivery_timeout_ms", max(120_000, found["request_timeout_ms"] + found["linger_ms"]))
     return found

@@ -138,7 +138,7 @@ class LocalCluster:
             "offsets.topic.replication.factor": self.replicas,
             "transaction.state.log.replication.factor": self.replicas,
             "transaction.state.log.min.isr": in_sync,
-            # The wait is for members that start together; somebody who tries a consumer would only wonder.
+            # The delay is for members that start together; here it would only puzzle a new user.
             "group.initial.rebalance.delay.ms": 0,
         }
         if self.workers > 1:

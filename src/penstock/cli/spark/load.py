@@ -100,17 +100,17 @@ def load(
 
     opened = open_warehouse(warehouse_uri).open(table)
     began = time.monotonic()
-    told = _LoadProgress()
+    progress = _LoadProgress()
     with (
         cluster.admin() as admin,
         task_runner(f"penstock load {table}", local=local, spark=spark, master=master) as runner,
     ):
         loader = Loader(
             opened, admin, cluster.servers, runner, limits=Limits(commit_records, task_records),
-            options=reader_properties(cluster), progress=told.commit,
+            options=reader_properties(cluster), progress=progress.commit,
         )  # fmt: skip
         if follow:
-            _follow(loader, runner, interval_ms, told, since_ms, maintained=not no_maintenance)
+            _follow(loader, runner, interval_ms, progress, since_ms, maintained=not no_maintenance)
             return
         report = _once(loader, since_ms, offsets, until_ms)
         if not no_maintenance:
@@ -133,7 +133,7 @@ def _once(loader: Loader, since_ms: int | None, offsets: str | None, until_ms: i
 
 
 def _follow(
-    loader: Loader, runner: Runner, interval_ms: int, told: _LoadProgress, since_ms: int | None, *, maintained: bool
+    loader: Loader, runner: Runner, interval_ms: int, progress: _LoadProgress, since_ms: int | None, *, maintained: bool
 ) -> None:
     from penstock.spark.tables.loader import follow
 
@@ -142,7 +142,7 @@ def _follow(
         if since_ms is not None:
             loader.load_range(loader.since(since_ms), bounded=False)
         follow(
-            loader, stop, interval_s=interval_ms / 1000, notify=told.trouble,
+            loader, stop, interval_s=interval_ms / 1000, notify=progress.trouble,
             after_round=(lambda _: _maintain(loader, runner)) if maintained else None,
         )  # fmt: skip
 

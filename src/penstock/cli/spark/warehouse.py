@@ -57,7 +57,7 @@ def engine_options(command: _Command) -> _Command:
         click.option(
             "--master",
             metavar="URL",
-            help="Spark's master, or sc://host:port for Spark Connect; implies --spark. [default: Spark's own, else "
+            help="Spark master, or sc://host:port for Spark Connect; implies --spark.  [default: Spark's own, else "
             "local[*]]",
         ),
     ):

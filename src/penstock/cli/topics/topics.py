@@ -227,7 +227,7 @@ def alter(
 def _alter(
     admin: Admin, name: str, partitions: int | None, changes: Mapping[str, str | None], *, dry_run: bool
 ) -> PenstockError | None:
-    """Change one topic. Raises Refused for a setting that does not exist."""
+    """Change one topic. Raises Rejected for a setting that does not exist."""
     from penstock.cli.topics.configs import check_names
     from penstock.client.admin import ConfigResource
     from penstock.client.errors import PenstockError
