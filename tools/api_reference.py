@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import penstock
-from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings
+from penstock.client.admin.core import AdminSettings
+from penstock.client.consumer.settings import ConsumerSettings
+from penstock.client.producer.settings import ProducerSettings
+from penstock.client.settings import ClientSettings
 from penstock.records import python_kernel
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "api.md"
@@ -41,6 +44,12 @@ _SECTIONS: Final = {
     "Errors": ("PenstockError",),
 }  # fmt: skip
 _TWINS: Final[dict[str, type]] = {"ConsumerRecord": python_kernel.ConsumerRecord}
+_OPTIONS: Final[dict[str, tuple[str, type]]] = {
+    "Producer": ("`Producer` and `AsyncProducer`", ProducerSettings),
+    "Consumer": ("`Consumer` and `AsyncConsumer`", ConsumerSettings),
+    "SimpleConsumer": ("`SimpleConsumer`", ClientSettings),
+    "Admin": ("`Admin` and `AsyncAdmin`", AdminSettings),
+}
 _NOT_MADE_BY_USERS: Final = {"Delivery", "RecordBatch"}
 _NOT_CLASSES: Final = {"__version__", "errors"}
 
@@ -56,8 +65,8 @@ def page() -> str:
         parts.append(f"## {title}\n")
         for name in names:
             parts += _class_parts(name, _TWINS.get(name) or getattr(penstock, name))
-            if name == "Consumer":
-                parts += _options()
+            if name in _OPTIONS:
+                parts += _options(*_OPTIONS[name])
         if title == "Errors":
             parts += _errors()
     return "\n".join(parts).rstrip("\n") + "\n"
@@ -75,7 +84,7 @@ def _class_parts(name: str, kind: type) -> Iterator[str]:
         if isinstance(value, property):
             yield f"- **`{member}`**\n\n  {_inline(value)}\n"
         else:
-            function = inspect.unwrap(getattr(value, "__func__", value))
+            function = getattr(value, "__func__", value)
             mark = "await " if inspect.iscoroutinefunction(function) else ""
             yield f"- **`{mark}{_signature(member, function)}`**\n\n  {_inline(function)}\n"
 
@@ -141,12 +150,15 @@ def _inline(documented: Any) -> str:
     return "\n  ".join(line if line.strip() else "" for line in text.strip().splitlines()).replace("\n  \n", "\n\n")
 
 
-def _options() -> Iterator[str]:
-    """The options of both consumers, with their defaults."""
-    yield "Options of `Consumer` and `AsyncConsumer`, with their defaults:\n"
-    defaults = {field.name: field.default for field in dataclasses.fields(ConsumerSettings)}
-    rows = [f"| `{name}` | `{_shown(defaults[name])}` |" for name in ConsumerOptions.__annotations__]
-    yield "\n".join(["| option | default |", "|---|---|", *rows]) + "\n"
+def _options(clients: str, settings: Any) -> Iterator[str]:
+    """The options of a client with their types and defaults."""
+    yield f"Options of {clients}:\n"
+    options = [field for field in dataclasses.fields(settings) if field.init]
+    types = [str(each.type).replace(" | ", " or ") for each in options]  # a bar would end the cell
+    rows = [
+        f"| `{each.name}` | `{kind}` | `{_shown(each.default)}` |" for each, kind in zip(options, types, strict=True)
+    ]
+    yield "\n".join(["| option | type | default |", "|---|---|---|", *rows]) + "\n"
 
 
 def _errors() -> Iterator[str]:

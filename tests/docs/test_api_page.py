@@ -10,6 +10,7 @@ from types import ModuleType
 
 import penstock
 from penstock.client.consumer.settings import ConsumerOptions
+from penstock.client.producer.settings import ProducerOptions
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CLASSES = (
@@ -47,8 +48,7 @@ def test_what_the_page_for_newcomers_calls_ours_is_ours() -> None:
     assert called - methods == {"create_default_context"}
     signatures = [inspect.signature(kind) for kind in _CLASSES if kind is not penstock.Delivery]
     signatures += [inspect.signature(getattr(kind, name)) for kind in _CLASSES for name in called & set(dir(kind))]
-    arguments = {name for signature in signatures for name in signature.parameters} | set(
-        ConsumerOptions.__annotations__
-    )
+    arguments = {name for signature in signatures for name in signature.parameters}
+    arguments |= {*ConsumerOptions.__annotations__, *ProducerOptions.__annotations__}
     named = {name for word in words for name in re.findall(r"\b([a-z_]+)=", word)}
     assert named - arguments == {"cafile"}

@@ -11,15 +11,18 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.client.errors import ClosedError, TimedOut
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 _log = logging.getLogger(__name__)
 _END_TIMEOUT_S = 5.0
@@ -154,6 +157,17 @@ class Background:
     def _after_fork(cls) -> None:
         cls._lock = threading.Lock()
         cls._current = None
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
+    """A method that calls a coroutine method of `self._async` and waits for it by `self._run`."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._run(method(self._async, *args, **kwargs))
+        return result
+
+    return call
 
 
 async def _finish(loop: asyncio.AbstractEventLoop) -> None:

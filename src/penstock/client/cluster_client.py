@@ -16,10 +16,9 @@ import asyncio
 import importlib
 import json
 import logging
-import ssl as tls
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Unpack
 
 from penstock.client.addresses import Address, Addresses, ZooKeeperAddress, parse_address, parse_bootstrap
 from penstock.client.cluster_metadata import ClusterView, Node, TopicView
@@ -50,6 +49,7 @@ from penstock.client.errors import (
     error_for,
 )
 from penstock.client.metadata_updater import MetadataUpdater, ask_metadata
+from penstock.client.settings import ClientOptions, ClientSettings, settings_from
 from penstock.runtime.backoff import Backoff
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.randomness import Random, SystemRandom
@@ -126,8 +126,6 @@ def endpoint_of(document: bytes, *, with_tls: bool) -> Address | None:
         return Address(host, port)
     return None
 
-
-T = TypeVar("T")
 
 STAGGER_MS = 250
 
@@ -282,39 +280,27 @@ class ClusterClient:
         self,
         bootstrap_servers: Addresses,
         *,
-        client_id: str = "penstock",
-        request_timeout_ms: int = 30_000,
-        connect_timeout_ms: int = 10_000,
-        metadata_max_age_ms: int = 300_000,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        ssl: tls.SSLContext | None = None,
-        rack: str | None = None,
+        settings: ClientSettings | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        _require_positive(
-            request_timeout_ms=request_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-        )
-        if ssl is not None and not isinstance(ssl, tls.SSLContext):
-            raise ConfigError(f"ssl is {ssl!r}, no ssl.SSLContext", hint="Pass ssl.create_default_context()")
-        _require_text(client_id=client_id)
+        settings = settings or settings_from(ClientSettings, options, "a client")
         self.bootstrap = parse_bootstrap(bootstrap_servers)
-        self.client_id = client_id
-        self.rack = rack
-        self.request_timeout_ms = request_timeout_ms
-        self.retry_backoff_ms = retry_backoff_ms
-        self.retry_backoff_max_ms = retry_backoff_max_ms
+        self.client_id = settings.client_id
+        self.request_timeout_ms = settings.request_timeout_ms
         self.clock = clock or SystemClock()
         self.random = random or SystemRandom()
+        self.retry_backoff_ms = max(1, settings.retry_backoff_ms)
+        self._retry_backoff_max_ms = max(1, settings.retry_backoff_max_ms)
         self.view = ClusterView()
-        self._way = ConnectionOptions(client_id, connect_timeout_ms, request_timeout_ms, ssl)
-        self._links = ConnectionPool(self._way, self.clock, self.random, retry_backoff_ms, retry_backoff_max_ms)
-        self._refresher = MetadataUpdater(self, metadata_max_age_ms)
+        self._way = ConnectionOptions(
+            settings.client_id, settings.connect_timeout_ms, settings.request_timeout_ms, settings.ssl
+        )
+        self._links = ConnectionPool(
+            self._way, self.clock, self.random, self.retry_backoff_ms, self._retry_backoff_max_ms
+        )
+        self._refresher = MetadataUpdater(self, settings.metadata_max_age_ms)
         self._coordinators = CoordinatorLookup(self)
         self._listeners: list[Change] = []
         self._overdue_until_ms: dict[int, float] = {}
@@ -386,7 +372,7 @@ class ClusterClient:
 
     def new_backoff(self) -> Backoff:
         """For a loop of tries of one's own."""
-        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, self.random)
+        return Backoff(self.retry_backoff_ms, self._retry_backoff_max_ms, self.random)
 
     # ------------------------------------------------------------------------------------------ what is known
 
@@ -656,15 +642,3 @@ class ClusterClient:
 
 
 _START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
-
-
-def _require_text(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{name} is {value!r}; it must be text")
-
-
-def _require_positive(**options: Any) -> None:
-    for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ConfigError(f"{name} is {value!r}", hint="Give a number of milliseconds above 0")

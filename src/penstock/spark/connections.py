@@ -47,7 +47,6 @@ class SharedCluster:
                 request_timeout_ms=options.request_timeout_ms,
                 connect_timeout_ms=options.connect_timeout_ms,
                 ssl=context,
-                rack=options.rack,
             )
         except BaseException:
             self.background.release()

@@ -14,12 +14,11 @@ discarded.
 from __future__ import annotations
 
 import atexit
-import inspect
 import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -181,20 +180,17 @@ def _producer(named: Mapping[str, str]) -> dict[str, Any]:
 
 def _check(chosen: Mapping[str, Any]) -> None:
     """Runs the producer's own checks once, in the driver."""
-    from penstock.client.producer.producer import Producer
-    from penstock.client.producer.settings import checked_settings
+    from penstock.client.producer.settings import ProducerSettings
 
-    parameters = inspect.signature(Producer.__init__).parameters
-    judged = inspect.signature(checked_settings).parameters
-    checked_settings(**{name: chosen.get(name, parameters[name].default) for name in judged})
+    ProducerSettings(**chosen)
 
 
 def _settings() -> dict[str, Callable[[str], Any]]:
-    """The producer's keyword arguments, with the conversion of each from text."""
-    from penstock.client.producer.producer import Producer
+    """The producer's options, with the conversion of each from text."""
+    from penstock.client.producer.settings import ProducerSettings
 
-    parameters = inspect.signature(Producer.__init__).parameters.values()
-    return {each.name: _converter(str(each.annotation)) for each in parameters if each.name not in _NOT_OPTIONS}
+    options = [each for each in fields(ProducerSettings) if each.init and each.name not in _NOT_OPTIONS]
+    return {each.name: _converter(str(each.type)) for each in options}
 
 
 def _converter(annotation: str) -> Callable[[str], Any]:

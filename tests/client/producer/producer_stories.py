@@ -13,7 +13,7 @@ from penstock.client.producer.accumulator import Accumulator, Blocked, OutgoingR
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.producer_batch import Numbers, ProducerBatch, ProducerId
 from penstock.client.producer.sender import Acknowledged, PartitionResponse, Settlement
-from penstock.client.producer.settings import ProducerSettings, checked_settings
+from penstock.client.producer.settings import ProducerSettings
 from penstock.records import decode_batch, scan
 from penstock.records.kernel import Moment
 from penstock.runtime.randomness import SeededRandom
@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def settings_with(**changes: Any) -> ProducerSettings:
-    return checked_settings(**{**_DEFAULTS, **changes})
+    return ProducerSettings(**{**_DEFAULTS, **changes})
 
 
 class OneNode:

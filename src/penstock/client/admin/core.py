@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl as tls
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Self, TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar, Unpack
 
 from penstock.client.addresses import Addresses
 from penstock.client.cluster_client import ClusterClient
@@ -25,6 +25,7 @@ from penstock.client.errors import (
     UnknownTopic,
 )
 from penstock.client.leader_requests import Ask, ask_leaders
+from penstock.client.settings import ClientOptions, ClientSettings, settings_from
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,24 +34,21 @@ R = TypeVar("R")
 _UNKNOWN_TRIES = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings(ClientSettings):
+    client_id: str = "penstock-admin"
+
+
 class AdminCore:
     """The base of `AsyncAdmin`."""
 
     def __init__(
         self,
         bootstrap_servers: Addresses,
-        *,
-        client_id: str = "penstock-admin",
-        request_timeout_ms: int = 30_000,
-        connect_timeout_ms: int = 10_000,
-        ssl: tls.SSLContext | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         self.cluster = ClusterClient(
-            bootstrap_servers,
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            ssl=ssl,
+            bootstrap_servers, settings=settings_from(AdminSettings, options, "an admin client")
         )
 
     async def start(self, *, timeout_ms: int | None = None) -> None:

@@ -43,12 +43,12 @@ from penstock.client.consumer.reader import (
     partitions_meant,
     unassigned,
 )
-from penstock.client.consumer.settings import ConsumerOptions, settings_from
+from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.fetch_state import EARLIEST, LATEST
-from penstock.client.metrics import Metrics
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import AnyDecoder, decoder_from
+from penstock.client.settings import Metrics, settings_from
 from penstock.records.kernel import ConsumerRecord
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class AsyncConsumer(Generic[K, V]):
         Topics by name, or by `pattern` and `exclude`, regular expressions for the whole name. Without `group_id` all
         partitions are read; in a group its members share them.
         """
-        self._settings = settings_from(options)
+        self._settings = settings_from(ConsumerSettings, options, "a consumer")
         self._subscription = checked_subscription(topics, pattern, exclude)
         self._bootstrap_servers = bootstrap_servers
         self._key, self._value = decoder_from(key, "key"), decoder_from(value, "value")

@@ -46,12 +46,12 @@ from penstock.client.consumer.reader import (
     partitions_meant,
     unassigned,
 )
-from penstock.client.consumer.settings import ConsumerOptions, settings_from
+from penstock.client.consumer.settings import ConsumerOptions, ConsumerSettings
 from penstock.client.errors import ClosedError, ConfigError, PenstockError
 from penstock.client.fetch_state import EARLIEST, LATEST
-from penstock.client.metrics import Metrics
 from penstock.client.offset_stores.base import OffsetAndMetadata
 from penstock.client.serializers.base import AnyDecoder, decoder_from
+from penstock.client.settings import Metrics, settings_from
 from penstock.records.kernel import ConsumerRecord
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Consumer(Generic[K, V]):
         Topics by name, or by `pattern` and `exclude`, regular expressions for the whole name. Without `group_id` all
         partitions are read; in a group its members share them.
         """
-        settings = settings_from(options)
+        settings = settings_from(ConsumerSettings, options, "a consumer")
         decoders = decoder_from(key, "key"), decoder_from(value, "value")
         subscription = checked_subscription(topics, pattern, exclude)
         self._background = Background.acquire()

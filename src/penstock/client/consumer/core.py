@@ -37,9 +37,9 @@ from penstock.client.fetch_state import (
 )
 from penstock.client.leader_requests import OffsetLookup
 from penstock.client.metadata_updater import ask_metadata
-from penstock.client.metrics import Metrics, StatisticsReporter
 from penstock.client.offset_stores.base import OffsetAndMetadata, OffsetStore
 from penstock.client.offset_stores.broker import BrokerOffsetStore
+from penstock.client.settings import Metrics, StatisticsReporter
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.wire.fetch_session import NO_EPOCH
 
@@ -252,18 +252,7 @@ class ConsumerCore:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._post = post
-        self.cluster = ClusterClient(
-            bootstrap_servers,
-            client_id=settings.client_id,
-            request_timeout_ms=settings.request_timeout_ms,
-            connect_timeout_ms=settings.connect_timeout_ms,
-            metadata_max_age_ms=settings.metadata_max_age_ms,
-            retry_backoff_ms=max(1, settings.retry_backoff_ms),
-            retry_backoff_max_ms=max(1, settings.retry_backoff_max_ms),
-            ssl=settings.ssl,
-            rack=settings.client_rack,
-            clock=self.clock,
-        )
+        self.cluster = ClusterClient(bootstrap_servers, settings=settings, clock=self.clock)
         self.queue = ApplicationQueue(Budget(settings.buffer_memory), on_room=lambda: post(self.pump))
         self.assignment: dict[TopicPartition, PartitionState] = {}
         self.subscription = SubscriptionRequest()

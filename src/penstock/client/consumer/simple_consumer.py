@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, Self, overload
+from typing import Any, Final, Generic, NamedTuple, Self, Unpack, overload
 
 from penstock.client.addresses import Addresses
 from penstock.client.background import Background
@@ -17,10 +17,12 @@ from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.connection import Connection
 from penstock.client.consumer.reader import Decoders, K, Slice, V, in_ms, records_of
+from penstock.client.consumer.settings import IsolationLevel
 from penstock.client.errors import ConfigError, PenstockError, RecordUnreadable, TimedOut, error_for
 from penstock.client.fetch_state import EARLIEST, LATEST, PartitionState, chunk_in
 from penstock.client.leader_requests import FETCH_LANE, OffsetLookup, ask_leaders, fetch_partitions
 from penstock.client.serializers.base import AnyDecoder, decoder_from
+from penstock.client.settings import ClientOptions
 from penstock.records import RecordError
 from penstock.records.kernel import ConsumerRecord
 from penstock.wire.fetch_session import PartitionFetch, records_in
@@ -56,9 +58,8 @@ class SimpleConsumer(Generic[K, V]):
         self: SimpleConsumer[bytes, bytes],
         bootstrap_servers: Addresses,
         *,
-        client_id: str = ...,
-        request_timeout_ms: int = ...,
-        isolation_level: str = ...,
+        isolation_level: IsolationLevel = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...
 
     @overload
@@ -66,34 +67,33 @@ class SimpleConsumer(Generic[K, V]):
         self,
         bootstrap_servers: Addresses,
         *,
-        client_id: str = ...,
-        request_timeout_ms: int = ...,
-        isolation_level: str = ...,
+        isolation_level: IsolationLevel = ...,
         key: AnyDecoder[K] | None = ...,
         value: AnyDecoder[V] | None = ...,
+        **options: Unpack[ClientOptions],
     ) -> None: ...
 
     def __init__(
         self,
         bootstrap_servers: Addresses,
         *,
-        client_id: str = "penstock",
-        request_timeout_ms: int = 30_000,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: IsolationLevel = "read_uncommitted",
         key: AnyDecoder[Any] | None = None,
         value: AnyDecoder[Any] | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
+        """Connect; raises BootstrapError if no broker can be reached, ConfigError for an invalid option."""
         if isolation_level not in ("read_uncommitted", "read_committed"):
             raise ConfigError(f"isolation_level is {isolation_level!r}; it can be read_uncommitted, read_committed")
         self._decoders: Decoders[K, V] = Decoders(decoder_from(key, "key"), decoder_from(value, "value"))
-        self._timeout_ms = request_timeout_ms
         self._isolation_level = int(isolation_level == "read_committed")
         self._closed = False
         self._background = Background.acquire()
         try:
-            self._cluster = ClusterClient(bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms)
+            self._cluster = ClusterClient(bootstrap_servers, **options)
+            self._timeout_ms = self._cluster.request_timeout_ms
             self._lookup = OffsetLookup(
-                self._cluster, isolation_level=self._isolation_level, timeout_ms=request_timeout_ms
+                self._cluster, isolation_level=self._isolation_level, timeout_ms=self._timeout_ms
             )
             self._background.run(self._start())
         except BaseException:

@@ -11,13 +11,13 @@ A record's path, and the module of each step:
     settings, interceptors, bulk (send_many, send_arrow)
 """
 
-from penstock.client.producer.accumulator import Partitioner
 from penstock.client.producer.async_producer import AsyncProducer
 from penstock.client.producer.bulk import ProducerRecord
 from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery, Stored
 from penstock.client.producer.interceptors import BatchInfo, EnqueuedRecord, ProducerInterceptor
 from penstock.client.producer.producer import Producer
 from penstock.client.producer.producer_batch import OnDelivery, RecordMetadata
+from penstock.client.producer.settings import Partitioner
 
 __all__ = [
     "AsyncProducer",

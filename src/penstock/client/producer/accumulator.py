@@ -23,7 +23,6 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.client.errors import ConfigError
-from penstock.client.metrics import Metrics
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.interceptors import Headers
 from penstock.client.producer.producer_batch import (
@@ -35,6 +34,7 @@ from penstock.client.producer.producer_batch import (
     ProducerId,
 )
 from penstock.client.producer.settings import ProducerSettings
+from penstock.client.settings import Metrics
 from penstock.records.kernel import BatchBuilder, Moment, TopicLanes, murmur2
 from penstock.records.types import HEADER_SIZE
 from penstock.runtime.randomness import Random
@@ -74,9 +74,6 @@ class MemoryBudget:
         """What one more batch may grow to, when `open_batches` are open already."""
         fair = self.limit // _HALF // (open_batches + 1)
         return max(min(batch_size, fair), min(SMALLEST_BATCH_BYTES, batch_size))
-
-
-Partitioner = Callable[[str, bytes | None, int], int]
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:

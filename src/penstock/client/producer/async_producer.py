@@ -13,32 +13,30 @@ and is sent before all later ones.
 from __future__ import annotations
 
 import asyncio
-import ssl as tls
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Unpack
 
 from penstock.client.addresses import Addresses
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
-from penstock.client.metrics import Metrics, OnStatistics, check_statistics
-from penstock.client.producer.accumulator import Blocked, Partitioner, record_size
+from penstock.client.producer.accumulator import Blocked, record_size
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
-from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
-from penstock.client.producer.interceptors import Headers, ProducerInterceptor
-from penstock.client.producer.key_value import K, V
-from penstock.client.producer.producer_batch import Completion, OnDelivery, RecordMetadata
-from penstock.client.producer.settings import (
-    DEFAULT_BATCH_SIZE,
-    DEFAULT_BUFFER_MEMORY,
+from penstock.client.producer.core import (
     INTERRUPTED_CLOSE_S,
-    Acks,
-    check_extensions,
-    checked_settings,
+    NO_HEADERS,
+    PLAIN_HEADERS,
+    AnyHeaders,
+    ProducerCore,
+    plain_bytes,
 )
+from penstock.client.producer.delivery import BulkDelivery, BulkMetadata, Delivery
+from penstock.client.producer.interceptors import Headers
+from penstock.client.producer.producer_batch import Completion, OnDelivery, RecordMetadata
+from penstock.client.producer.settings import K, ProducerOptions, ProducerSettings, V
 from penstock.client.serializers.base import AnyEncoder, encoder_from
+from penstock.client.settings import Metrics, settings_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,62 +68,20 @@ class AsyncProducer(Generic[K, V]):
         *,
         key: AnyEncoder[K] | None = None,
         value: AnyEncoder[V] | None = None,
-        client_id: str = "penstock-producer",
-        acks: Acks = "all",
-        enable_idempotence: bool | None = None,
-        compression_type: str | None = None,
-        compression_level: int | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        linger_ms: float = 0,
-        buffer_memory: int = DEFAULT_BUFFER_MEMORY,
-        max_block_ms: float = 60_000,
-        max_request_size: int = 1_048_576,
-        max_in_flight_requests_per_connection: int = 5,
-        retries: int = 2**31 - 1,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        request_timeout_ms: int = 30_000,
-        delivery_timeout_ms: float = 120_000,
-        connect_timeout_ms: int = 10_000,
-        metadata_max_age_ms: int = 300_000,
-        partitioner: Partitioner | None = None,
-        interceptors: Sequence[ProducerInterceptor] = (),
-        ssl: tls.SSLContext | None = None,
-        on_statistics: OnStatistics | None = None,
-        statistics_interval_ms: float = 10_000,
-        start_timeout_ms: int | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        self._settings = checked_settings(
-            acks=acks, enable_idempotence=enable_idempotence, compression_type=compression_type,
-            compression_level=compression_level, batch_size=batch_size, linger_ms=linger_ms,
-            buffer_memory=buffer_memory, max_block_ms=max_block_ms, max_request_size=max_request_size,
-            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection, retries=retries,
-            retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
-            request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
-        )  # fmt: skip
-        encoders = encoder_from(key, "key"), encoder_from(value, "value")
-        check_extensions(partitioner, interceptors)
-        check_statistics(on_statistics, statistics_interval_ms)
-        cluster = ClusterClient(
-            bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms, metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=max(retry_backoff_ms, 1), retry_backoff_max_ms=max(retry_backoff_max_ms, 1), ssl=ssl,
-        )  # fmt: skip
+        """Raises ConfigError for an invalid option; connecting is `start`, or `async with`."""
+        self._settings = settings_from(ProducerSettings, options, "a producer")
         self._core = ProducerCore(
-            cluster,
+            ClusterClient(bootstrap_servers, settings=self._settings),
             self._settings,
-            key=encoders[0],
-            value=encoders[1],
-            partitioner=partitioner,
-            interceptors=interceptors,
-            on_statistics=on_statistics,
-            statistics_interval_ms=statistics_interval_ms,
+            key=encoder_from(key, "key"),
+            value=encoder_from(value, "value"),
         )
         self._core.on_freed = self._freed
         self._encodes = key is not None or value is not None
         self._fast = self._core.fast
         self._moment = self._core.moment
-        self._start_timeout_ms = start_timeout_ms
         self._is_started = False
         self._is_closed = False
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -136,7 +92,7 @@ class AsyncProducer(Generic[K, V]):
         """Finds the cluster; raises BootstrapError."""
         if not self._is_started:
             self._core.check_open()
-            await self._core.start(self._start_timeout_ms)
+            await self._core.start()
             self._is_started = True
         return self
 

@@ -15,11 +15,9 @@ from typing import Any, Final
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.cluster_metadata import ClusterView
 from penstock.client.errors import ClosedError, RecordTooLarge, SerializationError, UnsupportedVersion
-from penstock.client.metrics import Metrics, OnStatistics, StatisticsReporter
 from penstock.client.producer.accumulator import (
     Accumulator,
     Blocked,
-    Partitioner,
     PartitionQueue,
     TopicQueues,
     checked,
@@ -28,17 +26,20 @@ from penstock.client.producer.accumulator import (
 )
 from penstock.client.producer.delivery import Delivery
 from penstock.client.producer.direct_sender import DirectSender
-from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors, ProducerInterceptor
+from penstock.client.producer.interceptors import EnqueuedRecord, Headers, Interceptors
 from penstock.client.producer.producer_batch import OnDelivery, ProducerBatch
 from penstock.client.producer.sender import FIRST_WITH_BATCHES, HIGHEST_VERSION, Sender
 from penstock.client.producer.settings import ProducerSettings
 from penstock.client.serializers.base import Encoder
+from penstock.client.settings import Metrics, StatisticsReporter
 from penstock.records.kernel import Moment, TopicLanes
 from penstock.wire.protocol import ApiKey, ErrorCode
 
 _log = logging.getLogger("penstock.producer")
 
 AnyHeaders = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+INTERRUPTED_CLOSE_S: Final = 1.0
+"""What close() gives to records that wait when Ctrl-C ends the program."""
 NO_HEADERS: Final[Headers] = ()
 PLAIN_HEADERS: Final = (list, tuple, dict)  # the kernel takes these as they are
 
@@ -53,52 +54,48 @@ class ProducerCore:
         *,
         key: Encoder[Any] | None,
         value: Encoder[Any] | None,
-        partitioner: Partitioner | None,
-        interceptors: Sequence[ProducerInterceptor],
-        on_statistics: OnStatistics | None = None,
-        statistics_interval_ms: float = 10_000,
         is_waited_for_by_threads: bool = False,
     ) -> None:
         self.cluster = cluster
         self.settings = settings
         self.lock = threading.RLock()
         self.moment = Moment()
-        self.interceptors = Interceptors(interceptors)
+        self.interceptors = Interceptors(settings.interceptors)
         self.fast: dict[str, TopicLanes[Delivery]] = {}
         """Topics whose records may go straight into the lanes, once they are bytes."""
         self.is_closed = False
         self.on_freed: Callable[[], None] = _no_listener
         self._key = key
         self._value = value
-        self.partitioner = partitioner
-        self._is_fast = partitioner is None and not self.interceptors.sees_records
+        self.partitioner = settings.partitioner
+        self._is_fast = self.partitioner is None and not self.interceptors.sees_records
         self._takes_headers = True
         self.accumulator = Accumulator(
             settings, self.moment, cluster.random, is_numbering=settings.is_idempotent, on_closed=self._batched
         )
-        self._reports = StatisticsReporter(self.metrics, on_statistics, statistics_interval_ms)
+        self._reports = StatisticsReporter(self.metrics, settings.on_statistics, settings.statistics_interval_ms)
         self._sender: Sender | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._direct_sender: DirectSender | None = None
         self._may_drive = (
             is_waited_for_by_threads
             and settings.linger_ms == 0
-            and settings.acks != 0
+            and settings.required_acks != 0
             and not self.interceptors.sees_batches
         )
 
     # --- beginning and end, on the loop
 
-    async def start(self, timeout_ms: int | None) -> None:
-        """Finds the cluster; raises BootstrapError."""
-        await self.cluster.start(timeout_ms=timeout_ms)
+    async def start(self) -> None:
+        """Find the cluster; raises BootstrapError."""
+        await self.cluster.start(timeout_ms=self.settings.start_timeout_ms)
         connection = await self.cluster.to_any()
         version = connection.version_of(ApiKey.PRODUCE, at_most=HIGHEST_VERSION)
         self._takes_headers = version >= FIRST_WITH_BATCHES
         if self.settings.is_idempotent and not (
             self._takes_headers and connection.supports(ApiKey.INIT_PRODUCER_ID, 0)
         ):
-            if self.settings.is_idempotence_asked_for:
+            if self.settings.enable_idempotence:
                 raise UnsupportedVersion(connection.node, "idempotent producing (InitProducerId)", (0, 5), None)
             _log.warning(
                 "%s is too old for idempotent producing: a record may be stored twice when a request is repeated",

@@ -13,36 +13,33 @@ from __future__ import annotations
 
 import atexit
 import logging
-import ssl as tls
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, Unpack
 
 from penstock.client.addresses import Addresses
 from penstock.client.background import Background
 from penstock.client.cluster_client import ClusterClient
 from penstock.client.errors import BufferFull, ClosedError, PenstockError, TimedOut
-from penstock.client.metrics import Metrics, OnStatistics, check_statistics
-from penstock.client.producer.accumulator import Blocked, Partitioner
+from penstock.client.producer.accumulator import Blocked
 from penstock.client.producer.bulk import BulkJob, ColumnsJob, ProducerRecord, values_job
-from penstock.client.producer.core import NO_HEADERS, PLAIN_HEADERS, AnyHeaders, ProducerCore, plain_bytes
-from penstock.client.producer.delivery import BulkDelivery, Delivery
-from penstock.client.producer.interceptors import ProducerInterceptor
-from penstock.client.producer.key_value import K, V
-from penstock.client.producer.producer_batch import OnDelivery, wait_for_all
-from penstock.client.producer.settings import (
-    DEFAULT_BATCH_SIZE,
-    DEFAULT_BUFFER_MEMORY,
+from penstock.client.producer.core import (
     INTERRUPTED_CLOSE_S,
-    Acks,
-    check_extensions,
-    checked_settings,
+    NO_HEADERS,
+    PLAIN_HEADERS,
+    AnyHeaders,
+    ProducerCore,
+    plain_bytes,
 )
-from penstock.client.serializers.base import AnyEncoder, encoder_from
+from penstock.client.producer.delivery import BulkDelivery, Delivery
+from penstock.client.producer.producer_batch import OnDelivery, wait_for_all
+from penstock.client.producer.settings import K, ProducerOptions, ProducerSettings, V
+from penstock.client.serializers.base import AnyEncoder, Encoder, encoder_from
+from penstock.client.settings import Metrics, settings_from
 
 if TYPE_CHECKING:
     import pyarrow
@@ -68,60 +65,14 @@ class Producer(Generic[K, V]):
         *,
         key: AnyEncoder[K] | None = None,
         value: AnyEncoder[V] | None = None,
-        client_id: str = "penstock-producer",
-        acks: Acks = "all",
-        enable_idempotence: bool | None = None,
-        compression_type: str | None = None,
-        compression_level: int | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        linger_ms: float = 0,
-        buffer_memory: int = DEFAULT_BUFFER_MEMORY,
-        max_block_ms: float = 60_000,
-        max_request_size: int = 1_048_576,
-        max_in_flight_requests_per_connection: int = 5,
-        retries: int = 2**31 - 1,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        request_timeout_ms: int = 30_000,
-        delivery_timeout_ms: float = 120_000,
-        connect_timeout_ms: int = 10_000,
-        metadata_max_age_ms: int = 300_000,
-        partitioner: Partitioner | None = None,
-        interceptors: Sequence[ProducerInterceptor] = (),
-        ssl: tls.SSLContext | None = None,
-        on_statistics: OnStatistics | None = None,
-        statistics_interval_ms: float = 10_000,
-        start_timeout_ms: int | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        settings = checked_settings(
-            acks=acks, enable_idempotence=enable_idempotence, compression_type=compression_type,
-            compression_level=compression_level, batch_size=batch_size, linger_ms=linger_ms,
-            buffer_memory=buffer_memory, max_block_ms=max_block_ms, max_request_size=max_request_size,
-            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection, retries=retries,
-            retry_backoff_ms=retry_backoff_ms, retry_backoff_max_ms=retry_backoff_max_ms,
-            request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms,
-        )  # fmt: skip
+        """Connect; raises BootstrapError if no broker can be reached, ConfigError for an invalid option."""
+        settings = settings_from(ProducerSettings, options, "a producer")
         encoders = encoder_from(key, "key"), encoder_from(value, "value")
-        check_extensions(partitioner, interceptors)
-        check_statistics(on_statistics, statistics_interval_ms)
         self._background = Background.acquire()
         try:
-            self._core: ProducerCore = self._background.run(
-                _started(
-                    bootstrap_servers, settings, start_timeout_ms,
-                    options={
-                        "key": encoders[0], "value": encoders[1], "partitioner": partitioner,
-                        "interceptors": tuple(interceptors), "on_statistics": on_statistics,
-                        "statistics_interval_ms": statistics_interval_ms, "is_waited_for_by_threads": True,
-                    },
-                    cluster_options={
-                        "client_id": client_id, "request_timeout_ms": request_timeout_ms,
-                        "connect_timeout_ms": connect_timeout_ms, "metadata_max_age_ms": metadata_max_age_ms,
-                        "retry_backoff_ms": max(retry_backoff_ms, 1),
-                        "retry_backoff_max_ms": max(retry_backoff_max_ms, 1), "ssl": ssl,
-                    },
-                )
-            )  # fmt: skip
+            self._core: ProducerCore = self._background.run(_started(bootstrap_servers, settings, *encoders))
         except BaseException:
             self._background.release()
             raise
@@ -351,15 +302,14 @@ class Producer(Generic[K, V]):
 
 async def _started(
     bootstrap_servers: Addresses,
-    settings: Any,
-    timeout_ms: int | None,
-    *,
-    options: dict[str, Any],
-    cluster_options: dict[str, Any],
+    settings: ProducerSettings,
+    key: Encoder[Any] | None,
+    value: Encoder[Any] | None,
 ) -> ProducerCore:
-    core = ProducerCore(ClusterClient(bootstrap_servers, **cluster_options), settings, **options)
+    cluster = ClusterClient(bootstrap_servers, settings=settings)
+    core = ProducerCore(cluster, settings, key=key, value=value, is_waited_for_by_threads=True)
     try:
-        await core.start(timeout_ms)
+        await core.start()
     except BaseException:
         await core.close(0)
         raise

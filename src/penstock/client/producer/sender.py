@@ -62,7 +62,9 @@ def produce_request(batches: Sequence[ProducerBatch], version: int, settings: Pr
         topic.partition_data.append(
             PartitionProduceData(index=batch.partition, records=encoded(batch, version, settings))
         )
-    return ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values()))
+    return ProduceRequest(
+        acks=settings.required_acks, timeout_ms=settings.request_timeout_ms, topic_data=list(topics.values())
+    )
 
 
 def encoded(batch: ProducerBatch, version: int, settings: ProducerSettings) -> bytes | bytearray:
@@ -475,7 +477,7 @@ class Sender:
             return 0 if state.is_connecting else -1
         if state.throttled_until_ms > self._clock.monotonic_ms():
             return 0
-        if self._settings.acks == 0 and _is_backed_up(state.connection):
+        if self._settings.required_acks == 0 and _is_backed_up(state.connection):
             return 0  # nothing is in flight then that would bound what the connection holds
         return self._settings.max_in_flight - state.in_flight
 
@@ -578,7 +580,7 @@ class Sender:
             message = produce_request(request.batches, state.version, self._settings)
             future = connection.send(
                 ApiKey.PRODUCE, message, timeout_ms=self._settings.request_timeout_ms, version=state.version,
-                expects_answer=self._settings.acks != 0,
+                expects_answer=self._settings.required_acks != 0,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever it is, the batches' deliveries say it
             self._loop.call_soon(self._unanswered, request, state, error)

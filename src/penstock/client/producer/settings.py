@@ -10,170 +10,150 @@ bytes, and with 16 KiB a million records of 100 B take 2.7 times as long by `sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.client.errors import ConfigError
+from penstock.client.producer.interceptors import ProducerInterceptor
+from penstock.client.settings import ClientOptions, ClientSettings, OnStatistics, at_least, function_of, one_of
 from penstock.records.compression import LEVELS, Codec
 
-Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-DEFAULT_BATCH_SIZE: Final = 256 * 1024
-DEFAULT_BUFFER_MEMORY: Final = 16 * 1024 * 1024
-INTERRUPTED_CLOSE_S: Final = 1.0
-MOST_IN_FLIGHT_NUMBERED: Final = 5
+    Plain = bytes | bytearray | memoryview | str
+
+    K = TypeVar("K", default=Plain)
+    V = TypeVar("V", default=Plain)
+else:
+    # Defaults of type variables are for type checkers, and newer than the oldest Python that is supported.
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
+
+Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]
+Partitioner = Callable[[str, bytes | None, int], int]
+"""Topic, key and partition count to the partition of a record."""
+
+MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 _STAGES: Final = ("enqueued", "batched", "sent", "acknowledged", "failed")
 _ACKS: Final = {"all": -1, "-1": -1, -1: -1, "0": 0, 0: 0, "1": 1, 1: 1}
 _CODECS: Final = {None: Codec.NONE, "none": Codec.NONE} | {codec.name.lower(): codec for codec in Codec}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
-    """Checked; made by `checked_settings`."""
+class ProducerOptions(ClientOptions, total=False):
+    """What `Producer` and `AsyncProducer` take besides addresses and serializers; `ProducerSettings` has the
+    defaults."""
 
-    acks: int
-    is_idempotent: bool
-    is_idempotence_asked_for: bool
-    codec: Codec
+    acks: Acks
+    enable_idempotence: bool | None
+    compression_type: str | None
     compression_level: int | None
     batch_size: int
     linger_ms: float
     buffer_memory: int
     max_block_ms: float
     max_request_size: int
-    max_in_flight: int
+    max_in_flight_requests_per_connection: int
     retries: int
-    retry_backoff_ms: float
-    retry_backoff_max_ms: float
-    request_timeout_ms: int
     delivery_timeout_ms: float
+    partitioner: Partitioner | None
+    interceptors: Sequence[ProducerInterceptor]
+    on_statistics: OnStatistics | None
+    statistics_interval_ms: float
+    start_timeout_ms: int | None
 
 
-def checked_settings(
-    *,
-    acks: Acks,
-    enable_idempotence: bool | None,
-    compression_type: str | None,
-    compression_level: int | None,
-    batch_size: int,
-    linger_ms: float,
-    buffer_memory: int,
-    max_block_ms: float,
-    max_request_size: int,
-    max_in_flight_requests_per_connection: int,
-    retries: int,
-    retry_backoff_ms: float,
-    retry_backoff_max_ms: float,
-    request_timeout_ms: int,
-    delivery_timeout_ms: float,
-) -> ProducerSettings:
-    """The settings; raises ConfigError that names the one at fault."""
-    if not _is_one_of(acks, _ACKS):
-        raise ConfigError(f"acks is {acks!r}", hint='It is "all", 1 or 0')
-    if not (enable_idempotence is None or _is_a(enable_idempotence, bool)):
-        raise ConfigError(f"enable_idempotence is {enable_idempotence!r}", hint="It is True, False or None")
-    for name, whole in (
-        ("batch_size", batch_size), ("max_request_size", max_request_size), ("buffer_memory", buffer_memory),
-        ("max_in_flight_requests_per_connection", max_in_flight_requests_per_connection), ("retries", retries),
-    ):  # fmt: skip
-        if isinstance(whole, float):
-            raise ConfigError(f"{name} is {whole!r}; it must be a whole number")
-    _at_least("batch_size", batch_size, 0)
-    _at_least("linger_ms", linger_ms, 0)
-    _at_least("max_block_ms", max_block_ms, 0)
-    _at_least("max_request_size", max_request_size, 1)
-    _at_least("buffer_memory", buffer_memory, 1)
-    _at_least("max_in_flight_requests_per_connection", max_in_flight_requests_per_connection, 1)
-    _at_least("retries", retries, 0)
-    _at_least("request_timeout_ms", request_timeout_ms, 1)
-    _at_least("retry_backoff_ms", retry_backoff_ms, 0)
-    _at_least("retry_backoff_max_ms", retry_backoff_max_ms, 0)
-    _at_least("delivery_timeout_ms", delivery_timeout_ms, 1)
-    if delivery_timeout_ms < linger_ms + request_timeout_ms:
-        raise ConfigError(
-            f"delivery_timeout_ms is {delivery_timeout_ms}, less than linger_ms + request_timeout_ms "
-            f"({linger_ms} + {request_timeout_ms})",
-            hint="A record would be given up before its first try could end: raise it, or lower the others",
-        )
-    if max_request_size > buffer_memory:
-        raise ConfigError(
-            f"buffer_memory is {buffer_memory}, less than max_request_size ({max_request_size})",
-            hint="A record of the largest size must fit: raise buffer_memory, or lower max_request_size",
-        )
-    is_idempotent = _idempotence(enable_idempotence, _ACKS[acks], retries, max_in_flight_requests_per_connection)
-    codec = _codec(compression_type, compression_level)
-    return ProducerSettings(
-        acks=_ACKS[acks],
-        is_idempotent=is_idempotent,
-        is_idempotence_asked_for=enable_idempotence is True,
-        codec=codec,
-        compression_level=compression_level,
-        batch_size=min(max(batch_size, 1), max_request_size),
-        linger_ms=linger_ms,
-        buffer_memory=buffer_memory,
-        max_block_ms=max_block_ms,
-        max_request_size=max_request_size,
-        max_in_flight=max_in_flight_requests_per_connection,
-        retries=retries,
-        retry_backoff_ms=retry_backoff_ms,
-        retry_backoff_max_ms=max(retry_backoff_max_ms, retry_backoff_ms),
-        request_timeout_ms=request_timeout_ms,
-        delivery_timeout_ms=delivery_timeout_ms,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(ClientSettings):
+    """The options with their defaults, and what follows from them."""
 
+    client_id: str = "penstock-producer"
+    acks: Acks = field(default="all", metadata=one_of("all", 1, 0, "1", "0", -1, "-1"))
+    enable_idempotence: bool | None = None
+    compression_type: str | None = field(default=None, metadata=one_of(*_CODECS))
+    compression_level: int | None = field(default=None, metadata=at_least(float("-inf")))
+    batch_size: int = 256 * 1024
+    linger_ms: float = 0
+    buffer_memory: int = field(default=16 * 1024 * 1024, metadata=at_least(1))
+    max_block_ms: float = 60_000
+    max_request_size: int = field(default=1024 * 1024, metadata=at_least(1))
+    max_in_flight_requests_per_connection: int = field(default=5, metadata=at_least(1))
+    retries: int = 2**31 - 1
+    delivery_timeout_ms: float = field(default=120_000, metadata=at_least(1))
+    partitioner: Partitioner | None = field(default=None, metadata=function_of("topic, key and partition count"))
+    interceptors: Sequence[ProducerInterceptor] = ()
+    on_statistics: OnStatistics | None = field(default=None, metadata=function_of("a dictionary of metrics"))
+    statistics_interval_ms: float = field(default=10_000, metadata=at_least(1))
+    start_timeout_ms: int | None = field(default=None, metadata=at_least(1))
+    required_acks: int = field(init=False)
+    """`acks` as a Produce request has it."""
+    is_idempotent: bool = field(init=False)
+    codec: Codec = field(init=False)
 
-def check_extensions(partitioner: object, interceptors: object) -> None:
-    """Raises ConfigError for what cannot be called as a partitioner or an interceptor."""
-    if partitioner is not None and not callable(partitioner):
-        raise ConfigError(f"partitioner is {partitioner!r}", hint="Give a function of topic, key and partition count")
-    if not isinstance(interceptors, (list, tuple)):
-        raise ConfigError(f"interceptors is {interceptors!r}", hint="Give a list of ProducerInterceptor objects")
-    for each in interceptors:
-        if isinstance(each, type) or not all(hasattr(each, name) for name in _STAGES):
-            raise ConfigError(f"interceptors has {each!r}", hint="Give instances of subclasses of ProducerInterceptor")
+    def __post_init__(self) -> None:
+        ClientSettings.__post_init__(self)
+        self._check_interceptors()
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ConfigError(
+                f"delivery_timeout_ms is {self.delivery_timeout_ms}, less than linger_ms + request_timeout_ms "
+                f"({self.linger_ms} + {self.request_timeout_ms})",
+                hint="A record would expire before its first attempt can end: raise it, or lower the others",
+            )
+        if self.max_request_size > self.buffer_memory:
+            raise ConfigError(
+                f"buffer_memory is {self.buffer_memory}, less than max_request_size ({self.max_request_size})",
+                hint="A record of the largest size must fit: raise buffer_memory, or lower max_request_size",
+            )
+        self._set("required_acks", _ACKS[self.acks])
+        self._set("is_idempotent", self._idempotence())
+        self._set("codec", self._codec())
+        self._set("batch_size", min(max(self.batch_size, 1), self.max_request_size))
+        self._set("retry_backoff_max_ms", max(self.retry_backoff_max_ms, self.retry_backoff_ms))
 
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
-def _idempotence(asked_for: bool | None, acks: int, retries: int, max_in_flight: int) -> bool:
-    obstacle, hint = None, ""
-    if acks != -1:
-        obstacle, hint = f"acks is {acks}", 'Use acks="all", or enable_idempotence=False'
-    elif retries == 0:
-        obstacle, hint = "retries is 0", "Allow retries, or use enable_idempotence=False"
-    elif max_in_flight > MOST_IN_FLIGHT_NUMBERED:
-        obstacle = f"max_in_flight_requests_per_connection is {max_in_flight}"
-        hint = f"At most {MOST_IN_FLIGHT_NUMBERED} are possible, or use enable_idempotence=False"
-    if asked_for and obstacle:
-        raise ConfigError(f"enable_idempotence is on, but {obstacle}", hint=hint)
-    return obstacle is None if asked_for is None else asked_for
+    @property
+    def max_in_flight(self) -> int:
+        return self.max_in_flight_requests_per_connection
 
+    def _check_interceptors(self) -> None:
+        if not isinstance(self.interceptors, (list, tuple)):
+            raise ConfigError(
+                f"interceptors is {self.interceptors!r}", hint="Give a list of ProducerInterceptor objects"
+            )
+        for each in self.interceptors:
+            if isinstance(each, type) or not all(hasattr(each, name) for name in _STAGES):
+                raise ConfigError(
+                    f"interceptors has {each!r}", hint="Give instances of subclasses of ProducerInterceptor"
+                )
 
-def _codec(name: str | None, level: int | None) -> Codec:
-    codec = _CODECS[name] if name is None or _is_one_of(name, _CODECS) else None
-    if codec is None:
-        raise ConfigError(f"compression_type is {name!r}", hint="It is none, gzip, snappy, lz4 or zstd")
-    if level is None:
+    def _idempotence(self) -> bool:
+        in_flight = self.max_in_flight
+        obstacle, hint = None, ""
+        if self.required_acks != -1:
+            obstacle, hint = f"acks is {self.acks}", 'Use acks="all", or enable_idempotence=False'
+        elif self.retries == 0:
+            obstacle, hint = "retries is 0", "Allow retries, or use enable_idempotence=False"
+        elif in_flight > MAX_IN_FLIGHT_IDEMPOTENT:
+            obstacle = f"max_in_flight_requests_per_connection is {in_flight}"
+            hint = f"At most {MAX_IN_FLIGHT_IDEMPOTENT} are possible, or use enable_idempotence=False"
+        if self.enable_idempotence and obstacle:
+            raise ConfigError(f"enable_idempotence is on, but {obstacle}", hint=hint)
+        return obstacle is None if self.enable_idempotence is None else self.enable_idempotence
+
+    def _codec(self) -> Codec:
+        codec, level = _CODECS[self.compression_type], self.compression_level
+        if level is None:
+            return codec
+        levels = LEVELS.get(codec)
+        if levels is None:
+            raise ConfigError(f"compression_level is {level}, but {codec.name.lower()} has no levels")
+        if level not in levels:
+            raise ConfigError(
+                f"compression_level is {level!r}", hint=f"{codec.name.lower()} takes {levels[0]} to {levels[-1]}"
+            )
         return codec
-    levels = LEVELS.get(codec)
-    if levels is None:
-        raise ConfigError(f"compression_level is {level}, but {codec.name.lower()} has no levels")
-    if not _is_a(level, int) or level not in levels:
-        raise ConfigError(
-            f"compression_level is {level}", hint=f"{codec.name.lower()} takes {levels[0]} to {levels[-1]}"
-        )
-    return codec
-
-
-def _is_a(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def _is_one_of(value: object, names: Mapping[Any, object]) -> bool:
-    return (_is_a(value, int) or isinstance(value, str)) and value in names
-
-
-def _at_least(name: str, value: object, lowest: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError(f"{name} is {value!r}; it must be a number")
-    if not value >= lowest:
-        raise ConfigError(f"{name} is {value}; it must be at least {lowest}")
