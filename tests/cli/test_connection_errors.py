@@ -23,7 +23,7 @@ from penstock.wire.protocol import ErrorCode
         ("pip install 'penstock[spark]'", "pip install 'penstock[spark]'."),
         ("batch.size is 5", "batch.size is 5."),
         ("/var/log is no folder", "/var/log is no folder."),
-        ("there is no topic 'x'", "There is no topic 'x'."),
+        ("topic 'x' does not exist", "Topic 'x' does not exist."),
         ("topic x: deleted", "Topic x: deleted."),
         ("Already a sentence.", "Already a sentence."),
     ],

@@ -13,18 +13,18 @@ from penstock.cli.output import CommandError
 
 NOWHERE = Shell("127.0.0.1:1")
 WRONG = [
-    ("produce", "linger.ms=abc", "linger.ms is 'abc'.", "Give a number of milliseconds."),
-    ("produce", "enable.idempotence=maybe", "enable.idempotence is 'maybe'.", "It can be true or false."),
-    ("produce", "request.timeout.ms=x", "request.timeout.ms is 'x'.", "Give a whole number of milliseconds."),
-    ("produce", "retries=-1", "retries is -1.", "It must be 0 or more."),
-    ("produce", "acks=2", "acks is '2'.", "It can be all, -1, 0 or 1."),
-    ("produce", "compression.type=brotli", "compression.type is 'brotli'.", "It can be none, gzip, snappy,"),
-    ("consume", "isolation.level=x", "isolation.level is 'x'.", "It can be read_uncommitted or read_committed."),
-    ("consume", "auto.offset.reset=foo", "auto.offset.reset is 'foo'.", "It can be earliest, latest or none."),
-    ("consume", "check.crcs=1", "check.crcs is '1'.", "It can be true or false."),
-    ("consume", "fetch.min.bytes=1.5", "fetch.min.bytes is '1.5'.", "Give a whole number."),
-    ("consume", "session.timeout.ms=0", "session.timeout.ms is 0.", "It must be 1 or more."),
-    ("consume", "partition.assignment.strategy=none", "partition.assignment.strategy is 'none'.", "It can be one"),
+    ("produce", "linger.ms=abc", "linger.ms cannot be 'abc'.", "Use a number of milliseconds."),
+    ("produce", "enable.idempotence=maybe", "enable.idempotence cannot be 'maybe'.", "Use true or false."),
+    ("produce", "request.timeout.ms=x", "request.timeout.ms cannot be 'x'.", "Use a whole number of milliseconds."),
+    ("produce", "retries=-1", "retries cannot be -1.", "Use 0 or more."),
+    ("produce", "acks=2", "acks cannot be '2'.", "Use all, -1, 0 or 1."),
+    ("produce", "compression.type=brotli", "compression.type cannot be 'brotli'.", "Use none, gzip, snappy,"),
+    ("consume", "isolation.level=x", "isolation.level cannot be 'x'.", "Use read_uncommitted or read_committed."),
+    ("consume", "auto.offset.reset=foo", "auto.offset.reset cannot be 'foo'.", "Use earliest, latest or none."),
+    ("consume", "check.crcs=1", "check.crcs cannot be '1'.", "Use true or false."),
+    ("consume", "fetch.min.bytes=1.5", "fetch.min.bytes cannot be '1.5'.", "Use a whole number."),
+    ("consume", "session.timeout.ms=0", "session.timeout.ms cannot be 0.", "Use 1 or more."),
+    ("consume", "partition.assignment.strategy=none", "partition.assignment.strategy cannot be 'none'.", "Use one"),
 ]  # fmt: skip
 
 

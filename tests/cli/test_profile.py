@@ -105,5 +105,5 @@ def test_the_profile_in_use_never_reaches_another_cluster(
     monkeypatch.setenv("PENSTOCK_PROFILE", "p")
     assert resolve_cluster(None, None, None, {}) == ("k:9092", in_use)
     monkeypatch.setenv("PENSTOCK_PROFILE", "q")
-    with pytest.raises(CommandError, match="There is no profile 'q'"):
+    with pytest.raises(CommandError, match="Profile 'q' does not exist"):
         resolve_cluster(None, None, None, {})

@@ -52,7 +52,7 @@ def test_fish_completes_commands_options_and_topics(
         words = (each.partition("\t") for each in done.stdout.splitlines())
         return {word: told for word, _, told in words}
 
-    assert offered("penstock to") == {"topics": "Topics: create, list, describe, alter, trim, delete."}
+    assert offered("penstock to") == {"topics": "Manage topics: create, list, describe, alter, trim, delete."}
     assert list(offered("penstock consume --from-b")) == ["--from-beginning"]
     assert list(offered("penstock topics describe page-")) == [_TOPIC]
 

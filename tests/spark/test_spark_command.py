@@ -135,7 +135,7 @@ def test_a_java_home_that_is_wrong_is_told(tmp_path: Path) -> None:
 def test_a_spark_home_that_is_wrong_is_told(tmp_path: Path) -> None:
     result = run("environment", environment={"SPARK_HOME": str(tmp_path)})
     assert result.returncode == 2
-    assert result.stderr.startswith(f"Error: There is no Spark in {tmp_path}.\n")
+    assert result.stderr.startswith(f"Error: No Spark found in {tmp_path}.\n")
 
 
 def test_what_would_be_set_can_be_seen(path_without_java: str, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_would_be_set_can_be_seen(path_without_java: str, tmp_path: Path) -
 def test_submit_without_a_job_is_told() -> None:
     result = run("submit", "--master", "local[1]")
     assert result.returncode == 2
-    assert result.stderr.startswith("Error: There is no job to run.\nGive a file:")
+    assert result.stderr.startswith("Error: No job was given.\nUsage:")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_names_that_are_not_there_are_refused_before_anything_starts(shell: Shel
 
 def test_options_that_make_no_sense_are_refused(shell: Shell, tmp_path: Path) -> None:
     for options, said in (
-        (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start is about streams"),
+        (("--from-start", "--since", "2026-11-14T00:00Z"), "--from-start excludes --since and --until"),
         (("--beside-stream",), "--beside-stream is about"),
         (("--since", "2026-11-15T00:00Z", "--until", "2026-11-14T00:00Z"), "ends before it begins"),
     ):
@@ -83,7 +83,7 @@ def test_a_stream_that_runs_is_not_started_again(shell: Shell, tmp_path: Path) -
 
 
 def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) -> None:
-    assert shell.done("pipeline", "stop", "-w", tmp_path) == "No pipeline runs.\n"
+    assert shell.done("pipeline", "stop", "-w", tmp_path) == "No pipeline is running.\n"
     one = running(tmp_path)
     folder = PipelineFolder(str(tmp_path), "operations")
 

@@ -46,7 +46,7 @@ def test_a_healthy_cluster(tmp_path: Path) -> None:
         code, found = findings(Shell(broker.address))
         assert code == 0, found
         assert {"connect", "advertised", "versions", "leaders", "disk"} <= checks(found, OK)
-        assert "Nothing is wrong." in Shell(broker.address).done("doctor", "--http-port", "0")
+        assert "No problems found." in Shell(broker.address).done("doctor", "--http-port", "0")
 
 
 @pytest.mark.usefixtures("roomy")

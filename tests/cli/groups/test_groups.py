@@ -98,8 +98,8 @@ def test_only_the_partitions_that_are_named_move(shell: Shell, filled: str, grou
 
 def test_a_dry_run_says_so_and_what_is_out_of_range(shell: Shell, filled: str, group: str) -> None:
     text = shell.done("groups", "seek", group, "--topic", filled, "--to-offset", 99)
-    assert "99 does not exist: the nearest is 10" in text
-    assert "Dry run: nothing was changed. Add --execute to do it." in text
+    assert "99 is out of range; nearest is 10" in text
+    assert "Dry run: nothing was changed. Add --execute to move the group." in text
     assert shell("groups", "describe", group).exit_code == 4
 
 
@@ -109,7 +109,7 @@ def test_a_dry_run_says_so_and_what_is_out_of_range(shell: Shell, filled: str, g
         (["--to-earliest"], "--all-topics"),
         (["--topic", "x", "--all-topics", "--to-earliest"], "--all-topics"),
         (["--topic", "x"], "--to-earliest, --to-latest"),
-        (["--topic", "x", "--to-earliest", "--to-latest"], "Give one of"),
+        (["--topic", "x", "--to-earliest", "--to-latest"], "Use one of"),
         (["--topic", "x", "--to-time", "long ago"], "1h30m"),
         (["--topic", "x", "--to-time", "someday"], "'1 hour ago'"),
         (["--topic", "x", "--by-duration", "long"], "1h30m"),
@@ -124,7 +124,7 @@ def test_a_move_that_is_not_clear_is_refused(shell: Shell, group: str, options: 
 def test_a_group_without_commits_has_no_topics_of_its_own(shell: Shell, group: str) -> None:
     result = shell("groups", "seek", group, "--all-topics", "--to-earliest")
     assert result.exit_code == 4
-    assert "has committed nothing" in result.stderr
+    assert "has no committed offsets" in result.stderr
 
 
 def test_a_topic_that_is_not_there_cannot_be_moved_to(shell: Shell, filled: str, group: str) -> None:
@@ -178,7 +178,7 @@ def test_a_group_that_is_made_by_a_move_is_reported(shell: Shell, single: str, g
     assert f"There is no group '{group}'; --execute would create it." in shell.done(*seek)
     assert group not in shell.done("groups", "list")
     made = shell(*seek, "--execute")
-    assert (made.exit_code, made.stderr) == (0, f"Group '{group}' did not exist; it was created.\n")
+    assert (made.exit_code, made.stderr) == (0, f"Created group {group}.\n")
     assert shell(*seek, "--execute").stderr == ""
 
 
@@ -187,7 +187,7 @@ def test_a_group_that_does_not_exist_is_not_made_by_a_typing_mistake(shell: Shel
     words = ("--topic", single, "--to-earliest", "--execute")
     typo = shell.at_terminal("groups", "seek", f"{group}x", *words)
     assert typo.returncode == 4
-    assert typo.stderr == f"Error: There is no group '{group}x'.\nDid you mean {group}? --create creates it.\n"
+    assert typo.stderr == f"Error: Group '{group}x' does not exist.\nDid you mean {group}? Use --create to create it.\n"
     assert f"{group}x" not in shell.done("groups", "list")
     meant = shell.at_terminal("groups", "seek", f"{group}x", *words, "--create")
     assert meant.returncode == 0

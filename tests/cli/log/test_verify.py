@@ -237,7 +237,7 @@ def test_a_folder_of_something_else_is_not_a_log(tmp_path: Path) -> None:
 def test_a_data_folder_without_partitions_is_sound(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\n")
     result = run("log", "verify", tmp_path)
-    assert (result.exit_code, result.stdout) == (0, "There are no partitions to verify.\n")
+    assert (result.exit_code, result.stdout) == (0, "No partitions to verify.\n")
 
 
 def test_an_empty_partition_folder_is_sound(tmp_path: Path) -> None:

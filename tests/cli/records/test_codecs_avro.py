@@ -106,7 +106,7 @@ def test_a_value_that_is_no_avro_of_the_schema_is_told_by_consume(shell: Shell, 
     shell.done("produce", single, stdin="plain text\n")
     result = shell("consume", single, "--from-beginning", "--exit", "--value-decoder", f"avro:{schema}")
     assert result.exit_code == 1
-    assert f"{single}-0, offset 0 cannot be shown: Avro cannot decode 10 bytes" in result.stderr
+    assert f"{single}-0, offset 0 cannot be decoded: Avro cannot decode 10 bytes" in result.stderr
     assert "--skip-message-on-error" in result.stderr
 
 

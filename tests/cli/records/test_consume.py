@@ -207,7 +207,7 @@ def test_a_group_commits_nothing_if_it_shall_not(shell: Shell, filled: str, grou
         ([], "--include"),
         (["{topic}", "--group", "g", "--offset", "5"], "groups seek"),
         (["{topic}:0", "--group", "g"], "leave one out"),
-        (["{topic}", "--from-beginning", "--offset", "5"], "Give one of"),
+        (["{topic}", "--from-beginning", "--offset", "5"], "Use one of"),
         (["--partition", "1"], "Name the topic"),
         (["{topic}", "--offset", "first"], "earliest"),
     ],
@@ -250,7 +250,7 @@ def test_a_formatter_of_one_s_own(shell: Shell, filled: str, tmp_path: Path, mon
     assert shell.done("consume", filled, "-o", "9", "-e", "-q", *options) == "<v9\n"
     result = shell("consume", filled, "-o", "9", "-e", "-q", "--formatter", "my_formats:fails")
     assert result.exit_code == 2
-    assert "offset 9 cannot be shown: no idea" in result.stderr
+    assert "offset 9 cannot be decoded: no idea" in result.stderr
     assert shell.done("consume", filled, "-e", "-q", "--formatter", "kafka.tools.NoOpMessageFormatter") == ""
 
 

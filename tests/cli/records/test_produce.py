@@ -247,7 +247,7 @@ def test_a_line_goes_out_when_it_is_typed_and_ctrl_c_counts(shell: Shell, single
 def test_a_topic_that_comes_into_being_is_reported(shell: Shell, single: str) -> None:
     name = f"{single}-new"
     assert shell("produce", name, stdin="a\n").stderr == (
-        f"1 record sent to {name}.\nTopic '{name}' did not exist; it was created.\n"
+        f"1 record sent to {name}.\nCreated topic '{name}'.\n"
     )
     assert shell("produce", name, stdin="a\n").stderr == f"1 record sent to {name}.\n"
 
@@ -257,7 +257,7 @@ def test_somebody_who_types_does_not_make_a_topic_by_mistake(shell: Shell, singl
     result = shell.at_terminal("produce", typo, answer="hello\n\x04")
     assert result.returncode == 4
     assert f"There is no topic '{typo}'." in result.stderr
-    assert f"Did you mean {single}? --create creates it." in result.stderr
+    assert f"Did you mean {single}? Use --create to create it." in result.stderr
     assert typo not in shell.lines("topics", "list")
     meant = shell.at_terminal("produce", typo, "--create", answer="hello\n\x04")
     assert meant.returncode == 0, meant.stderr
@@ -286,10 +286,10 @@ def test_what_is_tried_again_is_reported_with_its_reason(capsys: pytest.CaptureF
         log.debug("%s-%d: attempt %d failed: %s", "views", 0, 1, error)
     log.debug("%s", error)
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("Still trying after 3 s: views-0 on broker 0: ")
+    assert first.startswith("Still retrying after 3 s: views-0 on broker 0: ")
     assert "(NOT_ENOUGH_REPLICAS)" in first
     assert "--set min.insync.replicas=N" in first
-    assert second.startswith("Still trying after 20 s: views-0 on broker 0: ")
+    assert second.startswith("Still retrying after 20 s: views-0 on broker 0: ")
 
 
 def test_why_a_record_is_not_taken_is_said_while_it_is_tried() -> None:
@@ -302,5 +302,5 @@ def test_why_a_record_is_not_taken_is_said_while_it_is_tried() -> None:
             process.stdin.write(b"not taken\n")
             process.stdin.flush()
             line = process.stderr.readline().decode()
-    assert line.startswith("Still trying after ")
+    assert line.startswith("Still retrying after ")
     assert "views-0 on broker 0: min.insync.replicas=2, in sync: 1 (NOT_ENOUGH_REPLICAS)." in line

@@ -131,7 +131,7 @@ def test_a_broker_that_stood_alone_is_not_made_a_cluster(tmp_path: Path) -> None
     (tmp_path / ".metadata").mkdir()
     result = run("up", "--brokers", "3", "--data-dir", tmp_path)
     assert result.exit_code == 2
-    assert "holds the data of a broker that stands alone" in result.stderr
+    assert "holds the data of a single broker" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 9, "hosts": 1, "workers": 1, "zookeepers": []}'])

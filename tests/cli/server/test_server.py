@@ -66,7 +66,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 def test_an_option_and_the_setting_it_stands_for_are_too_much(option: str, value: str, setting: str) -> None:
     result = run("server", "start", option, value, "--set", setting)
     assert result.exit_code == 2
-    assert "Leave one of them out" in result.stderr
+    assert "Use one of them" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["server", "start"], ["up"]])
@@ -286,7 +286,7 @@ def test_up_shows_where_it_is_and_its_snippets_work(tmp_path: Path) -> None:
             assert consumer.stdout.readline() == "0 b'hello'\n"
             consumer.kill()
         assert broker.stop(signal.SIGINT) == 0
-    assert broker.said[-1] == f"Stopped; the data stays in {tmp_path / 'penstock-data'}"
+    assert broker.said[-1] == f"Stopped. The data is kept in {tmp_path / 'penstock-data'}"
     assert (tmp_path / "penstock-data" / CLEAN_MARKER).exists()
 
 

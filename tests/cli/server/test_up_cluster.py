@@ -37,7 +37,7 @@ def test_a_cluster_heals_itself_stops_in_order_and_is_continued(tmp_path: Path) 
         cluster.until("broker 1  | broker 1 serves")
         assert cluster.stop(signal.SIGINT) == 0
     data = tmp_path / "penstock-data"
-    assert cluster.said[-1] == f"Stopped; the data stays in {data}"
+    assert cluster.said[-1] == f"Stopped. The data is kept in {data}"
     assert all((data / "brokers" / str(broker) / CLEAN_MARKER).exists() for broker in range(2))
     with Running("up", *ANYWHERE, cwd=tmp_path) as cluster:
         cluster.until("Starting 1 ZooKeeper and 2 brokers")

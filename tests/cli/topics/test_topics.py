@@ -147,10 +147,10 @@ def test_a_cluster_without_topics_says_so() -> None:
         empty = Shell(fresh.address)
         for command in (("topics", "list"), ("topics", "describe"), ("offsets",)):
             result = empty(*command)
-            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no topics.\n")
+            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No topics.\n")
         for command in (("groups", "list"), ("groups", "describe")):
             result = empty(*command)
-            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There are no groups.\n")
+            assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No groups.\n")
 
 
 def test_topics_may_be_named_by_an_option(shell: Shell, topic: str, single: str) -> None:

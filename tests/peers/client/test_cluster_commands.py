@@ -92,7 +92,7 @@ def test_brokers_are_listed_and_described(shell: Shell, cluster: KafkaCluster, a
     assert "holds" in shell.done("brokers", "describe")
     refused = shell("brokers", "describe", 77)
     assert refused.exit_code == 4
-    assert "There is no broker 77" in refused.stderr
+    assert "Broker 77 does not exist" in refused.stderr
     (described,) = shell.json("topics", "describe", topic)["topics"]
     assert [part["elr"] for part in described["partitions"]] == [[], []], "this broker does tell"
     assert described["minInsyncReplicas"] == 2
@@ -139,7 +139,7 @@ def test_a_move_is_watched_slowed_down_and_taken_back(shell: Shell, admin: Admin
     (moving,) = shell.json("reassign", "status")["moving"]
     assert (moving["topic"], moving["adding"], moving["removing"], moving["behind"]) == (topic, [2], [1], [2])
     assert moving["copied"] < 1
-    assert "A throttle is set, at 1024 bytes a second" in shell.done("reassign", "status")
+    assert "A throttle of 1024 bytes/s is set" in shell.done("reassign", "status")
     under = shell.json("topics", "describe", topic, "--under-replicated")
     assert under["topics"] == [], "what is only being added is not missing"
     assert "ADDING" in shell.done("topics", "describe", topic)

@@ -187,7 +187,7 @@ def test_a_mistake_over_connect_is_one_line_of_ours(client: Driver, broker: Brok
 def test_nothing_is_submitted_to_a_server() -> None:
     result = CliRunner().invoke(cli, ["spark", "submit", "--master", "sc://a:1", "job.py"])
     assert result.exit_code == 2
-    assert "sc://a:1 is a Spark Connect server, to which nothing is submitted." in result.output
+    assert "sc://a:1 is a Spark Connect server, which does not take submitted jobs." in result.output
 
 
 def test_a_program_for_a_server_cannot_set_what_is_the_servers() -> None:

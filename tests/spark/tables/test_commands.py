@@ -191,7 +191,7 @@ def test_maintenance_is_told(tables: Tables) -> None:
     [
         (("load", "vews"), 4, "Did you mean views?"),
         (("load", "views", "--local", "--since", "1h ago", "--offsets", "0:1"), 2, "two ways"),
-        (("load", "views", "--local", "--follow", "--until", "now"), 2, "--follow has no end"),
+        (("load", "views", "--local", "--follow", "--until", "now"), 2, "--follow excludes --offsets and --until"),
         (("load", "views", "--local", "--offsets", "0:5-1"), 4, "ends before it begins"),
         (("load", "views", "--local", "--offsets", "0:0-99"), 4, "ends at offset"),
         (("table", "create", "nowhere.toml"), 2, "No such file"),
