@@ -27,16 +27,16 @@ class Cluster:
     bootstrap: str
     value_format: ValueFormat = "json"
     options: Mapping[str, str] = field(default_factory=dict)
-    """For the readers, as the data source has them: kafka.* and so on."""
+    """Options of the data source for reading: kafka.* and so on."""
 
     def admin(self, client_id: str, **more: Any) -> Admin:
-        """A client of this process; `more` is as that has it."""
+        """An admin client of this process; `more` are its arguments."""
         from penstock.client.admin import Admin
 
         return Admin(self.bootstrap, client_id=client_id, ssl=self.ssl(), **more)
 
     def ssl(self) -> ssl.SSLContext | None:
-        """TLS as the options ask for it; None is plaintext. Raises ConfigError."""
+        """The SSL context of the options; None for plaintext. Raises ConfigError."""
         from penstock.spark.connections import ssl_context
         from penstock.spark.options import tls_of
 
@@ -44,12 +44,12 @@ class Cluster:
         return None if tls is None else ssl_context(tls)
 
     def reader(self) -> ReaderOptions:
-        """For who reads a range of a topic in this process."""
+        """Options for reading a range of a topic in this process."""
         from penstock.spark.options import ReaderOptions, tls_of
 
         return ReaderOptions(tls=tls_of(self.options))
 
 
 def cluster_of(where: Cluster | str) -> Cluster:
-    """An address is a cluster that needs nothing but that."""
+    """A cluster as it is, or from its bootstrap servers."""
     return Cluster(where) if isinstance(where, str) else where

@@ -24,7 +24,7 @@ class Kind:
     topic: str
     key: str
     columns: tuple[tuple[str, str], ...]
-    """Names and Spark's types of them."""
+    """Names and Spark types."""
     summary: str
 
     @property
@@ -33,12 +33,12 @@ class Kind:
 
     @property
     def ddl(self) -> str:
-        """The columns as Spark declares them, and as `penstock.decode` takes them."""
+        """The columns as Spark DDL, for `penstock.decode`."""
         return ", ".join(f"`{name}` {kind} NOT NULL" for name, kind in self.columns)
 
     @property
     def table_schema(self) -> str:
-        """The columns as a table declares them: the event's time is a timestamp there."""
+        """The columns as a table declares them, with the event time as a timestamp."""
         return ", ".join(
             f"{name} {'timestamp_ms' if name == TIME else _TABLE[kind]} not null" for name, kind in self.columns
         )
@@ -50,7 +50,7 @@ class Kind:
 
     @property
     def table_avro(self) -> str:
-        """The same bytes, as a table declares them: the event's time is a timestamp there."""
+        """The Avro schema for tables, with the event time as a timestamp."""
         fields: list[dict[str, object]] = [{"name": name, "type": _AVRO[kind]} for name, kind in self.columns]
         fields[self.names.index(TIME)]["type"] = {"type": "long", "logicalType": "timestamp-millis"}
         return self._record(fields)
@@ -80,14 +80,14 @@ POSTS: Final = _kind(
     "posts", "member", "a member writes about an item", "member BIGINT, item BIGINT, text STRING, links INT"
 )
 FOLLOWS: Final = _kind(
-    "follows", "member", "a member begins (action follow) or ends (action unfollow) to follow another",
+    "follows", "member", "a member follows (action follow) or unfollows (action unfollow) another",
     "member BIGINT, followed BIGINT, action STRING",
 )  # fmt: skip
 API_CALLS: Final = _kind(
     "api_calls", "client", "a program calls the site", "client STRING, endpoint STRING, status INT, duration_ms DOUBLE"
 )
 SERVERS: Final = _kind(
-    "servers", "server", "what a server measures of itself, once a second",
+    "servers", "server", "a server's own measurements, once per second",
     "server STRING, cpu DOUBLE, io_wait DOUBLE, disk_mb_s DOUBLE, memory DOUBLE",
 )  # fmt: skip
 REQUESTS: Final = _kind(
@@ -98,6 +98,6 @@ REQUESTS: Final = _kind(
 KINDS: Final = (VIEWS, IMPRESSIONS, VOTES, SEARCHES, POSTS, FOLLOWS, API_CALLS, SERVERS, REQUESTS)
 BY_TOPIC: Final = {kind.topic: kind for kind in KINDS}
 API_CALLS_PER_MINUTE: Final = 300
-"""The site's rule for programs: what a client calls beyond it in a minute is answered with status 429."""
+"""The rate limit for programs: calls beyond it in a minute get status 429."""
 TRUTH_TOPIC: Final = "site_truth"
-"""What was planted, a JSON object a record; compacted. No pipeline reads it; the report does."""
+"""What was planted, a JSON object per record; compacted. Only the report reads it."""

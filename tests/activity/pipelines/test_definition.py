@@ -76,12 +76,12 @@ def test_on_another_machine_a_pipeline_is_alive_while_its_status_is_fresh(tmp_pa
 
 def test_a_damaged_status_is_nobodys(tmp_path: Path) -> None:
     folder = PipelineFolder(str(tmp_path), "search")
-    folder.ask_to_stop()
-    assert folder.is_asked_to_stop()
+    folder.request_stop()
+    assert folder.is_stop_requested()
     Path(tmp_path, "_pipelines", "search", "status.json").write_text('{"name": 3')
     assert folder.read() is None
-    folder.forget_stop()
-    assert not folder.is_asked_to_stop()
+    folder.clear_stop_request()
+    assert not folder.is_stop_requested()
 
 
 @pytest.mark.parametrize(

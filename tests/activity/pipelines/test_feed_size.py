@@ -46,16 +46,16 @@ def test_a_batch_of_a_hundred_thousand_entries_tells_only_who_has_news(tmp_path:
     rows = entries(ENTRIES + 2_000)
     shape = results.plain_schema(feed.feed(rows.slice(0, 0)).schema)
     kept = results.open_result_table(str(tmp_path), "feed", ("member",), "newest", shape)
-    told: list[bytes] = []
+    sent: list[bytes] = []
     kept.replace(feed.feed(rows.slice(0, ENTRIES)).cast(shape), TimeSpan())
     before = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
 
     made = feed.feed(rows.slice(2_000)).cast(shape)
-    change = kept.replace(made, TimeSpan(), told=lambda change: told.extend(micro_batch.values_of(change.changed)))
+    change = kept.replace(made, TimeSpan(), notify=lambda change: sent.extend(micro_batch.values_of(change.changed)))
 
     after = {row["member"]: row["entries"] for row in kept.rows().to_pylist()}
     assert after == {row["member"]: row["entries"] for row in made.to_pylist()}
     differs = {member for member, found in after.items() if before.get(member) != found}
     assert len(after) > 5_000
     assert set(change.changed.column("member").to_pylist()) == differs
-    assert len(told) == len(differs) < len(after), "who has no news is not told of them"
+    assert len(sent) == len(differs) < len(after), "only changed feeds are sent"

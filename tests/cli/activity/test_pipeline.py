@@ -88,7 +88,7 @@ def test_stop_asks_and_waits_until_it_has_stopped(shell: Shell, tmp_path: Path) 
     folder = PipelineFolder(str(tmp_path), "operations")
 
     def obey() -> None:
-        until(folder.is_asked_to_stop, "it is asked to stop")
+        until(folder.is_stop_requested, "it is asked to stop")
         one.state = "stopped"
         folder.write(one)
 

@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 
 def schema_of(columns: str) -> pa.Schema:
-    """As Spark writes it: "minute timestamp, searches bigint"."""
+    """The Arrow schema of a Spark DDL such as "minute timestamp, searches bigint"."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in (column.split() for column in columns.split(","))])
 
 
@@ -51,13 +51,13 @@ def floats(rows: pa.Table, name: str) -> Floats:
 
 
 def codes(rows: pa.Table, name: str) -> Integers:
-    """A number for each value of a column of text, equal where the values are."""
+    """A code for each value of a text column; equal values have equal codes."""
     return integers(rows.column(name).combine_chunks().dictionary_encode().indices)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows that agree in some columns, in the order in which they first come."""
+    """Groups of rows with equal values, in order of first appearance."""
 
     of: Integers
     """The group of each row."""
@@ -86,7 +86,7 @@ class Groups:
 
 
 def grouped(*columns: Integers) -> Groups:
-    """Rows by equal values. By a table of hashes, which is many times faster than sorting."""
+    """Groups rows by equal values, by hashing, which is many times faster than sorting."""
     combined = columns[0]
     for column in columns[1:]:
         combined = _combined(combined, column)
@@ -97,7 +97,7 @@ def grouped(*columns: Integers) -> Groups:
 
 
 def _combined(one: Integers, other: Integers) -> Integers:
-    """A number for each pair, equal where both are."""
+    """A code for each pair; equal pairs have equal codes."""
     if not len(one):
         return one
     if _span(one) * _span(other) >= 1 << 62:
@@ -110,12 +110,12 @@ def _span(column: Integers) -> int:
 
 
 def _numbered(column: Integers) -> Integers:
-    """Numbers from 0 on, in the order in which values first come."""
+    """Codes from 0 on, in order of first appearance."""
     return integers(pa.array(column).dictionary_encode().indices)
 
 
 def trailing_sums(series: Integers, minute_us: Integers, values: Floats, length: timedelta) -> Floats:
-    """For each row, the values of its series in the time before its own, back to `length`.
+    """For each row, the sum of its series over the `length` before its time.
 
     Series 0 with 5 at minute 1, 7 at minute 2, 9 at minute 4, and a length of two minutes: 0, 5, 7.
     """
@@ -128,14 +128,14 @@ def trailing_sums(series: Integers, minute_us: Integers, values: Floats, length:
     ordered = key[order]
     before = np.concatenate(([0.0], np.cumsum(values[order])))
     floor = np.maximum(ordered - microseconds(length), series[order] * span)
-    # Looked up in order: numbers that jump about would miss the processor's cache each time.
+    # Looked up in order: random access would miss the CPU cache each time.
     sums = np.empty(len(key))
     sums[order] = before[np.searchsorted(ordered, ordered)] - before[np.searchsorted(ordered, floor)]
     return sums
 
 
 def within(rows: pa.Table, name: str, horizon: timedelta) -> pa.Table:
-    """The rows no older than the horizon before the newest."""
+    """The rows within the horizon before the newest row."""
     time_us = instants(rows, name)
     if not len(time_us):
         return rows
@@ -148,7 +148,7 @@ def decay(age_us: Integers, half_life: timedelta) -> Floats:
 
 
 def wilson_lower(successes: Floats, trials: Floats, z: float = 1.64) -> Floats:
-    """A share that the true one exceeds with some confidence; 0 without trials. Few trials say little."""
+    """The lower bound of the Wilson interval of a share; 0 without trials."""
     safe = np.maximum(trials, 1e-9)
     share = np.minimum(successes / safe, 1.0)
     middle = share + z * z / (2 * safe)
@@ -161,7 +161,7 @@ def instant_column(time_us: Integers) -> pa.Array:
 
 
 def table_of(schema: pa.Schema, **columns: Any) -> pa.Table:
-    """A table of exactly this schema, whatever numpy made of the types."""
+    """A table with exactly this schema; numpy arrays are cast."""
     arrays = [
         instant_column(columns[field.name])
         if field.type == INSTANT and not isinstance(columns[field.name], (pa.Array, pa.ChunkedArray))

@@ -6,8 +6,8 @@ the row of the same key, so the table equals the same definition over all events
 state.
 
 Counts by minute use only sums, sketches and bit masks, which do not depend on the order of events and do not grow with
-them. A pipeline is a module of this package with a `PIPELINE`; it is imported when it is asked for, so the command
-line answers without Spark, numpy or Arrow.
+them. A pipeline is a module of this package with a `PIPELINE`; it is imported when it is needed, so that the
+command line starts without Spark, numpy or Arrow.
 """
 
 from __future__ import annotations
@@ -30,51 +30,58 @@ if TYPE_CHECKING:
 
 Mode = Literal["update", "append"]
 Define = Callable[[Mapping[str, "DataFrame"]], "DataFrame"]
-"""From frames by topic, each with the columns of its kind, `time` a timestamp with the watermark of `Rows`."""
+"""Makes rows from frames by topic. `time` is a timestamp with the watermark of `Rows`."""
+MINUTE: Final = "minute"
+MINUTE_LENGTH: Final = timedelta(minutes=1)
+LATENESS: Final = timedelta(seconds=30)
+"""How late an event may come and still count; groups of a minute are kept for this long."""
+_PACKAGE: Final = "penstock.activity.pipelines"
+_MODULES: Final = ("feed", "relevance", "security", "operations", "search", "reporting")
+
+# ---------------------------------------------------------------------------------------------- what a pipeline is
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A table kept by Spark, a row for each value of its key."""
+    """A table that Spark keeps, with one row per key."""
 
     name: str
     key: tuple[str, ...]
     time: str
-    """The timestamp column by which the table is partitioned in days and pruned: the start of a window, mostly."""
+    """The timestamp column by which the table is partitioned into days: usually the start of a window."""
     reads: tuple[Kind, ...]
     watermark: Mapping[str, timedelta]
-    """By topic: how late an event may come and still count."""
+    """The lateness of events by topic."""
     mode: Mode
     define: Define
     topic: str | None = None
-    """Where changed rows go as JSON, keyed by the key's columns; compacted."""
+    """The compacted topic for changed rows, as JSON under their key."""
     before: timedelta | None = None
-    """How far before a row's time events matter to it, for those who compute a part again; None is as far as the log
-    goes."""
+    """How far before a row's time its events may be, for backfills; None is the start of the log."""
     after: timedelta = timedelta(minutes=1)
-    """How far beyond: the length of its window."""
+    """How far after it: the length of the window."""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A table that follows from `Rows`: rankings, verdicts, alerts."""
+    """A table that is computed from `Rows`: rankings, verdicts, alerts."""
 
     name: str
     of: str
     key: tuple[str, ...]
     time: str
     horizon: timedelta
-    """How far back before a changed row its computation looks."""
+    """How far before a changed row the computation looks back."""
     compute: Callable[[pa.Table], pa.Table]
-    """From the rows of the horizon to what follows from them; whoever asks drops what is older than the change."""
+    """Computes derived rows from the rows of the horizon; the caller drops rows older than the change."""
     topic: str | None = None
     replaces: bool = False
-    """The rows of each computation are all there are (a ranking as of now), not more of them."""
+    """Each computation replaces the whole table (a current ranking)."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A table that follows from tables of events, computed over the days that changed and `lookback` before them."""
+    """A table computed from tables of events, over the changed days and `lookback` before them."""
 
     name: str
     key: tuple[str, ...]
@@ -87,16 +94,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Named by what it is for."""
+    """A pipeline: its rows, derived tables, loads and reports."""
 
     name: str
     summary: str
     trigger: timedelta
-    """How long from the start of a micro-batch (or a load) to that of the next."""
+    """The time from the start of a micro-batch (or load) to the start of the next."""
     rows: tuple[Rows, ...] = ()
     derived: tuple[Derived, ...] = ()
     loads: tuple[Kind, ...] = ()
-    """Kinds that are loaded into the warehouse as they are, by `penstock load`, into tables of their topics' names."""
+    """Kinds that are loaded unchanged into tables named after their topics, as by `penstock load`."""
     reports: tuple[Report, ...] = ()
 
     @property
@@ -115,10 +122,33 @@ class Pipeline:
         return tuple(one for one in self.derived if one.of == rows.name)
 
 
-MINUTE: Final = "minute"
-MINUTE_LENGTH: Final = timedelta(minutes=1)
-LATENESS: Final = timedelta(seconds=30)
-"""How late an event may come and still count. A minute's groups are kept that much longer, and no more."""
+# ---------------------------------------------------------------------------------------------- the pipelines by name
+
+
+def pipeline_names() -> tuple[str, ...]:
+    """All pipelines, in display order."""
+    return tuple(name for name in _MODULES if find_spec(f"{_PACKAGE}.{name}") is not None)
+
+
+def find_pipeline(name: str) -> Pipeline:
+    """A pipeline by name. Raises UnknownPipeline with the closest name."""
+    known = pipeline_names()
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Pipelines: {', '.join(known)}"
+        raise UnknownPipeline(f"unknown pipeline {name}", hint=hint)
+    pipeline = import_module(f"{_PACKAGE}.{name}").PIPELINE
+    if not isinstance(pipeline, Pipeline):
+        raise TypeError(f"{_PACKAGE}.{name}.PIPELINE is not a Pipeline")
+    return pipeline
+
+
+def selected_pipelines(wanted: tuple[str, ...]) -> list[Pipeline]:
+    """These pipelines, each once; all if none is named."""
+    return [find_pipeline(name) for name in dict.fromkeys(wanted or pipeline_names())]
+
+
+# ---------------------------------------------------------------------------------------------- counts by minute
 
 
 def count_by_minute(frame: DataFrame, keys: tuple[str, ...], **columns: Column) -> DataFrame:
@@ -131,42 +161,15 @@ def count_by_minute(frame: DataFrame, keys: tuple[str, ...], **columns: Column) 
 
 
 def count_where(condition: Column) -> Column:
-    """How many rows of a group are so."""
+    """The number of rows of a group that meet a condition."""
     from pyspark.sql import functions as fn
 
     return fn.count(fn.when(condition, 1))
 
 
 def seconds_mask(condition: Column) -> Column:
-    """The seconds of the minute in which such a row was: bit n is second n."""
+    """The seconds of the minute with such a row: bit n is second n."""
     from pyspark.sql import functions as fn
 
     second = fn.expr("shiftleft(1L, second(time))")
     return fn.coalesce(fn.bit_or(fn.when(condition, second)), fn.lit(0).cast("bigint"))
-
-
-_PACKAGE: Final = "penstock.activity.pipelines"
-_MODULES: Final = ("feed", "relevance", "security", "operations", "search", "reporting")
-
-
-def pipeline_names() -> tuple[str, ...]:
-    """In the order in which people are shown them."""
-    return tuple(name for name in _MODULES if find_spec(f"{_PACKAGE}.{name}") is not None)
-
-
-def find_pipeline(name: str) -> Pipeline:
-    """Raises UnknownPipeline, which names the nearest."""
-    known = pipeline_names()
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}"
-        raise UnknownPipeline(f"there is no pipeline {name}", hint=hint)
-    pipeline = import_module(f"{_PACKAGE}.{name}").PIPELINE
-    if not isinstance(pipeline, Pipeline):
-        raise TypeError(f"{_PACKAGE}.{name}.PIPELINE is no pipeline")
-    return pipeline
-
-
-def selected_pipelines(wanted: tuple[str, ...]) -> list[Pipeline]:
-    """These, each once; all of them if none is named."""
-    return [find_pipeline(name) for name in dict.fromkeys(wanted or pipeline_names())]

@@ -115,7 +115,7 @@ def run(
     """
     from penstock.activity.pipelines.engine import memory
 
-    memory.give_back()  # before anything below loads Arrow
+    memory.limit_allocators()  # before anything below loads Arrow
     _check_packages(value_format)
     from penstock.activity.pipelines import definition
     from penstock.activity.pipelines.engine.backfill import check_idle, check_span
@@ -191,7 +191,7 @@ def _batch(
     reports: dict[str, Backfilled] = {}
     began_s = time.monotonic()
     for one in chosen:
-        reports[one.name] = backfill(spark, one, source, warehouse_uri, *asked, beside_stream=beside_stream, told=_say)
+        reports[one.name] = backfill(spark, one, source, warehouse_uri, *asked, beside_stream=beside_stream, notify=_say)
     seconds = round(time.monotonic() - began_s, 3)
     output = Output()
     if output_format == JSON:
@@ -214,7 +214,7 @@ def _stream(chosen: Sequence[Pipeline], source: EventCluster, master: str | None
 
     began_s = time.monotonic()
     with _session(master) as spark:
-        running = PipelinesRun(spark, chosen, source, warehouse_uri, told=_say)
+        running = PipelinesRun(spark, chosen, source, warehouse_uri, notify=_say)
         try:
             with _stopped_by_signals(running):
                 running.start()
@@ -250,7 +250,7 @@ def _stopped_by_signals(running: PipelinesRun) -> Iterator[None]:
             raise KeyboardInterrupt
         asked.append(number)
         _say("Stopping. Ctrl-C again stops at once.")
-        running.ask_to_stop()
+        running.request_stop()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -350,7 +350,7 @@ def stop(names: tuple[str, ...], warehouse_uri: str) -> None:
             output.line(f"{name} is not running")
     with client_errors_reported():
         for name in running:
-            PipelineFolder(warehouse_uri, name).ask_to_stop()
+            PipelineFolder(warehouse_uri, name).request_stop()
     left = set(running)
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while left and time.monotonic() < deadline_s:

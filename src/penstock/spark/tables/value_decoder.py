@@ -200,7 +200,7 @@ def settled_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         pair = [("key", settled_type(kind.key_type)), ("value", settled_type(kind.item_type))]
         return pa.list_(pa.field("element", pa.struct(pair)))
-    if pa.types.is_large_string(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(kind) else kind
 

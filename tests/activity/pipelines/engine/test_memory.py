@@ -16,12 +16,12 @@ from penstock.activity.pipelines.engine.runner import settings_for
 _AFTER = """
 import pyarrow
 from penstock.activity.pipelines import memory
-memory.give_back()
+memory.limit_allocators()
 print(pyarrow.default_memory_pool().backend_name)
 """
 _BEFORE = """
 from penstock.activity.pipelines import memory
-memory.give_back()
+memory.limit_allocators()
 import pyarrow, pyarrow.compute
 begins = {name: getattr(pyarrow, f"{name}_memory_pool")() for name in pyarrow.supported_memory_backends()}
 asked = {name: pool.bytes_allocated() for name, pool in begins.items()}
@@ -33,7 +33,7 @@ import os
 from penstock.activity.pipelines import memory
 at_load = []
 memory._load = lambda: at_load.append(os.environ["_RJEM_MALLOC_CONF"])
-memory.give_back()
+memory.limit_allocators()
 print(*at_load, "for", "all" if "_RJEM_MALLOC_CONF" in os.environ else "this one")
 """
 

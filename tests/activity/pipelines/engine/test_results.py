@@ -75,13 +75,13 @@ def test_another_writer_in_between_is_noticed(tmp_path: Path) -> None:
         if other.rows().num_rows < 2:
             other.merge(rows((0, 2, 2)))
 
-    mine.merge(rows((0, 1, 3)), told=meanwhile)
+    mine.merge(rows((0, 1, 3)), notify=meanwhile)
     assert content(tmp_path) == {(0, 1): 3, (0, 2): 2}
 
 
-def test_what_is_told_but_cannot_be_committed_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_that_cannot_be_committed_is_announced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = opened(tmp_path)
-    told: list[int] = []
+    seen: list[int] = []
 
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
@@ -89,14 +89,14 @@ def test_what_is_told_but_cannot_be_committed_is_told_again(tmp_path: Path, monk
     with monkeypatch.context() as patched:
         patched.setattr("pyarrow.parquet.write_table", full)
         with pytest.raises(TableError, match="No space left") as caught:
-            table.merge(rows((0, 1, 1)), told=lambda change: told.append(change.changed.num_rows))
+            table.merge(rows((0, 1, 1)), notify=lambda change: seen.append(change.changed.num_rows))
     assert "\n" not in str(caught.value)
-    table.merge(rows((0, 1, 1)), told=lambda change: told.append(change.changed.num_rows))
-    assert told == [1, 1]
+    table.merge(rows((0, 1, 1)), notify=lambda change: seen.append(change.changed.num_rows))
+    assert seen == [1, 1]
     assert content(tmp_path) == {(0, 1): 1}
 
 
-def test_a_table_removed_by_hand_is_told_in_one_line(tmp_path: Path) -> None:
+def test_table_removed_by_hand_is_reported_in_one_line(tmp_path: Path) -> None:
     table = opened(tmp_path)
     table.merge(rows((0, 1, 1)))
     shutil.rmtree(tmp_path / "counts")
@@ -151,7 +151,7 @@ def test_many_files_of_a_day_are_joined_and_old_ones_removed(tmp_path: Path, mon
         table.merge(rows((minute, 1, minute), (minute, 2, minute)))
     before = len(table.store.delta.file_uris())
     in_memory = {path: one.num_rows for path, one in table._cache.items()}
-    table.tend()
+    table.maintain()
     assert {path: one.num_rows for path, one in table._cache.items()} == in_memory  # joining brings nothing into memory
     after = {Path(uri).name for uri in table.store.delta.file_uris()}
     assert len(after) < before

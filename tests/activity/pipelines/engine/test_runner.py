@@ -58,7 +58,7 @@ class Stream:
         self.said: list[str] = []
         # The source itself waits so long for a broker that is away.
         cluster = Cluster(address, options={"kafka.request.timeout.ms": "4000"})
-        self.run = PipelinesRun(spark, [PIPELINE], cluster, warehouse, told=self.said.append)
+        self.run = PipelinesRun(spark, [PIPELINE], cluster, warehouse, notify=self.said.append)
 
     def __enter__(self) -> Stream:
         self.run.start()
@@ -209,11 +209,11 @@ def test_a_backfill_is_refused_while_another_process_runs_the_stream(
 
 
 @pytest.mark.long
-def test_a_pipeline_that_is_asked_to_stop_by_its_file_stops(
+def test_stop_request_in_the_folder_stops_the_pipeline(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
     with Stream(spark, broker.address, warehouse) as stream:
-        PipelineFolder(warehouse, "operations").ask_to_stop()
+        PipelineFolder(warehouse, "operations").request_stop()
         assert stream.run.wait(PATIENCE_S)
     assert status.read_all(warehouse)[0].state == status.STOPPED
-    assert not PipelineFolder(warehouse, "operations").is_asked_to_stop()
+    assert not PipelineFolder(warehouse, "operations").is_stop_requested()

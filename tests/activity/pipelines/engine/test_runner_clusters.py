@@ -110,7 +110,7 @@ def test_a_broker_that_is_killed_in_the_middle_is_waited_for_and_nothing_is_miss
                 while windows_in(results.read_result_table(warehouse, "server_windows")) != expected:
                     assert not run.wait(0.1), run.failure
                     assert time.monotonic() < deadline_s + PATIENCE_S, run.status()
-                run.ask_to_stop()
+                run.request_stop()
                 assert run.wait(PATIENCE_S)
     assert len(requests) == sum(kind is REQUESTS for kind, _ in events)
     assert windows_in(results.read_result_table(warehouse, "server_windows")) == expected

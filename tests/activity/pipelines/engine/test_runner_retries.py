@@ -72,7 +72,7 @@ def test_what_keeps_a_member_from_starting_and_may_pass_is_tried_again_while_the
         original(member)
 
     monkeypatch.setattr(LoadsAndReports, "start", start)
-    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), told=said.append)
+    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), notify=said.append)
     run.start()
     assert run.status()[0].state == "waiting"
     until_loaded(run, sum(kind is REQUESTS for kind, _ in events))
@@ -98,7 +98,7 @@ def test_an_executor_that_is_lost_while_it_loads_costs_a_try_and_one_that_is_alw
         return original(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Loader, "load_new", load_new)
-    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), told=said.append)
+    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), notify=said.append)
     run.start()
     until_loaded(run, sum(kind is REQUESTS for kind, _ in events))
     assert [line.partition(".")[0] for line in said] == ["loads/loads: an executor was lost"] * 3
@@ -124,7 +124,7 @@ def test_rows_that_no_broker_acknowledged_in_time_are_sent_again_with_their_batc
         original(outputs, topic, change, key)
 
     monkeypatch.setattr(Outputs, "send", send_late)
-    run = PipelinesRun(spark, [operations.PIPELINE], Cluster(broker.address), warehouse, told=said.append)
+    run = PipelinesRun(spark, [operations.PIPELINE], Cluster(broker.address), warehouse, notify=said.append)
     run.start()
     deadline_s = time.monotonic() + PATIENCE_S
     expected = plain_windows(broker.address)
@@ -208,7 +208,7 @@ def test_who_asks_for_tracebacks_is_told_all_that_spark_said(
         raise PySparkRuntimeError("[STREAM_FAILED] ended\n  at org.apache.spark.Somewhere\nValueError: no such thing")
 
     monkeypatch.setattr(LoadsAndReports, "start", start)
-    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), told=said.append)
+    run = PipelinesRun(spark, [LOADS], Cluster(broker.address), str(tmp_path / "warehouse"), notify=said.append)
     with pytest.raises(PipelineError, match="no such thing"):
         run.start()
     assert "org.apache.spark.Somewhere" in "\n".join(said)

@@ -1,4 +1,4 @@
-"""Pipelines over what the log holds, for a part of the time line, with the same definitions.
+"""Computes pipelines again from the log, for a time range, with the same definitions.
 
 A backfill replaces the rows from `since` up to `until` in one commit, and derived rows from `since` on, since later
 rows may look back at them. It reads as much of the log around that time as the definition needs. Reports are computed
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Backfilled:
-    """What it did, by table; and what it read, by topic."""
+    """Changed and deleted rows by table, and records read by topic."""
 
     changed: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
@@ -51,9 +51,9 @@ def backfill(
     until_ms: int | None = None,
     *,
     beside_stream: bool = False,
-    told: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Backfilled:
-    """Raises PipelineRuns while a stream of the pipeline runs, unless it may run beside it."""
+    """Computes a pipeline again. Raises PipelineRuns if it runs as a stream, unless `beside_stream`."""
     check_span(since_ms, until_ms)
     if not beside_stream:
         check_idle(pipeline, warehouse_uri)
@@ -61,11 +61,11 @@ def backfill(
     outputs = Outputs(cluster)
     try:
         for rows in pipeline.rows:
-            told(f"{rows.name}: computing")
+            notify(f"{rows.name}: computing")
             _backfill_rows(spark, pipeline, rows, cluster, warehouse_uri, outputs, (since_ms, until_ms), done)
         if pipeline.loads:
-            told(f"{pipeline.name}: loading what is new, and computing reports")
-            by_report = LoadsAndReports(spark, pipeline, cluster, warehouse_uri, outputs, told).once(since_ms)
+            notify(f"{pipeline.name}: loading new events and computing reports")
+            by_report = LoadsAndReports(spark, pipeline, cluster, warehouse_uri, outputs, notify).once(since_ms)
             done.changed |= {name: changed for name, (changed, _) in by_report.items()}
             done.deleted |= {name: deleted for name, (_, deleted) in by_report.items()}
     finally:
@@ -75,15 +75,15 @@ def backfill(
 
 def check_span(since_ms: int | None, until_ms: int | None) -> None:
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise ConfigError("the range ends before it begins", hint="--since comes before --until")
+        raise ConfigError("the range ends before it starts", hint="--since must be before --until")
 
 
 def check_idle(pipeline: Pipeline, warehouse_uri: str) -> None:
     running = PipelineFolder(warehouse_uri, pipeline.name).read()
     if running is not None and running.is_alive:
         raise PipelineRuns(
-            f"{pipeline.name} runs as a stream, as process {running.pid} of {running.host}",
-            hint=f"Stop it first by `penstock pipeline stop {pipeline.name}`, or allow both with --beside-stream",
+            f"{pipeline.name} is running as a stream (process {running.pid} on {running.host})",
+            hint=f"Stop it with `penstock pipeline stop {pipeline.name}`, or use --beside-stream",
         )
 
 
@@ -102,7 +102,7 @@ def _backfill_rows(
         topic = kept.topic
         return None if topic is None else lambda change: outputs.send(topic, change, kept.key)
 
-    done.note(rows.name, work.table.replace(found, span, told=sender(rows)))
+    done.note(rows.name, work.table.replace(found, span, notify=sender(rows)))
     for follower in work.followers:
         change = update_follower(follower, work.table, TimeSpan(span.start), None, sender(follower.derived))
         done.note(follower.derived.name, change)
@@ -111,7 +111,7 @@ def _backfill_rows(
 def computed(
     spark: SparkSession, rows: Rows, cluster: Cluster, since_ms: int | None = None, until_ms: int | None = None
 ) -> tuple[pa.Table, Mapping[str, int], Mapping[str, int]]:
-    """The rows of a time, and how many records were read and malformed by topic."""
+    """The rows of a time range, and the counts of read and malformed records by topic."""
     before, after = (None if each is None else each // timedelta(milliseconds=1) for each in (rows.before, rows.after))
     first_ms = None if since_ms is None or before is None else since_ms - before
     last_ms = None if until_ms is None or after is None else until_ms + after

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 _MAINTAIN_EVERY: Final = 60
 _REST: Final = 3.0
-"""How long reports are left as they are, in multiples of what computing them took."""
+"""The pause after computing reports, in multiples of its duration."""
 _SEEN: Final = "penstock:seen:"
-"""Of a report's table: up to which version of a loaded one it was computed."""
+"""Transactions of a report's table: the version of a loaded table up to which it was computed."""
 
 
 class LoadsAndReports(Member):
-    """One for a pipeline."""
+    """The loads and reports of one pipeline."""
 
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, cluster: Cluster, warehouse_uri: str, outputs: Outputs,
-        told: Callable[[str], None], lag: LagWatch | None = None,
+        notify: Callable[[str], None], lag: LagWatch | None = None,
     ) -> None:  # fmt: skip
         super().__init__(f"{pipeline.name}/loads")
         self._spark = spark
@@ -55,7 +55,7 @@ class LoadsAndReports(Member):
         self._cluster = cluster
         self._warehouse = Warehouse(warehouse_uri)
         self._outputs = outputs
-        self._told = told
+        self._notify = notify
         self._lag = lag
         self._positions: dict[TopicPartition, int] = {}
         self._stop = threading.Event()
@@ -65,7 +65,7 @@ class LoadsAndReports(Member):
         self._reports: dict[str, ResultTable] = {}
         self._rest_until_s = 0.0
 
-    # ------------------------------------------------------------------------------------------ as a member
+    # ------------------------------------------------------------------------------------------ in a run
 
     def start(self) -> None:
         self._error = None
@@ -100,9 +100,9 @@ class LoadsAndReports(Member):
     # ------------------------------------------------------------------------------------------ at once
 
     def once(self, since_ms: int | None = None) -> Mapping[str, tuple[int, int]]:
-        """Load what is new and compute what follows, here and now; reports from the day of a time on, changed or not.
+        """Loads new events and computes the reports once, from the day of `since_ms` on even if nothing changed.
 
-        By report how many rows are new or different, and how many are gone.
+        Returns (changed, deleted) rows by report.
         """
         self._open()
         with self._cluster.admin("penstock-pipelines") as admin:
@@ -128,11 +128,11 @@ class LoadsAndReports(Member):
                     began_s = time.monotonic()
                     self.round(admin)
                     self._stop.wait(max(0.0, every_s - (time.monotonic() - began_s)))
-        except Exception as error:  # noqa: BLE001 - the run looks at it, and tells it
+        except Exception as error:  # noqa: BLE001 - the run reports it
             self._error = in_one_line(error, self.name)
 
     def round(self, admin: Admin) -> None:
-        """Load what is new into every table, then compute what follows from it."""
+        """Loads new events into every table, then computes the reports."""
         one, began_s = self._status, time.monotonic()
         landed, lag = self._load(admin)
         if self._stop.is_set():
@@ -150,7 +150,7 @@ class LoadsAndReports(Member):
         one.lag = lag
 
     def _load(self, admin: Admin) -> tuple[int, int]:
-        """How many records were taken, and how many are left."""
+        """Returns how many records were loaded, and how many are left."""
         one = self._status
         landed = lag = 0
         for kind in self._pipeline.loads:
@@ -183,7 +183,7 @@ class LoadsAndReports(Member):
         self._rest_until_s = ended_s + _REST * (ended_s - began_s)
 
     def _runner(self) -> Runner:
-        """In this process unless the executors are elsewhere: a Spark task costs more than most loads here."""
+        """In this process for a local master: a Spark task costs more than most loads here."""
         is_local = (self._spark.sparkContext.master or "").startswith("local")
         return LocalRunner(1) if is_local else SparkRunner(self._spark)
 
@@ -192,12 +192,12 @@ class LoadsAndReports(Member):
             try:
                 maintain(opened, self._runner(), time.time_ns() // 1_000_000)
             except PenstockError as error:
-                self._told(f"{opened.name}: maintenance was put off: {error.message}")
+                self._notify(f"{opened.name}: maintenance failed and will be retried: {error.message}")
 
     # ------------------------------------------------------------------------------------------ reports
 
     def _report(self, report: Report, since_day: str | None = None) -> Change | None:
-        """Computed for the days that changed, and from `since_day` on; None if there are none."""
+        """Computes a report for the changed days, and from `since_day` on; None if there are none."""
         tables = {kind.topic: self._opened[kind.topic] for kind in report.reads}
         kept = self._reports.get(report.name)
         if kept is None:
@@ -223,8 +223,8 @@ class LoadsAndReports(Member):
         found = found.cast(results.plain_schema(found.schema))
         found = found.filter(span.holds(found.column(report.time).combine_chunks()))
         topic = report.topic
-        told = None if topic is None else (lambda change: self._outputs.send(topic, change, report.key))
-        change = kept.replace(found, span, told=told)
+        notify = None if topic is None else (lambda change: self._outputs.send(topic, change, report.key))
+        change = kept.replace(found, span, notify=notify)
         kept.remember(versions)
         self._status.table_rows_changed += change.changed.num_rows + change.deleted.num_rows
         return change
@@ -247,7 +247,7 @@ def _paths(opened: OpenTable) -> list[tuple[str, str | None]]:
 
 
 def _first_changed(opened: OpenTable, kept: ResultTable) -> str | None:
-    """The first day of a loaded table that changed since the report was computed; None if none did."""
+    """The first day of a loaded table that changed since the report was computed; None if none changed."""
     seen = kept.transaction(f"{_SEEN}{opened.table.topic}")
     version = opened.store.version
     if seen >= version:
@@ -257,7 +257,7 @@ def _first_changed(opened: OpenTable, kept: ResultTable) -> str | None:
 
 
 def _days_of(opened: OpenTable, version: int, seen: int) -> list[str]:
-    """The days of the files that a version brought; of all files if it is too old to be asked."""
+    """The days of the files that a version changed; of all files if the log no longer has the version."""
     actions = None if seen < 0 else opened.store.actions(version)
     if actions is None:
         return [file.partition_values.get(DAY) or "0001-01-01" for file in opened.store.files()]
@@ -267,7 +267,7 @@ def _days_of(opened: OpenTable, version: int, seen: int) -> list[str]:
 
 
 def ensure_table(warehouse: Warehouse, kind: Kind, cluster: Cluster) -> OpenTable:
-    """The table of a kind of events, made if it is not there."""
+    """The table of a kind of events, created if it does not exist."""
     if kind.topic in warehouse.names():
         return warehouse.open(kind.topic)
     declared: Mapping[str, Any] = {

@@ -15,47 +15,47 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-_ARROWS_CHOICE: Final = "ARROW_DEFAULT_MEMORY_POOL"
-_FRUGAL: Final = "jemalloc"
-_DELTAS_CHOICE: Final = "_RJEM_MALLOC_CONF"
-_FEW_POOLS: Final = "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:true"
-_C_CHOICE: Final = "MALLOC_ARENA_MAX"
+_ARROW_VARIABLE: Final = "ARROW_DEFAULT_MEMORY_POOL"
+_JEMALLOC: Final = "jemalloc"
+_DELTA_VARIABLE: Final = "_RJEM_MALLOC_CONF"
+_FEW_ARENAS: Final = "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:true"
+_C_VARIABLE: Final = "MALLOC_ARENA_MAX"
 _M_ARENA_MAX: Final = -8
-_C_POOLS: Final = 2
+_C_ARENAS: Final = 2
 
 
-def give_back() -> None:
-    """From now on, for all of this process. Loads Arrow and Delta, if they are installed and were not loaded before.
+def limit_allocators() -> None:
+    """Applies the settings to this process. Loads Arrow and Delta, if they are installed and not loaded yet.
 
-    What an allocator does not know is left out. Processes that are started later are not concerned.
+    Settings that an allocator does not know are skipped. Child processes are not affected.
     """
     if sys.platform == "linux":
         _limit_c_library()
-        with _said({_ARROWS_CHOICE: _FRUGAL, _DELTAS_CHOICE: _FEW_POOLS}):
+        with _set_variables({_ARROW_VARIABLE: _JEMALLOC, _DELTA_VARIABLE: _FEW_ARENAS}):
             _load()
     else:
         _load()
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None and _ARROWS_CHOICE not in os.environ and _FRUGAL in arrow.supported_memory_backends():
-        # If it was loaded before, this is not all of it: its own functions ask for what the variable said then.
+    if arrow is not None and _ARROW_VARIABLE not in os.environ and _JEMALLOC in arrow.supported_memory_backends():
+        # If Arrow was loaded before, its own functions keep the pool of that time.
         arrow.set_memory_pool(arrow.jemalloc_memory_pool())
 
 
 def _load() -> None:
     for name in ("pyarrow", "deltalake"):
-        with contextlib.suppress(ImportError):  # whoever needs it says so, and what to install
+        with contextlib.suppress(ImportError):  # reported where it is needed
             importlib.import_module(name)
 
 
 def _limit_c_library() -> None:
-    if _C_CHOICE not in os.environ:
-        with contextlib.suppress(AttributeError, OSError):  # a C library without
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _C_POOLS)
+    if _C_VARIABLE not in os.environ:
+        with contextlib.suppress(AttributeError, OSError):  # a C library without mallopt
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _C_ARENAS)
 
 
 @contextlib.contextmanager
-def _said(variables: Mapping[str, str]) -> Iterator[None]:
-    """For the time of loading; what somebody else has said stays."""
+def _set_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables while libraries are loaded; existing values are kept."""
     new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:

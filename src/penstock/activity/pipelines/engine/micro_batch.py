@@ -28,6 +28,7 @@ from penstock.activity.pipelines.errors import PipelineError
 from penstock.client.admin import Admin
 from penstock.client.admin.results import TopicSpec
 from penstock.client.errors import PenstockError, TopicExists
+from penstock.spark.errors import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,91 +36,24 @@ if TYPE_CHECKING:
     from penstock.client.producer.producer import Producer
 
 
-_PATIENCE_S: Final = 30.0
+_DELIVERY_TIMEOUT_MS: Final = 30_000.0
 _COMPACTED: Final = {"cleanup.policy": "compact"}
 _SEPARATOR: Final = ":"
-
-
-class Outputs:
-    """Shared by the queries of a process."""
-
-    def __init__(self, where: Cluster | str) -> None:
-        self._cluster = cluster_of(where)
-        self._lock = threading.Lock()
-        self._producer: Producer[bytes, bytes] | None = None
-
-    def send(self, topic: str, change: Change, key: Sequence[str]) -> None:
-        """Returns when all of it is in the log. Raises what the producer does."""
-        keys = [*keys_of(change.changed, key), *keys_of(change.deleted, key)]
-        values: list[bytes | None] = [*values_of(change.changed), *[None] * change.deleted.num_rows]
-        if not keys:
-            return
-        producer = self._open()
-        producer.send_many(topic, values, keys=keys).result()
-
-    def _open(self) -> Producer[bytes, bytes]:
-        from penstock.client.producer.producer import Producer
-
-        with self._lock:
-            if self._producer is None:
-                self._producer = Producer(
-                    self._cluster.bootstrap, client_id="penstock-pipelines", ssl=self._cluster.ssl(),
-                    delivery_timeout_ms=_PATIENCE_S * 1000, max_block_ms=_PATIENCE_S * 1000, request_timeout_ms=10_000,
-                )  # fmt: skip
-            return self._producer
-
-    def close(self) -> None:
-        with self._lock:
-            producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(timeout=2.0)
-
-
-def values_of(rows: pa.Table) -> list[bytes]:
-    """Each row as an object of JSON."""
-    encode = msgspec.json.Encoder().encode
-    names = rows.column_names
-    columns = [_plain(rows.column(name)).to_pylist() for name in names]
-    return [encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-
-
-def keys_of(rows: pa.Table, key: Sequence[str]) -> list[bytes]:
-    """The values of the key's columns with colons between them."""
-    columns = [_plain(rows.column(name)).to_pylist() for name in key]
-    return [_SEPARATOR.join(map(str, row)).encode() for row in zip(*columns, strict=True)]
-
-
-def _plain(column: Any) -> Any:
-    if pa.types.is_timestamp(column.type):
-        return pc.divide(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000)
-    if pa.types.is_date(column.type):
-        return column.cast(pa.string())
-    return column
-
-
-def ensure_topics(admin: Admin, events: Iterable[str], outputs: Iterable[str], partitions: int) -> None:
-    """Make those that are not there. Raises the first refusal that is not about one that is."""
-    specs = [TopicSpec(name, partitions) for name in dict.fromkeys(events)]
-    specs += [TopicSpec(name, 1, config=_COMPACTED) for name in dict.fromkeys(outputs)]
-    answers = admin.create_topics(specs, exist_ok=True)
-    for answer in answers.values():
-        if isinstance(answer, PenstockError) and not isinstance(answer, TopicExists):
-            raise answer
-
-
 _QUERY_ID: Final = "sql.streaming.queryId"
+
+# ---------------------------------------------------------------------------------------------- batches
 
 
 @dataclass(frozen=True)
 class Follower:
-    """Something derived, with its table."""
+    """A derived table."""
 
     derived: Derived
     table: ResultTable
 
 
 class BatchWork:
-    """What a query calls for each micro-batch."""
+    """What a query runs for each micro-batch."""
 
     def __init__(self, rows: Rows, table: ResultTable, followers: Sequence[Follower], outputs: Outputs) -> None:
         self.rows = rows
@@ -127,7 +61,7 @@ class BatchWork:
         self.followers = tuple(followers)
         self._outputs = outputs
         self.failure: PenstockError | None = None
-        """What ended the query here: Spark has only its text."""
+        """The error that ended the query; Spark keeps only its text."""
         self.last_commit_ms = 0
         self.rows_changed = 0
         self.busy = threading.Lock()
@@ -143,12 +77,12 @@ class BatchWork:
             raise
 
     def take(self, found: pa.Table, app_id: str, batch_id: int) -> None:
-        """The rows of a batch; those of one that was taken before change nothing."""
+        """Applies the rows of a batch; a batch that was already applied changes nothing."""
         if not found.num_rows:
             return
         transaction = (app_id, batch_id)
         if self.table.transaction(app_id) < batch_id:
-            self._note(self.table.merge(found, transaction=transaction, told=self._sender(self.rows)))
+            self._note(self.table.merge(found, transaction=transaction, notify=self._sender(self.rows)))
         first, _ = results.time_bounds(found, self.rows.time)
         for follower in self.followers:
             if follower.table.transaction(app_id) < batch_id:
@@ -168,38 +102,10 @@ class BatchWork:
             self.rows_changed += change.changed.num_rows + change.deleted.num_rows
 
 
-def update_follower(
-    follower: Follower,
-    of: ResultTable,
-    span: TimeSpan,
-    transaction: tuple[str, int] | None,
-    told: ChangeCallback | None,
-) -> Change:
-    """Compute what follows from rows that changed in `span`, and keep it."""
-    derived = follower.derived
-    # What replaces all of its table is about the newest rows, not about those that happened to come together.
-    start = of.newest if derived.replaces else span.start
-    computed = compute_derived(derived, of.rows(TimeSpan(None if start is None else start - derived.horizon)))
-    whole = TimeSpan() if derived.replaces else TimeSpan(span.start)
-    if not derived.replaces:
-        computed = computed.filter(whole.holds(computed.column(derived.time).combine_chunks()))
-    return follower.table.replace(computed, whole, transaction=transaction, told=told)
-
-
-def compute_derived(derived: Derived, rows: pa.Table) -> pa.Table:
-    """What follows from rows; a mistake in it is one line."""
-    try:
-        found = derived.compute(rows)
-    except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PipelineError(f"{derived.name} could not be computed from {derived.of}: {said}"[:400]) from error
-    return found.cast(results.plain_schema(found.schema))
-
-
 def open_batch_work(
     pipeline: Pipeline, rows: Rows, schema: pa.Schema, warehouse_uri: str, outputs: Outputs, *, may_create: bool
 ) -> BatchWork:
-    """The tables of `rows` and of all that is derived of it, opened or made."""
+    """Opens or creates the tables of `rows` and of everything derived from it."""
     table = results.open_result_table(warehouse_uri, rows.name, rows.key, rows.time, schema, may_create=may_create)
     followers: list[Follower] = []
     for derived in pipeline.derived_from(rows):
@@ -209,3 +115,102 @@ def open_batch_work(
         )
         followers.append(Follower(derived, kept))
     return BatchWork(rows, table, followers, outputs)
+
+
+def update_follower(
+    follower: Follower,
+    of: ResultTable,
+    span: TimeSpan,
+    transaction: tuple[str, int] | None,
+    notify: ChangeCallback | None,
+) -> Change:
+    """Computes and stores the derived rows for rows that changed in `span`."""
+    derived = follower.derived
+    # A table that is replaced as a whole depends on the newest rows, not on those of this batch.
+    start = of.newest if derived.replaces else span.start
+    computed = compute_derived(derived, of.rows(TimeSpan(None if start is None else start - derived.horizon)))
+    whole = TimeSpan() if derived.replaces else TimeSpan(span.start)
+    if not derived.replaces:
+        computed = computed.filter(whole.holds(computed.column(derived.time).combine_chunks()))
+    return follower.table.replace(computed, whole, transaction=transaction, notify=notify)
+
+
+def compute_derived(derived: Derived, rows: pa.Table) -> pa.Table:
+    """Computes derived rows. Raises PipelineError of one line."""
+    try:
+        found = derived.compute(rows)
+    except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise PipelineError(f"computing {derived.name} from {derived.of} failed: {said}"[:400]) from error
+    return found.cast(results.plain_schema(found.schema))
+
+
+# ---------------------------------------------------------------------------------------------- topics
+
+
+class Outputs:
+    """Sends changed rows to topics. Shared by the queries of a process."""
+
+    def __init__(self, where: Cluster | str) -> None:
+        self._cluster = cluster_of(where)
+        self._lock = threading.Lock()
+        self._producer: Producer[bytes, bytes] | None = None
+
+    def send(self, topic: str, change: Change, key: Sequence[str]) -> None:
+        """Returns when all rows are acknowledged. Raises the producer's errors."""
+        keys = [*keys_of(change.changed, key), *keys_of(change.deleted, key)]
+        values: list[bytes | None] = [*values_of(change.changed), *[None] * change.deleted.num_rows]
+        if not keys:
+            return
+        producer = self._open()
+        producer.send_many(topic, values, keys=keys).result()
+
+    def _open(self) -> Producer[bytes, bytes]:
+        from penstock.client.producer.producer import Producer
+
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(
+                    self._cluster.bootstrap, client_id="penstock-pipelines", ssl=self._cluster.ssl(),
+                    delivery_timeout_ms=_DELIVERY_TIMEOUT_MS, max_block_ms=_DELIVERY_TIMEOUT_MS,
+                    request_timeout_ms=10_000,
+                )  # fmt: skip
+            return self._producer
+
+    def close(self) -> None:
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout=2.0)
+
+
+def values_of(rows: pa.Table) -> list[bytes]:
+    """Each row as a JSON object."""
+    encode = msgspec.json.Encoder().encode
+    names = rows.column_names
+    columns = [_plain(rows.column(name)).to_pylist() for name in names]
+    return [encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def keys_of(rows: pa.Table, key: Sequence[str]) -> list[bytes]:
+    """The values of the key columns, joined by colons."""
+    columns = [_plain(rows.column(name)).to_pylist() for name in key]
+    return [_SEPARATOR.join(map(str, row)).encode() for row in zip(*columns, strict=True)]
+
+
+def _plain(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        return pc.divide(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 1000)
+    if pa.types.is_date(column.type):
+        return column.cast(pa.string())
+    return column
+
+
+def ensure_topics(admin: Admin, events: Iterable[str], outputs: Iterable[str], partitions: int) -> None:
+    """Creates missing topics. Raises the first error other than TopicExists."""
+    specs = [TopicSpec(name, partitions) for name in dict.fromkeys(events)]
+    specs += [TopicSpec(name, 1, config=_COMPACTED) for name in dict.fromkeys(outputs)]
+    answers = admin.create_topics(specs, exist_ok=True)
+    for answer in answers.values():
+        if isinstance(answer, PenstockError) and not isinstance(answer, TopicExists):
+            raise answer

@@ -51,173 +51,24 @@ _ALLOCATIONS: Final = f"""\
   <pool name="{USUAL_POOL}"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
 </allocations>
 """
-
-
-def pool_of(trigger: timedelta) -> str:
-    return URGENT_POOL if trigger <= _URGENT_UP_TO else USUAL_POOL
-
-
-def pool_settings() -> dict[str, str]:
-    """For a session. The driver reads the pools from a file, which is made if it is not there."""
-    return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": Path(_pools_file()).as_uri()}
-
-
-def _pools_file() -> Path:
-    place = Path(tempfile.gettempdir(), f"penstock-pools-{os.getuid()}.xml")
-    try:
-        if place.read_text() == _ALLOCATIONS and place.stat().st_uid == os.getuid():
-            return place
-    except OSError:
-        pass
-    number, temporary = tempfile.mkstemp(suffix=".xml")
-    with os.fdopen(number, "w") as file:
-        file.write(_ALLOCATIONS)
-    try:
-        os.replace(temporary, place)
-    except OSError:
-        return Path(temporary)  # Somebody else has a file of that name.
-    return place
-
-
 PARTITIONS: Final = 4
-"""Of each topic of events that has to be made."""
+"""Partitions of a topic of events that has to be created."""
 FURTHEST_AHEAD: Final = timedelta(minutes=10)
-MOST_A_BATCH: Final = 400_000
-"""Records of a topic that one micro-batch takes: what was missed in a long absence comes in pieces."""
+MOST_PER_BATCH: Final = 400_000
+"""The most records of a topic in one micro-batch: a large backlog is read in pieces."""
 SEEN: Final = "records"
 MALFORMED: Final = "malformed"
 _BATCH_MARGIN_MS: Final = 600_000
-
-
-def stream_frames(spark: SparkSession, cluster: Cluster, rows: Rows) -> dict[str, DataFrame]:
-    """Frames by topic, with the watermarks of `rows`, from the beginning of the log on."""
-    frames: dict[str, DataFrame] = {}
-    for kind in rows.reads:
-        reader = spark.readStream.format("penstock").option("startingOffsets", "earliest")
-        reader = reader.option("maxOffsetsPerTrigger", str(MOST_A_BATCH))
-        raw = _with(reader, cluster, kind).load()
-        events = _events(raw, kind, kind.topic)
-        late = rows.watermark.get(kind.topic)
-        frames[kind.topic] = events if late is None else events.withWatermark(TIME, _interval(late))
-    return frames
-
-
-def batch_frames(
-    spark: SparkSession, cluster: Cluster, rows: Rows, since_ms: int | None, until_ms: int | None
-) -> tuple[dict[str, DataFrame], dict[str, Observation]]:
-    """Frames by topic of what the log holds between two times of its records, with room for lateness on both sides;
-    and what will be observed of each once it was read."""
-    from pyspark.sql import Observation
-
-    frames: dict[str, DataFrame] = {}
-    observed: dict[str, Observation] = {}
-    for kind in rows.reads:
-        reader = _with(spark.read.format("penstock"), cluster, kind)
-        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
-        if since_ms is not None:
-            reader = reader.option("startingTimestamp", str(max(0, since_ms - _BATCH_MARGIN_MS)))
-        if until_ms is not None:
-            reader = reader.option("endingTimestamp", str(until_ms + _BATCH_MARGIN_MS))
-        observed[kind.topic] = Observation(kind.topic)
-        frames[kind.topic] = _events(reader.load(), kind, observed[kind.topic])
-    return frames, observed
-
-
-def _with(reader: Any, cluster: Cluster, kind: Kind) -> Any:
-    schema = kind.ddl if cluster.value_format == "json" else kind.avro
-    options = {
-        **cluster.options,
-        "kafka.bootstrap.servers": cluster.bootstrap,
-        "subscribe": kind.topic,
-        "penstock.decode": cluster.value_format,
-        "penstock.decode.schema": schema,
-        "penstock.decode.mode": "permissive",
-    }
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader
-
-
-def _events(raw: DataFrame, kind: Kind, observed: Observation | str) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
-
-    ahead_ms = FURTHEST_AHEAD // timedelta(milliseconds=1)
-    is_good = F.col("decoded").isNotNull() & (
-        F.col("decoded.time") <= F.unix_millis(F.col("timestamp")) + F.lit(ahead_ms)
-    )
-    judged = raw.select("decoded", F.coalesce(is_good, F.lit(False)).alias("is_good"))
-    counts = (
-        F.count(F.lit(1)).alias(SEEN),
-        F.count(F.when(~F.col("is_good"), F.lit(1))).alias(MALFORMED),
-    )
-    columns = [F.col(f"decoded.`{name}`").alias(name) for name in kind.names]
-    columns[kind.names.index(TIME)] = F.timestamp_millis(F.col("decoded.time")).alias(TIME)
-    return judged.observe(observed, *counts).where("is_good").select(*columns)
-
-
-def _interval(span: timedelta) -> str:
-    return f"{span // timedelta(milliseconds=1)} milliseconds"
-
-
 _TIMEOUT_MS: Final = 3_000
 _CLIENT: Final = "penstock-pipelines-lag"
-
-
-class LagWatch:
-    """One for a run."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._admin: Admin | None = None
-        self._ends: dict[TopicPartition, int] = {}
-        self._committer = LagCommitter(lambda _: cluster.admin(_CLIENT))
-
-    def look(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
-        """Ask for the ends of these partitions."""
-        wanted = {one for each in positions for one in each}
-        if not wanted:
-            return
-        try:
-            if self._admin is None:
-                self._admin = self._cluster.admin(
-                    _CLIENT, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
-                )
-            answers = self._admin.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=_TIMEOUT_MS)
-        except PenstockError:
-            self._let_go()
-            return
-        self._ends = {one: answer.offset for one, answer in answers.items() if not isinstance(answer, PenstockError)}
-
-    def show(self, name: str, query_id: str, end_offsets: Iterable[str | None]) -> None:
-        """Let everybody see how far a query is; returns at once."""
-        for standing in query_progress(name, query_id, end_offsets):
-            self._committer.note(standing)
-
-    def behind(self, positions: Mapping[TopicPartition, int]) -> int:
-        """Records between these positions and the ends; -1 while that is not known."""
-        if not positions or any(one not in self._ends for one in positions):
-            return -1
-        return sum(max(0, self._ends[one] - offset) for one, offset in positions.items())
-
-    def close(self) -> None:
-        """Commits what waits, for a moment."""
-        self._committer.close(1.0)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._ends = {}
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            with contextlib.suppress(PenstockError):
-                admin.close(1.0)
-
-
-_IDLE_S: Final = 0.05
+_POLL_S: Final = 0.05
 _STARTING: Final = ("Initializing", "Getting offsets")
+
+# ---------------------------------------------------------------------------------------------- queries
 
 
 class Member(ABC):
-    """What a run needs to know of each of its parts."""
+    """A part of a run: a query, or loads and reports."""
 
     name: str
 
@@ -225,7 +76,7 @@ class Member(ABC):
         self.name = name
         self.failures = 0
         self.troubles = 0
-        """Of those, what happened to Spark itself."""
+        """Failures of Spark itself."""
         self.retry_at_s: float | None = None
         self._error: PenstockError | None = None
         self._started_s = time.monotonic()
@@ -234,13 +85,13 @@ class Member(ABC):
     def start(self) -> None: ...
 
     def is_starting(self) -> bool:
-        """Whether what it has started is a burden for others that start."""
+        """Whether it is still starting processes, which slows other starts down."""
         return False
 
     def await_sources(self, deadline_s: float) -> None:
-        """Until it is none any more."""
+        """Waits until it is no longer starting."""
         while time.monotonic() < deadline_s and self.is_starting():
-            time.sleep(_IDLE_S)
+            time.sleep(_POLL_S)
 
     @abstractmethod
     def stop(self, deadline_s: float) -> None: ...
@@ -249,7 +100,7 @@ class Member(ABC):
     def status(self) -> QueryStatus: ...
 
     def failure(self) -> PenstockError | None:
-        """Why it does not run; None if it does."""
+        """Why it does not run; None if it runs."""
         return self._error
 
     def failed(self, error: PenstockError) -> None:
@@ -259,12 +110,12 @@ class Member(ABC):
         return time.monotonic() - self._started_s
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        """How far it has read."""
+        """The offsets that it has read."""
         return {}
 
 
 class RowsQuery(Member):
-    """A `Rows` as a stream."""
+    """A `Rows` as a streaming query."""
 
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, rows: Rows, cluster: Cluster, warehouse_uri: str,
@@ -304,7 +155,7 @@ class RowsQuery(Member):
             self._status.restarts += 1 if self._status.batch_id >= 0 or self.failures else 0
 
     def is_starting(self) -> bool:
-        """Whether the processes of its sources are not there yet; one that has failed waits for none."""
+        """Whether the processes of its sources are still starting."""
         query = self._query
         return query is not None and query.isActive and query.status["message"].startswith(_STARTING)
 
@@ -312,11 +163,11 @@ class RowsQuery(Member):
         query, work = self._query, self._work
         if query is None:
             return
-        # Whoever ends a process group has ended Spark too: then there is nothing left to stop.
+        # If the process group was stopped, Spark has ended too.
         with contextlib.suppress(Exception):
-            # A batch that is nearly done need not be done again; one that is not is interrupted.
+            # A batch that ends in time need not be repeated; others are interrupted.
             while time.monotonic() < deadline_s - 3.0 and query.isActive and query.status["isTriggerActive"]:
-                time.sleep(_IDLE_S)
+                time.sleep(_POLL_S)
             self._take_progress()
             query.stop()
         if work is not None and work.busy.acquire(timeout=max(0.1, deadline_s - time.monotonic())):
@@ -332,13 +183,13 @@ class RowsQuery(Member):
             elif raised is not None:
                 self._error = cause_of(str(raised), self.name)
             else:
-                self._error = cause_of("the query was stopped by another", self.name)
+                self._error = cause_of("the query was stopped externally", self.name)
         return self._error
 
     def positions(self) -> Mapping[TopicPartition, int]:
         return self._positions
 
-    # ------------------------------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------------------------------ status
 
     def status(self) -> QueryStatus:
         one = self._status
@@ -378,7 +229,7 @@ class RowsQuery(Member):
             ends = [source["endOffset"] for source in last["sources"]]
             for end in ends:
                 self._positions.update(_offsets(end))
-            self._lag.show(last["name"], str(last["id"]), ends)
+            self._lag.publish(last["name"], str(last["id"]), ends)
 
 
 def _malformed(progress: Any) -> int:
@@ -398,3 +249,156 @@ def arrow_schema(frame: Any) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(frame.schema, timezone="UTC")
+
+
+# ---------------------------------------------------------------------------------------------- frames
+
+
+def stream_frames(spark: SparkSession, cluster: Cluster, rows: Rows) -> dict[str, DataFrame]:
+    """Streaming frames by topic, with the watermarks of `rows`, from the beginning of the log."""
+    frames: dict[str, DataFrame] = {}
+    for kind in rows.reads:
+        reader = spark.readStream.format("penstock").option("startingOffsets", "earliest")
+        reader = reader.option("maxOffsetsPerTrigger", str(MOST_PER_BATCH))
+        raw = _with_options(reader, cluster, kind).load()
+        events = _events(raw, kind, kind.topic)
+        late = rows.watermark.get(kind.topic)
+        frames[kind.topic] = events if late is None else events.withWatermark(TIME, _interval(late))
+    return frames
+
+
+def batch_frames(
+    spark: SparkSession, cluster: Cluster, rows: Rows, since_ms: int | None, until_ms: int | None
+) -> tuple[dict[str, DataFrame], dict[str, Observation]]:
+    """Batch frames by topic of the records between two timestamps, with a margin; and their observations."""
+    from pyspark.sql import Observation
+
+    frames: dict[str, DataFrame] = {}
+    observed: dict[str, Observation] = {}
+    for kind in rows.reads:
+        reader = _with_options(spark.read.format("penstock"), cluster, kind)
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
+        if since_ms is not None:
+            reader = reader.option("startingTimestamp", str(max(0, since_ms - _BATCH_MARGIN_MS)))
+        if until_ms is not None:
+            reader = reader.option("endingTimestamp", str(until_ms + _BATCH_MARGIN_MS))
+        observed[kind.topic] = Observation(kind.topic)
+        frames[kind.topic] = _events(reader.load(), kind, observed[kind.topic])
+    return frames, observed
+
+
+def _with_options(reader: Any, cluster: Cluster, kind: Kind) -> Any:
+    schema = kind.ddl if cluster.value_format == "json" else kind.avro
+    options = {
+        **cluster.options,
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "subscribe": kind.topic,
+        "penstock.decode": cluster.value_format,
+        "penstock.decode.schema": schema,
+        "penstock.decode.mode": "permissive",
+    }
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader
+
+
+def _events(raw: DataFrame, kind: Kind, observed: Observation | str) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+    ahead_ms = FURTHEST_AHEAD // timedelta(milliseconds=1)
+    is_good = F.col("decoded").isNotNull() & (
+        F.col("decoded.time") <= F.unix_millis(F.col("timestamp")) + F.lit(ahead_ms)
+    )
+    judged = raw.select("decoded", F.coalesce(is_good, F.lit(False)).alias("is_good"))
+    counts = (
+        F.count(F.lit(1)).alias(SEEN),
+        F.count(F.when(~F.col("is_good"), F.lit(1))).alias(MALFORMED),
+    )
+    columns = [F.col(f"decoded.`{name}`").alias(name) for name in kind.names]
+    columns[kind.names.index(TIME)] = F.timestamp_millis(F.col("decoded.time")).alias(TIME)
+    return judged.observe(observed, *counts).where("is_good").select(*columns)
+
+
+def _interval(span: timedelta) -> str:
+    return f"{span // timedelta(milliseconds=1)} milliseconds"
+
+
+# ---------------------------------------------------------------------------------------------- scheduler pools
+
+
+def pool_of(trigger: timedelta) -> str:
+    return URGENT_POOL if trigger <= _URGENT_UP_TO else USUAL_POOL
+
+
+def pool_settings() -> dict[str, str]:
+    """Settings for a session. The driver reads the pools from a file, which is written if needed."""
+    return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": Path(_pools_file()).as_uri()}
+
+
+def _pools_file() -> Path:
+    place = Path(tempfile.gettempdir(), f"penstock-pools-{os.getuid()}.xml")
+    try:
+        if place.read_text() == _ALLOCATIONS and place.stat().st_uid == os.getuid():
+            return place
+    except OSError:
+        pass
+    number, temporary = tempfile.mkstemp(suffix=".xml")
+    with os.fdopen(number, "w") as file:
+        file.write(_ALLOCATIONS)
+    try:
+        os.replace(temporary, place)
+    except OSError:
+        return Path(temporary)  # Another user owns a file of that name.
+    return place
+
+
+# ---------------------------------------------------------------------------------------------- lag
+
+
+class LagWatch:
+    """Asks for end offsets and publishes lag, for all queries of a run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin: Admin | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self._committer = LagCommitter(lambda _: cluster.admin(_CLIENT))
+
+    def look(self, positions: Iterable[Mapping[TopicPartition, int]]) -> None:
+        """Asks for the end offsets of these partitions."""
+        wanted = {one for each in positions for one in each}
+        if not wanted:
+            return
+        try:
+            if self._admin is None:
+                self._admin = self._cluster.admin(
+                    _CLIENT, request_timeout_ms=_TIMEOUT_MS, connect_timeout_ms=_TIMEOUT_MS
+                )
+            answers = self._admin.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=_TIMEOUT_MS)
+        except PenstockError:
+            self._close_admin()
+            return
+        self._ends = {one: answer.offset for one, answer in answers.items() if not isinstance(answer, PenstockError)}
+
+    def publish(self, name: str, query_id: str, end_offsets: Iterable[str | None]) -> None:
+        """Publishes the progress of a query. Does not block."""
+        for progress in query_progress(name, query_id, end_offsets):
+            self._committer.note(progress)
+
+    def behind(self, positions: Mapping[TopicPartition, int]) -> int:
+        """Records between these positions and the end offsets; -1 if unknown."""
+        if not positions or any(one not in self._ends for one in positions):
+            return -1
+        return sum(max(0, self._ends[one] - offset) for one, offset in positions.items())
+
+    def close(self) -> None:
+        """Commits pending progress within a second, and closes the clients."""
+        self._committer.close(1.0)
+        self._close_admin()
+
+    def _close_admin(self) -> None:
+        self._ends = {}
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with contextlib.suppress(PenstockError):
+                admin.close(1.0)

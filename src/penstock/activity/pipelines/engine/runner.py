@@ -36,33 +36,32 @@ _WELL_AFTER_S: Final = 60.0
 _STOP_S: Final = 6.0
 _STARTING_AT_ONCE: Final = 2
 _MOST_TROUBLES: Final = 5
-"""After so many in a row, one more thing that happens to Spark itself is taken for something that will not pass."""
+"""After this many Spark failures in a row, the next one is treated as permanent."""
 _TRACEBACK: Final = "PENSTOCK_TRACEBACK"
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Groups are few and batches small: a task more costs more than it saves.
+    # Groups are few and batches small: another task costs more than it saves.
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.streaming.stopTimeout": "5s",
-    # How long Java and Python wait for each other to open a connection: a busy machine needs more than the usual 15 s.
+    # How long Java and Python wait for each other's connection: a busy machine needs more than the default of 15 s.
     "spark.python.authenticate.socketTimeout": "60s",
-    # What ends a query is told by whoever runs it, once and in one line.
+    # The run reports why a query ended, once and in one line.
     "spark.log.level": "FATAL",
 }
 _LOCAL: Final = {
-    # Half of the processor time of the first minutes went into compiling code for hours that never came.
-    # A batch that is interrupted is recognised by a regular expression that goes as deep as the message is long.
-    # The heap is as large as it may be from the start: one that grows when a full collection finds much, by and by
-    # takes that too, and looks as one that leaks.
+    # TieredStopAtLevel: half of the CPU time of the first minutes went into JIT compilation for long runs.
+    # Xss: Spark matches the message of an interrupted batch with a regular expression that recurses per character.
+    # HeapFreeRatio: the heap has its full size from the start; one that grows slowly looks like a leak.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xss16m"
     " -XX:MinHeapFreeRatio=95 -XX:MaxHeapFreeRatio=99",
     "spark.driver.memory": "768m",
-    # What a user interface would show is kept in the heap also where there is none: a thousand executions with their
-    # plans, which six pipelines fill within ten minutes, and then go on replacing in the old generation.
+    # Spark keeps the data of its web UI in the heap even if the UI is off: by default a thousand executions with their
+    # plans, which six pipelines fill within ten minutes.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -74,7 +73,7 @@ _LOCAL: Final = {
 
 
 def settings_for(master: str | None) -> dict[str, str]:
-    """What such a session is set to. Of Spark elsewhere, those who run it decide how much it keeps and uses."""
+    """Settings for such a session. Memory settings apply only to local masters."""
     return {**_SETTINGS, **(_LOCAL if _is_local(master) else {})}
 
 
@@ -90,15 +89,15 @@ def pipeline_session(
 
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The run shows its lag itself: a listener costs a fifth of such a batch.
+    # The run publishes its lag itself: a listener costs a fifth of such a batch.
     chosen = {**settings_for(master), **queries.pool_settings(), **(config or {})}
     spark = session("penstock pipelines", master=master, config=chosen, visible_lag=False, console=console)
-    memory.give_back()
+    memory.limit_allocators()
     return spark
 
 
 class PipelinesRun:
-    """Start it once; stop it from any thread."""
+    """A run of pipelines. Start it once; stop it from any thread."""
 
     def __init__(
         self,
@@ -107,11 +106,11 @@ class PipelinesRun:
         cluster: Cluster,
         warehouse_uri: str,
         *,
-        told: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._cluster = cluster
         self._warehouse_uri = warehouse_uri
-        self._told = told
+        self._notify = notify
         self._outputs = Outputs(cluster)
         self._lag = LagWatch(cluster)
         self._members: dict[str, list[Member]] = {}
@@ -125,13 +124,13 @@ class PipelinesRun:
         self._thread = threading.Thread(target=self._watch, name="penstock-pipelines", daemon=True)
         self.failure: PenstockError | None = None
 
-    # ------------------------------------------------------------------------------------------ from outside
+    # ------------------------------------------------------------------------------------------ start and stop
 
     def start(self) -> None:
-        """Returns when all queries are started. Raises PipelineRuns, and what keeps one from starting."""
-        self._claim()
+        """Returns when all queries are started. Raises PipelineRuns, or why a query cannot start."""
+        self._claim_folders()
         try:
-            self._await_cluster()
+            self._wait_for_cluster()
             for name, pipeline in self._pipelines.items():
                 self._members[name] = self._members_of(pipeline)
             urgent_first = sorted(self._members, key=lambda name: self._pipelines[name].trigger)
@@ -141,21 +140,21 @@ class PipelinesRun:
                     started.result()
         except BaseException as error:
             self.failure = in_one_line(error, "starting")
-            self._tell_all(self.failure)
+            self._notify_details(self.failure)
             self._finish()
             raise self.failure from error
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it has ended; whether it has."""
+        """Waits until the run has ended. Returns whether it has."""
         return self._ended.wait(timeout_s)
 
-    def ask_to_stop(self) -> None:
-        """Returns at once; from a signal's handler too."""
+    def request_stop(self) -> None:
+        """Asks the run to stop. Does not block; safe in a signal handler."""
         self._stop.set()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Ask for the end and wait for it; whether it came in time."""
+        """Stops the run. Returns whether it ended in time."""
         self._stop.set()
         if self._thread.is_alive():
             return self._ended.wait(timeout_s)
@@ -164,31 +163,31 @@ class PipelinesRun:
         return True
 
     def status(self) -> list[PipelineStatus]:
-        """How each pipeline is, as of now."""
+        """The current status of each pipeline."""
         with self._lock:
             return [self._current(name) for name in self._pipelines]
 
     # ------------------------------------------------------------------------------------------ starting
 
-    def _claim(self) -> None:
+    def _claim_folders(self) -> None:
         for name, folder in self._folders.items():
             other = folder.read()
             mine = os.getpid(), socket.gethostname()
             if other is not None and other.is_alive and (other.pid, other.host) != mine:
                 raise PipelineRuns(
-                    f"{name} runs already, as process {other.pid} of {other.host}",
-                    hint=f"`penstock pipeline stop {name}` stops it",
+                    f"{name} is already running as process {other.pid} on {other.host}",
+                    hint=f"Stop it with `penstock pipeline stop {name}`",
                 )
         for name, folder in self._folders.items():
-            folder.forget_stop()
+            folder.clear_stop_request()
             started = PipelineStatus(
                 name=name, pid=os.getpid(), host=socket.gethostname(), started_ms=time.time_ns() // 1_000_000
             )
             self._statuses[name] = started
             folder.write(self._current(name))
 
-    def _await_cluster(self) -> None:
-        """Topics are there when this returns; a cluster that is away is waited for."""
+    def _wait_for_cluster(self) -> None:
+        """Creates missing topics; waits for an unreachable cluster."""
         failures = 0
         while not self._stop.is_set():
             try:
@@ -202,13 +201,13 @@ class PipelinesRun:
                     raise
                 wait_s = min(_LONGEST_WAIT_S, 2.0**failures)
                 failures += 1
-                self._told(_retrying(error, wait_s))
+                self._notify(_retry_text(error, wait_s))
                 self._stop.wait(wait_s)
-        raise PipelineError("it was stopped before a broker was found")
+        raise PipelineError("stopped before a broker was reachable")
 
     def _start_one(self, member: Member) -> None:
-        """Each source is a process that takes a second to start, and Spark waits ten for it: few start at once. What
-        may pass is tried again as later on, while the others run."""
+        """Starts one member. Few start at once: each source is a process that takes a second to start, and Spark waits
+        ten seconds for it. Retriable failures are retried while the others run."""
         if self._stop.is_set():
             return
         try:
@@ -233,7 +232,7 @@ class PipelinesRun:
 
             members.append(
                 LoadsAndReports(
-                    self._spark, pipeline, self._cluster, self._warehouse_uri, self._outputs, self._told, self._lag
+                    self._spark, pipeline, self._cluster, self._warehouse_uri, self._outputs, self._notify, self._lag
                 )
             )
         return members
@@ -249,14 +248,14 @@ class PipelinesRun:
                 if time.monotonic() - written_s >= _STATUS_S:
                     written_s = time.monotonic()
                     self._write()
-        except Exception as error:  # noqa: BLE001 - the run ends with whatever it is
+        except Exception as error:  # noqa: BLE001 - any error ends the run
             self.failure = in_one_line(error, "watching")
-            self._tell_all(self.failure)
+            self._notify_details(self.failure)
         self._finish()
 
     def _look_at(self, name: str) -> None:
-        if self._folders[name].is_asked_to_stop():
-            self._told(f"{name}: stopping, as was asked for")
+        if self._folders[name].is_stop_requested():
+            self._notify(f"{name}: stopping on request")
             self._end(name)
             return
         for member in self._members[name]:
@@ -265,8 +264,8 @@ class PipelinesRun:
                 if member.failures and member.well_for_s() > _WELL_AFTER_S:
                     member.failures = member.troubles = 0
                 continue
-            if not error.retriable or _is_too_much(member, error):
-                self._tell_all(error)
+            if not error.retriable or _fails_too_often(member, error):
+                self._notify_details(error)
                 self.failure = error
                 return
             self._retry(member, error)
@@ -278,27 +277,27 @@ class PipelinesRun:
             member.failures += 1
             member.troubles += isinstance(error, SparkTrouble)
             member.retry_at_s = now_s + wait_s
-            self._tell_all(error)
-            self._told(_retrying(error, wait_s))
+            self._notify_details(error)
+            self._notify(_retry_text(error, wait_s))
         elif now_s >= member.retry_at_s and self._starting() < _STARTING_AT_ONCE:
             member.retry_at_s = None
             try:
                 member.start()
-            except Exception as failed:  # noqa: BLE001 - looked at as any other failure of the member
+            except Exception as failed:  # noqa: BLE001 - handled like any other failure of the member
                 member.failed(in_one_line(failed, member.name))
 
     def _starting(self) -> int:
         return sum(member.is_starting() for each in self._members.values() for member in each)
 
-    def _tell_all(self, error: PenstockError) -> None:
+    def _notify_details(self, error: PenstockError) -> None:
         if os.environ.get(_TRACEBACK):
             for text in full_details(error):
-                self._told(text)
+                self._notify(text)
 
     def _end(self, name: str) -> None:
-        """One pipeline ends while others go on."""
+        """Ends one pipeline while others continue."""
         self._stop_members(self._members.pop(name))
-        self._folders[name].forget_stop()
+        self._folders[name].clear_stop_request()
         self._statuses[name].state = status.STOPPED
         self._folders[name].write(self._current(name))
 
@@ -322,11 +321,11 @@ class PipelinesRun:
                 continue
             self._statuses[name].state = status.STOPPED if self.failure is None else status.FAILED
             self._statuses[name].message = "" if self.failure is None else str(self.failure)
-            folder.forget_stop()
+            folder.clear_stop_request()
             folder.write(self._current(name))
         self._ended.set()
 
-    # ------------------------------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------------------------------ status
 
     def _write(self) -> None:
         members = [member for each in self._members.values() for member in each]
@@ -349,12 +348,12 @@ class PipelinesRun:
         return one
 
 
-def _is_too_much(member: Member, error: PenstockError) -> bool:
-    """Whether what has just happened to Spark happened too often before."""
+def _fails_too_often(member: Member, error: PenstockError) -> bool:
+    """Whether Spark itself has failed too often in a row."""
     is_new = member.retry_at_s is None
     return is_new and isinstance(error, SparkTrouble) and member.troubles >= _MOST_TROUBLES
 
 
-def _retrying(error: PenstockError, wait_s: float) -> str:
+def _retry_text(error: PenstockError, wait_s: float) -> str:
     said = error.message.rstrip(".")
     return f"{said}{'' if said.endswith(('?', '!')) else '.'} Trying again in {wait_s:.0f} s"

@@ -34,8 +34,10 @@ _STOP: Final = "stop"
 
 
 class QueryStatus(msgspec.Struct, kw_only=True):
-    """A query. Totals are since its process started; lag is in records, -1 while it is not known; state is what Spark
-    keeps of it from batch to batch."""
+    """The status of a query. Totals count from the start of its process; lag is in records, -1 if unknown.
+
+    `state_rows` and `state_bytes` are the state that Spark keeps between batches.
+    """
 
     name: str
     state: str = STARTING
@@ -54,7 +56,7 @@ class QueryStatus(msgspec.Struct, kw_only=True):
 
 
 class PipelineStatus(msgspec.Struct, kw_only=True):
-    """A pipeline."""
+    """The status of a pipeline."""
 
     name: str
     state: str = STARTING
@@ -71,11 +73,11 @@ class PipelineStatus(msgspec.Struct, kw_only=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody runs it at this moment."""
+        """Whether a process is running it."""
         if self.has_ended or not self.pid:
             return False
         if self.host == socket.gethostname():
-            return _is_there(self.pid)
+            return _is_running(self.pid)
         return time.time_ns() // 1_000_000 - self.updated_ms < _FRESH_MS
 
     @property
@@ -101,7 +103,7 @@ class PipelineFolder:
         return "commits" in self.checkpoint(rows).folders()
 
     def forget(self) -> None:
-        """Where streams stand, and all else."""
+        """Removes checkpoints, status and stop request."""
         self._storage.remove()
 
     def write(self, status: PipelineStatus) -> None:
@@ -114,19 +116,19 @@ class PipelineFolder:
         try:
             return msgspec.json.decode(text, type=PipelineStatus)
         except msgspec.DecodeError:
-            return None  # Of another version, which is to say of nobody who runs now.
+            return None  # Written by another version, so its process is not running.
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._put(_STOP, b"")
 
-    def is_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         return self._storage.read_text(_STOP) is not None
 
-    def forget_stop(self) -> None:
+    def clear_stop_request(self) -> None:
         self._storage.remove_files([_STOP])
 
     def _put(self, name: str, data: bytes) -> None:
-        with one_line_os_errors(f"{self._storage.uri} cannot be written"):
+        with one_line_os_errors(f"cannot write {self._storage.uri}"):
             if self._storage.is_local:
                 folder = Path(self._storage.local_path)
                 folder.mkdir(parents=True, exist_ok=True)
@@ -141,20 +143,20 @@ class PipelineFolder:
 
 
 def read_all(warehouse_uri: str, names: Sequence[str] | None = None) -> list[PipelineStatus]:
-    """Of all pipelines that have ever run here, or of these."""
+    """The status of these pipelines, or of all that have run in the warehouse."""
     wanted = Storage(warehouse_uri).child(FOLDER).folders() if names is None else names
     found = (PipelineFolder(warehouse_uri, name).read() for name in wanted)
     return [status for status in found if status is not None]
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    # A process that has ended and was not fetched yet by its parent runs nothing.
+    # A zombie does not run.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
