@@ -53,7 +53,7 @@ def broker(cores: set[int]) -> Iterator[str]:
             assert process.stdout is not None
             for line in process.stdout:
                 found = re.search(r"PLAINTEXT://(\S+:\d+)", line)
-                if " serves " in line and found:
+                if "broker started: " in line and found:
                     yield found[1]
                     break
             else:

@@ -52,7 +52,7 @@ class Running:
 
     def address(self) -> str:
         """Where it serves, once it does."""
-        found = re.search(r"PLAINTEXT://(\S+:\d+)", self.until(" serves "))
+        found = re.search(r"PLAINTEXT://(\S+:\d+)", self.until("broker started: "))
         assert found is not None
         return found[1]
 

@@ -96,7 +96,7 @@ def test_an_unknown_setting_has_a_nearest_one(shell: Shell, topic: str, command:
 def test_settings_of_nobody_or_nothing_are_refused(shell: Shell, options: tuple[str, ...]) -> None:
     result = shell("configs", *options)
     assert result.exit_code == 2
-    assert "Give " in result.stderr
+    assert "Use " in result.stderr
 
 
 def test_a_value_that_is_refused_is_told(shell: Shell, topic: str) -> None:
@@ -197,7 +197,7 @@ def test_tls_against_a_plain_port_says_so(shell: Shell, tmp_path: Path) -> None:
     file.write_text("security.protocol=SSL\n")
     result = shell("topics", "list", "--command-config", file, "--request-timeout-ms", 3000)
     assert result.exit_code == 3
-    assert "does not speak TLS" in result.stderr
+    assert "does not use TLS" in result.stderr
 
 
 # --- brokers of another time
@@ -223,7 +223,7 @@ def test_a_broker_without_times_is_not_asked_for_them(
     ):
         result = shell(*args)
         assert result.exit_code == 4, args
-        assert "too old to find records by their time" in result.stderr
+        assert "too old to look up records by time" in result.stderr
     assert shell("groups", "describe", group).exit_code == 4
 
 

@@ -89,7 +89,7 @@ def test_a_topic_that_does_not_exist_is_reported_in_the_same_words(
     error = shell.error(*command, f"{single}x")
     assert error == {
         "code": "UNKNOWN_TOPIC_OR_PARTITION",
-        "message": f"There is no topic '{single}x'.",
+        "message": f"Topic '{single}x' does not exist.",
         "hint": f"Did you mean {single}?",
         "exitCode": 4,
     }
@@ -111,7 +111,7 @@ def test_failures_within_a_document_are_for_programs_too(shell: Shell, single: s
     failed = json.loads(result.stdout)["failed"]
     expected = {"code": "UNKNOWN_TOPIC_OR_PARTITION", "hint": f"Did you mean {single}?"}
     for name in (f"{single}x", f"{single}y"):
-        assert failed[name] == {**expected, "message": f"There is no topic '{name}'."}
+        assert failed[name] == {**expected, "message": f"Topic '{name}' does not exist."}
     # The first error ends the command; this is the other one.
     other = json.loads(result.stderr.splitlines()[0])
     assert other == {**failed[f"{single}y"], "exitCode": 4}

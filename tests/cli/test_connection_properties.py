@@ -41,7 +41,7 @@ def test_a_wrong_value_is_rejected_by_name_before_a_broker_is_asked(
 def test_a_wrong_value_in_the_file_is_rejected_by_every_command(tmp_path: Path) -> None:
     (tmp_path / "client.properties").write_text("linger.ms=abc\n")
     result = NOWHERE("topics", "list", "--command-config", tmp_path / "client.properties")
-    assert result.stderr.startswith("Error: linger.ms is 'abc'.\n")
+    assert result.stderr.startswith("Error: linger.ms cannot be 'abc'.\n")
 
 
 def test_what_is_given_by_name_wins_over_the_options_of_the_command_and_these_over_the_file() -> None:

@@ -88,7 +88,7 @@ def test_a_mistyped_command_is_guessed() -> None:
 def test_an_unknown_command_is_told_what_there_is() -> None:
     result = run("frobnicate")
     assert result.exit_code == 2
-    assert f"There is {', '.join(AREAS)}." in result.stderr
+    assert f"Commands: {', '.join(AREAS)}." in result.stderr
 
 
 def test_an_unknown_option_is_a_usage_error() -> None:

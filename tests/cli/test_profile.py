@@ -34,7 +34,7 @@ def test_a_profile_says_where_the_cluster_is(bare: Shell, shell: Shell, topic: s
     listed = bare.json("profile", "list")["profiles"]
     assert [(each["name"], each["inUse"]) for each in listed] == [("gone", True), ("here", False)]
     bare.done("profile", "delete", "gone", "here")
-    assert bare("profile", "list").stderr.startswith("There are no profiles.")
+    assert bare("profile", "list").stderr.startswith("No profiles.")
 
 
 def test_only_its_owner_can_read_a_profile(bare: Shell, config_home: Path) -> None:

@@ -95,13 +95,13 @@ def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_p
     with Running("activity", "generate", "-b", address, *options) as running:
         running.until("Waiting for a broker")
         with Running(*listen) as broker:
-            broker.until(" serves ")
+            broker.until("broker started: ")
             running.until("Made 10 topics")
             with Consumer("requests", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
                 next(iter(consumer))
             broker.stop(signal.SIGKILL)
         with Running(*listen) as broker:
-            broker.until(" serves ")
+            broker.until("broker started: ")
             assert running.end() == 0
             summary = json.loads(running.text[running.text.index("{") :])
             site = Site(seed=1, rate=1000, origin_ms=summary["origin_ms"])

@@ -167,9 +167,7 @@ def test_a_move_that_turns_to_another_aim_leads_back_to_where_it_began(
 
 def test_a_change_of_order_needs_no_throttle(shell: Shell, cluster: ScriptedCluster, tmp_path: Path) -> None:
     plan = written(tmp_path, entry(0, [2, 1], "other"))
-    assert "1 partition with only a new preferred leader" in shell.done(
-        "reassign", "start", plan, "--throttle", "1MB"
-    )
+    assert "1 partition with only a new preferred leader" in shell.done("reassign", "start", plan, "--throttle", "1MB")
     assert cluster.history == []
 
 
@@ -277,7 +275,7 @@ def test_a_plan_is_compared_with_what_is_there(shell: Shell, moving: ScriptedClu
     assert (there.exit_code, "Reassignment complete" in there.stdout) == (0, True)
     result = shell("reassign", "status", written(tmp_path, entry(1, [2])))
     assert result.exit_code == 1
-    assert "views-1 is on 0, not on 2, and is not being moved." in result.stdout
+    assert "views-1 has replicas 0 instead of 2, and is not being moved." in result.stdout
 
 
 def test_moves_are_taken_back_by_name_by_plan_or_all(shell: Shell, moving: ScriptedCluster, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_what_a_target_means(target: Target, committed_offset: int | None, at: i
 
 def test_a_group_that_is_made_by_a_move_is_reported(shell: Shell, single: str, group: str) -> None:
     seek = ("groups", "seek", group, "--topic", single, "--to-earliest")
-    assert f"There is no group '{group}'; --execute would create it." in shell.done(*seek)
+    assert f"Group '{group}' does not exist; --execute would create it." in shell.done(*seek)
     assert group not in shell.done("groups", "list")
     made = shell(*seek, "--execute")
     assert (made.exit_code, made.stderr) == (0, f"Created group {group}.\n")

@@ -120,7 +120,7 @@ def test_values_are_decoded(shell: Shell, single: str, codec: str, expected: str
     result = shell("consume", single, "-e", "-q", "--value-decoder", codec)
     if expected is None:
         assert result.exit_code == 1
-        assert f"{single}-0, offset 0 cannot be shown" in result.stderr
+        assert f"{single}-0, offset 0 cannot be decoded" in result.stderr
     else:
         assert result.stdout == f"{expected}\n"
 

@@ -14,6 +14,7 @@ from tests.ports import free_port
 from penstock.broker.settings import load_settings
 from penstock.cli.output import CommandError
 from penstock.cli.server import local_cluster
+from penstock.cli.server.foreground import Program
 from penstock.cli.server.local_cluster import (
     FolderInUse,
     LocalCluster,
@@ -24,7 +25,6 @@ from penstock.cli.server.local_cluster import (
     worker_programs,
     worker_settings,
 )
-from penstock.cli.server.supervisor import Program
 
 
 def opened(folder: Path, **options: int | None) -> LocalCluster:
@@ -188,7 +188,7 @@ def test_no_java_is_told_with_the_ways_out(tmp_path: Path, monkeypatch: pytest.M
     result = run("up", "--brokers", "3", "--data-dir", tmp_path / "data")
     assert result.exit_code == 1
     assert "A cluster needs ZooKeeper, which cannot run here: JAVA_HOME is" in result.stderr
-    assert "`penstock up` runs one broker that needs none" in result.stderr
+    assert "`penstock up` alone runs a single broker without ZooKeeper" in result.stderr
     assert not (tmp_path / "data").exists()
 
 

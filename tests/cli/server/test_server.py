@@ -144,7 +144,7 @@ def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> 
     with Running("server", "start", "--data-dir", tmp_path, "--listen", "192.0.2.1:9092", "--http-port", "0") as broker:
         assert broker.end() == 1
     assert "Error: Cannot listen on 192.0.2.1:9092" in broker.text
-    assert "Give an address of this machine" in broker.text
+    assert "Use an address of this machine" in broker.text
 
 
 # --- life
@@ -209,7 +209,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            while " serves " not in process.stderr.readline():
+            while "broker started: " not in process.stderr.readline():
                 assert process.poll() is None
             process.send_signal(signal.SIGTERM)
             assert process.stdout.readline() == "stuck\n"

@@ -104,7 +104,7 @@ def test_local_and_spark_exclude_each_other(tables: Tables) -> None:
     tables.create()
     refused = tables.shell("load", "views", "--local", "--spark")
     assert refused.exit_code == 2
-    assert "Leave --spark and --master out" in refused.output
+    assert "--local excludes --spark and --master" in refused.output
 
 
 @pytest.mark.long

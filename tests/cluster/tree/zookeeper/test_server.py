@@ -189,7 +189,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
             lines.append(line.rstrip("\n"))
             if "zookeeper.connect=" in line:
                 break
-        assert f"serves 127.0.0.1:{port} (standalone)" in lines[-1]
+        assert f"address=127.0.0.1:{port} mode=standalone" in lines[-1]
         assert health_of(ServerAddress("127.0.0.1", port), PATIENCE_S).condition is Condition.SERVING
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=PATIENCE_S)
