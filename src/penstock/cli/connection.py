@@ -123,7 +123,7 @@ def _kinds() -> dict[str, tuple[Any, ...]]:
 
 
 def _read(path: str) -> dict[str, str]:
-    from penstock.broker.settings.config_def import UnreadableFile
+    from penstock.config_def import UnreadableFile
     from penstock.broker.settings.server_properties import read_properties
 
     try:

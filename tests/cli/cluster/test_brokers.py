@@ -63,7 +63,7 @@ def test_a_broker_that_is_away_is_listed_as_long_as_it_is_missed(shell: Shell, c
     assert [(each["id"], each["online"], each["rack"], each["outOfSync"]) for each in listed] == [
         (0, True, "rack-0", 0), (1, True, "rack-1", 0), (2, False, None, 1),
     ]  # fmt: skip
-    assert shell.lines("brokers")[-1].split()[:3] == ["2", "(away)", "-"]
+    assert shell.lines("brokers")[-1].split()[:3] == ["2", "(offline)", "-"]
     described = shell("brokers", "describe", 2)
     assert described.exit_code == 1
     assert "not in sync: other-0" in described.stdout

@@ -88,7 +88,7 @@ def show_list(output: Output, cluster_id: str | None, pictures: Sequence[BrokerS
     rows = [
         (
             each.id,
-            f"{each.node.host}:{each.node.port}" if each.node else "(away)",
+            f"{each.node.host}:{each.node.port}" if each.node else "(offline)",
             each.node.rack if each.node else None,
             each.is_controller,
             each.leads,

@@ -206,7 +206,7 @@ def show_balance(
     rows = [
         (
             broker,
-            racks.get(broker) if broker in racks else "(away)",
+            racks.get(broker) if broker in racks else "(offline)",
             held[0][broker],
             held[1][broker],
             first[0][broker],
