@@ -103,7 +103,7 @@ def show_list(output: Output, cluster_id: str | None, pictures: Sequence[BrokerS
 
 
 def show_described(output: Output, each: BrokerState, settings: Mapping[str, ConfigEntry] | None) -> None:
-    where = "away" if each.node is None else f"{each.node.host}:{each.node.port}"
+    where = "offline" if each.node is None else f"{each.node.host}:{each.node.port}"
     facts = [
         where,
         f"rack {each.node.rack}" if each.node and each.node.rack else "",

@@ -164,9 +164,9 @@ def _usable(
         )
     if brokers is None:
         holding = {broker for replicas in settled.values() for broker in replicas}
-        away = sorted(holding - racks.keys() - set(without))
-        if away:
-            ids = joined(away)
+        offline = sorted(holding - racks.keys() - set(without))
+        if offline:
+            ids = joined(offline)
             raise Rejected(
                 f"Broker {ids} has replicas of these partitions and is offline.",
                 f"Start it, or if it will not come back, empty it: --without {ids.replace(' ', '')}",
