@@ -289,7 +289,7 @@ def test_brokers_that_stop_all_at_once_log_no_error_and_do_not_wait_for_one_anot
             told = [record for record in caplog.records if record.levelno >= logging.ERROR]
             assert [record.getMessage() for record in told if record.name.startswith("penstock.")] == []
             # Who waits for replicas that are gone is answered; nobody is cut off with an answer owed.
-            assert "with answers owed" not in caplog.text
+            assert "with pending replies" not in caplog.text
             for number in list(cluster.brokers):
                 del cluster.brokers[number]
                 cluster.start(number)

@@ -16,7 +16,7 @@ from penstock.client.addresses import Address
 from penstock.client.connection import BufferList, Connection
 from penstock.client.connection_pool import ConnectionOptions, open_connection
 from penstock.client.errors import NotConnected, ProtocolViolation, RequestTimedOut, UnsupportedVersion
-from penstock.runtime import keep_alive
+from penstock.runtime import network
 from penstock.wire.framing import RequestHeader
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -314,9 +314,9 @@ def test_a_broker_that_falls_silent_while_it_is_waited_for_is_asked_whether_it_i
             connection = await opened(server)
             sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == keep_alive.IDLE_S
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == keep_alive.INTERVAL_S
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == keep_alive.PROBES
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == network.KEEP_ALIVE_IDLE_S
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == network.KEEP_ALIVE_INTERVAL_S
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == network.KEEP_ALIVE_PROBES
             connection.abort()
 
     run(story(), loop_factory=loop_factory)

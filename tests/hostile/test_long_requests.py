@@ -398,4 +398,4 @@ def test_bad_requests_are_logged_once_a_second(
     assert len(fail(20)) == 1
     clock.advance(1_000)
     (line,) = fail(20)
-    assert "(and 19 more like this)" in line
+    assert "suppressed=19" in line

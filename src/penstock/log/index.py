@@ -251,7 +251,7 @@ class SparseIndex:
             self._file = None
             OPEN_FILES.forget(self)
 
-    def let_go(self) -> None:
+    def drop_file(self) -> None:
         self._file = None
 
     @property
@@ -476,7 +476,7 @@ class TransactionIndex:
             file = self._file = OPEN_FILES.open(self, self._files, self._path)
         return file
 
-    def let_go(self) -> None:
+    def drop_file(self) -> None:
         self._file = None
 
     @property

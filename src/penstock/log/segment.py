@@ -173,7 +173,7 @@ class Segment:
             file = self._file = OPEN_FILES.open(self, self.files, self.path)
         return file
 
-    def let_go(self) -> None:
+    def drop_file(self) -> None:
         """Close the log's file once it is no longer in use: the descriptor is needed elsewhere."""
         self._file = None
 

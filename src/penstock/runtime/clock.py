@@ -10,6 +10,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """The time."""
+
     def now_ms(self) -> int:
         """Milliseconds since 1970, as records carry them; may jump."""
 
@@ -18,7 +20,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's clocks."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -28,7 +30,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told: for tests and for replaying a moment."""
+    """A clock that only `advance` moves, for tests."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms

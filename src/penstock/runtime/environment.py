@@ -19,7 +19,7 @@ from penstock.runtime.threads import ThreadWorkers, Workers
 
 
 class Reservation(Protocol):
-    """A port that is taken but not open yet."""
+    """A port that is bound but not listened on."""
 
     @property
     def host(self) -> str: ...
@@ -28,11 +28,11 @@ class Reservation(Protocol):
     def port(self) -> int: ...
 
     def release(self) -> None:
-        """Let go of it; again is harmless."""
+        """Release it. Calling it again is harmless."""
 
 
 class Environment(Protocol):
-    """Everything outside of a broker."""
+    """Everything outside a broker."""
 
     @property
     def clock(self) -> Clock: ...
@@ -51,14 +51,14 @@ class Environment(Protocol):
     def workers(self, threads: int) -> Workers: ...
 
     def threads(self, wanted: int) -> int:
-        """How many threads may be used at once where `wanted` would be of use; 1 is none beside the caller's."""
+        """How many threads to use, at most `wanted`; 1 means only the caller's."""
 
     def stopwatch_s(self) -> float:
-        """Seconds from an arbitrary start, for measuring how long work takes, on any thread."""
+        """Seconds from an arbitrary start, to measure durations on any thread."""
 
 
 class SystemEnvironment:
-    """The machine itself; clock, chance and files may be given."""
+    """The real machine. Clock, randomness and files can be replaced."""
 
     def __init__(self, *, clock: Clock | None = None, random: Random | None = None, files: Files | None = None) -> None:
         self.clock: Clock = clock or SystemClock()

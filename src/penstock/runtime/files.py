@@ -24,25 +24,32 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-# A memoryview is one of bytes: `len` of it is what is written.
-Buffer = bytes | bytearray | memoryview
+# Memoryviews have format "B": their length is the number of bytes.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_FILE_MODE: Final = 0o644
+_TRUSTED_READ_BYTES: Final = 64 * 1024
+_PID_DIGITS_MAX: Final = 20
+_MIN_OPEN: Final = 16
+_MAX_OPEN: Final = 1_000_000
+_SKIPPED_MAX: Final = 64
 
 
 class Space(NamedTuple):
-    """Room on the disk that holds a path, in bytes."""
+    """Space on the disk that holds a path, in bytes."""
 
     total: int
     free: int
 
 
 class File(Protocol):
-    """An open file. Reads and writes name their position; there is no cursor."""
+    """An open file. Reads and writes take a position; there is no cursor."""
 
     @property
     def path(self) -> str:
-        """The path it was opened with; a later rename does not change it."""
+        """The path that it was opened with, even after a rename."""
 
     @property
     def closed(self) -> bool: ...
@@ -52,32 +59,31 @@ class File(Protocol):
     def read_at(self, position: int, length: int) -> bytes:
         """`length` bytes from `position`; fewer only at the end of the file.
 
-        A length beyond the file takes no memory for what is not there.
+        A length beyond the end of the file allocates no memory for it.
         """
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write all of `data`; beyond the end it extends. When it raises, a part may be in the file."""
+        """Write all of `data`, extending the file if needed. On an error a part may be in the file."""
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros (sparse)."""
 
     def sync(self) -> None:
-        """Return when every byte written before the call would survive a power loss (fdatasync).
+        """Make every byte written before the call durable (fdatasync). It may run on another thread.
 
-        When it raises, what was written since the last good sync may be lost although readers still see it
-        and the next sync succeeds: trust only what is read back after a restart. It may run in another
-        thread.
+        On an error, bytes written since the last successful sync may be lost although readers still see them and the
+        next sync succeeds: trust only what is read back after a restart.
         """
 
     def fileno(self) -> int:
         """The descriptor, for sendfile. Raises OSError where there is none (the simulator)."""
 
     def close(self) -> None:
-        """Release it; again is harmless. A reader's region keeps the file alive by holding this object."""
+        """Close it. Calling it again is harmless. A region being sent keeps the file open by holding this object."""
 
 
 class Lock(Protocol):
-    """An exclusive claim on a path, held until released or until the process ends."""
+    """An exclusive lock on a path, held until released or until the process ends."""
 
     def release(self) -> None: ...
 
@@ -93,22 +99,22 @@ class Files(Protocol):
     def is_folder(self, path: str) -> bool: ...
 
     def list_folder(self, path: str) -> list[str]:
-        """The names in it, in no order."""
+        """The names in a folder, unordered."""
 
     def make_folder(self, path: str) -> None:
-        """Make it and its parents; it may exist."""
+        """Create a folder and its parents; it may exist."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically give `old` the name `new`, replacing a file of that name."""
+        """Rename atomically, replacing a file of the new name."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; FileNotFoundError if there is none. Whoever has it open may read on."""
+        """Remove a file; FileNotFoundError if there is none. Open files stay readable."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and all in it."""
+        """Remove a folder and everything in it."""
 
     def sync_folder(self, path: str) -> None:
-        """Return when every name made, renamed or removed in it would survive a power loss.
+        """Make every created, renamed or removed name in the folder durable.
 
         A new folder needs its parent synced too: names are durable one level at a time.
         """
@@ -116,21 +122,16 @@ class Files(Protocol):
     def size_of(self, path: str) -> int: ...
 
     def modified_ns(self, path: str) -> int:
-        """When the file's content, or the folder's set of names, last changed, in nanoseconds since 1970."""
+        """When the file's content or the folder's names last changed, in nanoseconds since 1970."""
 
     def space(self, path: str) -> Space: ...
 
     def lock(self, path: str) -> Lock:
-        """Claim `path`, a file made for it.
+        """Lock `path`, a file that is created if needed.
 
-        BlockingIOError at once if another holder has it, in this process or another; its text names the
-        holder.
+        BlockingIOError, which names the holder, if it is locked, in this process or another.
         """
 
-
-_FILE_MODE = 0o644
-_TRUSTED_READ_BYTES = 64 * 1024
-_PID_DIGITS_MAX = 20
 
 _pread = os.pread
 _pwrite = os.pwrite
@@ -138,7 +139,7 @@ _pwrite = os.pwrite
 if sys.platform == "darwin":
 
     def _sync_data(descriptor: int) -> None:
-        # There fsync stops at the drive's own cache, which a power loss empties.
+        # On macOS fsync does not flush the drive's cache.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
     _sync_names = _sync_data
@@ -147,9 +148,9 @@ else:
     _sync_names = os.fsync
 
 relief: Callable[[], None] | None = None
-"""Called when the process may open no more files, to have some closed; then it is tried once more."""
+"""Called when the limit of open files is reached, to close some; then opening is tried once more."""
 
-# Taken only around the start and the end of a sync and by close: one for all files is enough.
+# Held only briefly, at the start and end of a sync and in close: one lock for all files is enough.
 _sync_guard = threading.Lock()
 
 
@@ -166,9 +167,8 @@ def _open(path: str, flags: int) -> int:
 class PosixFile:
     """An open descriptor.
 
-    `sync` may run in another thread while this one goes on reading, writing, and even closes the file: the
-    descriptor is then released when the last sync returns, lest its number be reused by another file in
-    between.
+    `sync` may run on another thread while this one reads, writes and even closes the file: the descriptor is then
+    closed when the last sync returns, so that another file cannot reuse its number meanwhile.
     """
 
     __slots__ = ("__weakref__", "_closing", "_descriptor", "_path", "_syncs_running")
@@ -197,7 +197,7 @@ class PosixFile:
     def read_at(self, position: int, length: int) -> bytes:
         try:
             if length > _TRUSTED_READ_BYTES:
-                # pread takes the memory first; a length from a damaged header must not decide how much.
+                # pread allocates first; a length from a damaged header must not decide how much.
                 length = max(0, min(length, os.fstat(self._descriptor).st_size - position))
             data = _pread(self._descriptor, length, position)
             if len(data) == length or not data:
@@ -231,7 +231,7 @@ class PosixFile:
         while written < len(data):
             count = _pwrite(self._descriptor, data[written:], position + written)
             if count == 0:
-                raise OSError(errno.EIO, "the file takes no more bytes and says no error")
+                raise OSError(errno.EIO, "the file accepts no more bytes, without an error")
             written += count
 
     def truncate(self, size: int) -> None:
@@ -274,7 +274,7 @@ class PosixFile:
             os.close(descriptor)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        # No guard: whoever syncs holds the object, and a collector may call this with the guard taken.
+        # No guard: a running sync holds the object, and the collector may call this with the guard taken.
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             with suppress(OSError):
@@ -285,7 +285,7 @@ class PosixFile:
 
 
 class PosixLock:
-    """A flock. It is not released when the object is forgotten, only by `release` or with the process."""
+    """A flock. It is released only by `release` or when the process ends."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -298,9 +298,9 @@ class PosixLock:
             return
         descriptor, self._descriptor = self._descriptor, -1
         try:
-            # The file stays: removing it would let two holders lock two files of one name.
+            # The file stays: if it were removed, two holders could lock two files of one name.
             os.ftruncate(descriptor, 0)
-            # A forked child shares the descriptor: closing ours alone would leave the lock with the child.
+            # A forked child shares the descriptor: closing only ours would leave the lock with the child.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
@@ -377,8 +377,7 @@ class PosixFiles:
             os.close(descriptor)
             error.filename = path
             raise
-        # The number only serves the error above; a full disk must not keep a broker from starting and
-        # freeing it.
+        # The number is only for the error above; on a full disk a broker must still start, to free space.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
@@ -386,7 +385,7 @@ class PosixFiles:
 
 
 def _holder(descriptor: int) -> str:
-    """Who wrote its number into a lock file; between taking a lock and writing it, nobody did."""
+    """The process in a lock file. Between locking and writing there is none."""
     text = os.pread(descriptor, _PID_DIGITS_MAX, 0).strip()
     if not text.isdigit():
         return "another process"
@@ -394,16 +393,14 @@ def _holder(descriptor: int) -> str:
     return f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
 
 
-_LEAST: Final = 16
-_MOST: Final = 1_000_000
-_PASSED_OVER_MAX: Final = 64
+# ------------------------------------------------------------------------------------------- open files of the process
 
 
 class FileOwner(Protocol):
-    """Who keeps a file open."""
+    """An object that keeps a file open."""
 
-    def let_go(self) -> None:
-        """Drop the file, without closing it for others; called on any thread."""
+    def drop_file(self) -> None:
+        """Drop the reference to the file, without closing it for others. Called on any thread."""
 
     @property
     def growth(self) -> int:
@@ -414,7 +411,7 @@ class FileOwner(Protocol):
 
 
 class OpenFiles:
-    """The owners of open files, in the order in which they opened them."""
+    """The owners of open files, in the order in which they opened them, and the limit on them."""
 
     def __init__(self, most: int | None = None) -> None:
         self._given = most
@@ -424,12 +421,12 @@ class OpenFiles:
         self.measure()
 
     def measure(self) -> None:
-        """Take the bound from what the process may open now."""
+        """Set the limit to half of what the process may open now."""
         if self._given is not None:
             self._most = self._given
             return
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = _MOST if soft == resource.RLIM_INFINITY else max(_LEAST, min(soft // 2, _MOST))
+        self._most = _MAX_OPEN if soft == resource.RLIM_INFINITY else max(_MIN_OPEN, min(soft // 2, _MAX_OPEN))
 
     @property
     def most(self) -> int:
@@ -441,45 +438,45 @@ class OpenFiles:
     def open(self, owner: FileOwner, files: Files, path: str, *, create: bool = False) -> File:
         """Open a file that `owner` keeps."""
         file = files.open(path, create=create)
-        if isinstance(file, PosixFile):  # others have no descriptors
+        if isinstance(file, PosixFile):  # simulated files have no descriptor
             if len(self._owners) >= self._most:
-                self._let_go(len(self._owners) - self._most + 1)
-            with self._guard:  # last: it must not be its own turn before it has the file
+                self._drop(len(self._owners) - self._most + 1)
+            with self._guard:  # last: it must have the file before its turn can come
                 self._owners[id(owner)] = weakref.ref(owner), owner.growth
         return file
 
     def relieve(self) -> None:
-        """Have a quarter of the owners let go: somebody needs descriptors, for files or connections."""
-        self._let_go(len(self._owners) // 4 + 1)
+        """Make a quarter of the owners drop their files: descriptors are needed for files or connections."""
+        self._drop(len(self._owners) // 4 + 1)
 
     def forget(self, owner: FileOwner) -> None:
-        """The owner has let go of its file by itself."""
+        """The owner dropped its file by itself."""
         with self._guard:
             self._owners.pop(id(owner), None)
 
-    def _let_go(self, count: int) -> None:
+    def _drop(self, count: int) -> None:
         with self._guard:
             for _ in range(count):
                 owner = self._next()
                 if owner is not None:
-                    owner.let_go()
+                    owner.drop_file()
 
     def _next(self) -> FileOwner | None:
-        """The owner whose turn it is, taken out; None if there is nobody any more."""
-        passed_over = 0
+        """Remove and return the next owner; None if there is none."""
+        skipped = 0
         while self._owners:
             key, (reference, growth) = self._owners.popitem(last=False)
             owner = reference()
             if owner is None:
                 return None
             is_busy = owner.growth != growth or owner.is_unsynced
-            if not is_busy or passed_over >= min(_PASSED_OVER_MAX, len(self._owners)):
+            if not is_busy or skipped >= min(_SKIPPED_MAX, len(self._owners)):
                 return owner
-            passed_over += 1
+            skipped += 1
             self._owners[key] = reference, owner.growth
         return None
 
 
 OPEN_FILES: Final = OpenFiles()
-"""Those of this process."""
+"""The open files of this process."""
 relief = OPEN_FILES.relieve

@@ -18,7 +18,7 @@ OLDEST_JAVA: Final = 17
 _ANSWER_TIMEOUT_S: Final = 30.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _WAYS_OUT: Final = (
-    'Install one, such as Debian\'s openjdk-17-jre-headless, or let pip bring it: pip install "penstock[spark]"; '
+    'Install one, such as Debian\'s openjdk-17-jre-headless, or use pip: pip install "penstock[spark]"; '
     "or set JAVA_HOME"
 )
 
@@ -38,7 +38,7 @@ class JavaCommand(NamedTuple):
 
 
 class JavaMissing(Exception):
-    """No Java that will do: what is wrong, and what to do."""
+    """No usable Java: what is wrong, and what to do."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}. {advice}")
@@ -47,7 +47,7 @@ class JavaMissing(Exception):
 
 
 def find_java_command(environment: Mapping[str, str] | None = None, *, wanted_by: str) -> JavaCommand:
-    """Raises JavaMissing. `wanted_by` is who needs it, for the message. Blocks: it asks a java for its version."""
+    """Raises JavaMissing, whose message names `wanted_by`. Blocks while it runs `java -version`."""
     given = os.environ if environment is None else environment
     home = given.get("JAVA_HOME", "").strip()
     if home:
@@ -61,18 +61,18 @@ def find_java_command(environment: Mapping[str, str] | None = None, *, wanted_by
         return packaged
     need = f"{wanted_by} needs {OLDEST_JAVA} or newer"
     if version is not None:
-        raise JavaMissing(f"{found} is Java {version}, and {need}", _WAYS_OUT)
-    raise JavaMissing(f"there is no Java on this machine, and {need}", _WAYS_OUT)
+        raise JavaMissing(f"{found} is Java {version}; {need}", _WAYS_OUT)
+    raise JavaMissing(f"no Java found; {need}", _WAYS_OUT)
 
 
 def _of_home(home: str, wanted_by: str) -> JavaCommand:
     java = Path(home, "bin", "java")
     version = _version(str(java)) if os.access(java, os.X_OK) else None
     if version is None:
-        raise JavaMissing(f"JAVA_HOME is {home}, where no bin/java runs", "Correct it, or unset it")
+        raise JavaMissing(f"JAVA_HOME is {home}, which has no working bin/java", "Correct it or unset it")
     if version < OLDEST_JAVA:
         problem = f"JAVA_HOME is {home}, which is Java {version}; {wanted_by} needs {OLDEST_JAVA} or newer"
-        raise JavaMissing(problem, f"Set it to {OLDEST_JAVA} or newer, or unset it")
+        raise JavaMissing(problem, f"Set it to Java {OLDEST_JAVA} or newer, or unset it")
     return JavaCommand(str(java), version, JavaOrigin.HOME)
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 
 
 class ProcessMetrics(Protocol):
+    """What a process uses."""
+
     def cpu_seconds(self) -> float | None:
         """CPU time of all threads, user and system."""
 
@@ -28,14 +30,14 @@ class ProcessMetrics(Protocol):
         """File descriptors, sockets among them."""
 
     def open_files_max(self) -> float | None:
-        """How many of them the system allows; infinite where it sets no limit."""
+        """The limit on them; infinite if there is none."""
 
     def start_time_s(self) -> float | None:
         """Seconds since 1970."""
 
 
 class SystemProcess:
-    """The real process, as Linux shows it under /proc; elsewhere, what POSIX tells."""
+    """This process, from /proc on Linux and from POSIX calls elsewhere."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -55,7 +57,7 @@ class SystemProcess:
     def open_files(self) -> float | None:
         for folder in (f"{self._proc}/self/fd", "/dev/fd"):
             try:
-                # Listing the folder opens one more, which is closed again before anyone can see the figure.
+                # Listing the folder opens one more descriptor, which is closed by then.
                 return len(os.listdir(folder)) - 1
             except OSError:
                 continue
@@ -81,7 +83,7 @@ class SystemProcess:
             booted = next(line for line in self._read("stat").splitlines() if line.startswith(b"btime "))
             return int(booted.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError, StopIteration):
-            return time.time()  # Made as the broker starts, this is late by the imports only.
+            return time.time()  # created when the broker starts: late only by the imports
 
     def _read(self, name: str) -> bytes:
         with open(f"{self._proc}/{name}", "rb") as file:
@@ -89,7 +91,7 @@ class SystemProcess:
 
 
 def suspend(process: subprocess.Popen[bytes]) -> None:
-    """Until SIGCONT. One that has ended, or ends meanwhile, is left to whoever waits for it."""
+    """Suspend a process until SIGCONT. One that has ended, or ends meanwhile, is left alone."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGSTOP)

@@ -26,12 +26,24 @@ from penstock.runtime.network import Chunk, Counters, Handler, Limits, NetworkEr
 from penstock.runtime.socket_io import BUFFER_BYTES, BUFFERS, FrameInput, FrameRejected, Output, size_of
 from penstock.runtime.socket_limits import FREE_FRAMES, QUANTUM_FRAMES, FairScheduler, IdleTimingWheel, RequestMemory
 
+logger = logging.getLogger(__name__)
+
+BY_PEER: Final = "the peer closed the connection"
+BY_SERVER: Final = "the server closes"
+IDLE: Final = "idle for too long"
+
+# Busy polling: the size of a small frame, and how many in a row start it.
 SMALL_BYTES: Final = 4096
 IN_A_ROW: Final = 16
+_LINGER_MS: Final = 1000
+_DISCARD_BYTES: Final = 256 * 1024
+
+
+# ------------------------------------------------------------------------------------ busy polling and lingering close
 
 
 class BusyPoll:
-    """One for a server; `window_us` is how long to stay awake, 0 is never."""
+    """Busy polling of one server. `window_us` is how long to poll; 0: never."""
 
     __slots__ = ("_answered_s", "_awake", "_earned", "_loop", "_now_s", "_window_s")
 
@@ -46,39 +58,35 @@ class BusyPoll:
         self._awake = False
 
     def asked(self) -> None:
-        """A small question came."""
+        """A small frame arrived."""
         if self._now_s() - self._answered_s < self._window_s:
             self._earned += 1
         else:
             self._earned = 0
 
     def answered(self) -> None:
-        """A small answer left."""
+        """A small reply was sent."""
         self._answered_s = self._now_s()
         if self._earned >= IN_A_ROW and not self._awake:
             self._awake = True
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._poll)
 
     def large(self) -> None:
-        """Much came or went: what comes next will take its time."""
+        """A large frame or reply: the next request will take longer."""
         self._earned = 0
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._earned and self._now_s() - self._answered_s < self._window_s:
             os.sched_yield()
-            # A turn of the loop with something to do does not wait for its sockets.
-            self._loop.call_soon(self._look)
+            # With a scheduled callback the loop does not block on its sockets.
+            self._loop.call_soon(self._poll)
         else:
             self._awake = False
             self._earned = 0
 
 
-_LINGER_MS: Final = 1000
-_DISCARD_BYTES: Final = 256 * 1024
-
-
 def discard_unread(sock: socket.socket) -> bool:
-    """Throw away what has come; whether the peer has closed its direction, or is gone."""
+    """Discard received bytes; whether the peer has closed its side, or is gone."""
     try:
         return not sock.recv(_DISCARD_BYTES)
     except BlockingIOError:
@@ -88,7 +96,7 @@ def discard_unread(sock: socket.socket) -> bool:
 
 
 class LingeringClose:
-    """Waits for the peer to close, for a second at most, then calls `done`. OSError if it is gone already."""
+    """Waits up to a second for the peer to close, then calls `done`. OSError if it is already gone."""
 
     __slots__ = ("_descriptor", "_done", "_loop", "_sock", "_timer")
 
@@ -106,32 +114,28 @@ class LingeringClose:
             self._done()
 
     def cancel(self) -> None:
-        """Let go of the socket."""
+        """Stop waiting."""
         self._timer.cancel()
         self._loop.remove_reader(self._descriptor)
 
 
-logger = logging.getLogger(__name__)
-
-BY_PEER: Final = "the peer closed the connection"
-BY_SERVER: Final = "the server closes"
-IDLE: Final = "nothing moved for too long"
+# ---------------------------------------------------------------------------------------------------------- connection
 
 
 class Shared:
-    """What the connections of one server have in common."""
+    """What the connections of a server share."""
 
     __slots__ = (
         "buffer",
-        "complain",
         "counters",
         "forget",
         "handler",
         "limits",
+        "log_limited",
         "loop",
         "memory",
         "poll",
-        "turns",
+        "scheduler",
         "wheel",
     )
 
@@ -142,7 +146,7 @@ class Shared:
         limits: Limits,
         wheel: IdleTimingWheel[SocketConnection],
         buffer: memoryview,
-        complain: Callable[[str, str], None],
+        log_limited: Callable[[str, str], None],
         forget: Callable[[SocketConnection], None],
         clock: Clock,
     ) -> None:
@@ -151,16 +155,16 @@ class Shared:
         self.limits = limits
         self.wheel = wheel
         self.buffer = buffer
-        self.complain = complain
+        self.log_limited = log_limited
         self.forget = forget
         self.counters = Counters()
         self.poll = BusyPoll(loop, limits.busy_poll_us)
         self.memory = RequestMemory(loop, clock, limits.max_request_bytes)
-        self.turns = FairScheduler(loop, clock)
+        self.scheduler = FairScheduler(loop, clock)
 
 
 class SocketReply:
-    """A place in the order of answers."""
+    """A place in the order of replies."""
 
     __slots__ = ("__weakref__", "_connection", "chunks", "frame_bytes")
 
@@ -172,7 +176,7 @@ class SocketReply:
     def send(self, chunks: Sequence[Chunk]) -> None:
         connection = self._connection
         if connection is None:
-            raise ReplyAnswered("this reply was completed before")
+            raise ReplyAnswered("the reply was already completed")
         connection.complete(self, chunks)
         self._connection = None
 
@@ -181,18 +185,18 @@ class SocketReply:
 
 
 class SocketConnection:
-    """One peer."""
+    """A connection to one peer."""
 
     __slots__ = (
         "__weakref__",
         "_corked",
         "_descriptor",
-        "_farewell",
         "_finishing",
         "_flush_due",
         "_frame_bytes",
         "_in_line",
         "_input",
+        "_lingering",
         "_output",
         "_places",
         "_reading",
@@ -226,7 +230,7 @@ class SocketConnection:
         self._in_line = False
         self._frame_bytes = 0
         self._finishing = False
-        self._farewell: LingeringClose | None = None
+        self._lingering: LingeringClose | None = None
         self.id = number
         self.address = address
         self.peer = peer
@@ -240,7 +244,7 @@ class SocketConnection:
 
     @property
     def busy(self) -> bool:
-        """The peer waits for an answer that is not ready, or is not read: it cannot be blamed for silence."""
+        """Whether the peer waits for this server: for a reply, or to be read. Then it does not count as idle."""
         return (bool(self._places) and not self._output.queue) or self._input.is_waiting
 
     @property
@@ -249,26 +253,26 @@ class SocketConnection:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that are ready and have not left, those in files included."""
+        """Bytes of replies that are ready but not sent, including those in files."""
         return self._unsent_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes held of frames that were not handed out."""
+        """Bytes of frames that were not yet passed to the handler."""
         return self._input.memory_bytes
 
-    # In
+    # --- input
 
     def start(self) -> None:
-        """Tell the handler, and begin to read."""
+        """Call the handler and start reading."""
         try:
             self._shared.handler.connected(self)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
-            self._blame_handler(error)
+        except Exception as error:  # noqa: BLE001 - it affects only this connection
+            self._handler_failed(error)
         if not self.closed and not self._finishing:
-            self._read_on()
+            self._start_reading()
 
-    def _read_on(self) -> None:
+    def _start_reading(self) -> None:
         self._reading = True
         self._shared.loop.add_reader(self._descriptor, self._on_readable)
 
@@ -278,20 +282,20 @@ class SocketConnection:
             self._shared.loop.remove_reader(self._descriptor)
 
     def _on_readable(self) -> None:
-        turns = self._shared.turns
-        if turns.line or (turns.frames >= FREE_FRAMES and turns.is_over()):
+        scheduler = self._shared.scheduler
+        if scheduler.line or (scheduler.frames >= FREE_FRAMES and scheduler.is_over()):
             self._wait_in_line()
             return
         self._receive()
 
     def _wait_in_line(self) -> None:
-        """Others have their turn first."""
+        """Let other connections have their turn first."""
         self._stop_reading()
         self._input.hold()
         self._in_line = True
-        self._shared.turns.wait(self._have_turn)
+        self._shared.scheduler.wait(self._serve_turn)
 
-    def _have_turn(self) -> None:
+    def _serve_turn(self) -> None:
         self._in_line = False
         if self.closed or self._finishing:
             return
@@ -318,15 +322,15 @@ class SocketConnection:
             shared.poll.asked()
         else:
             shared.poll.large()
-        self._hand_out()
+        self._deliver_frames()
 
-    def _hand_out(self) -> None:
-        """Give the handler the frames that are whole, as many as may be unanswered."""
+    def _deliver_frames(self) -> None:
+        """Pass complete frames to the handler, up to the limit of unanswered ones."""
         shared = self._shared
         limits = shared.limits
         places, source, waiting = self._places, self._input, self._output.queue
-        turns, memory = shared.turns, shared.memory
-        handed_out = 0
+        scheduler, memory = shared.scheduler, shared.memory
+        delivered = 0
         try:
             while True:
                 if (
@@ -337,9 +341,9 @@ class SocketConnection:
                     self._stop_reading()
                     source.hold()
                     break
-                # The clock is looked at with every fourth frame.
-                if turns.frames >= FREE_FRAMES and (
-                    (handed_out >= QUANTUM_FRAMES and turns.line) or (not handed_out & 3 and turns.is_over())
+                # The clock is read with every fourth frame.
+                if scheduler.frames >= FREE_FRAMES and (
+                    (delivered >= QUANTUM_FRAMES and scheduler.line) or (not delivered & 3 and scheduler.is_over())
                 ):
                     self._wait_in_line()
                     break
@@ -350,42 +354,42 @@ class SocketConnection:
                         source.hold()
                     break
                 shared.counters.frames += 1
-                turns.frames += 1
-                handed_out += 1
+                scheduler.frames += 1
+                delivered += 1
                 size = self._frame_bytes = len(frame)
                 if source.admitted_bytes:
                     source.admitted_bytes = 0
                     memory.received(self)
                 else:
                     memory.held += size
-                # A lone answer may leave at once; others wait for those of the frames behind it.
+                # A single reply may leave immediately; others wait for the replies to the frames after it.
                 more = source.more
                 self._corked = more or bool(places) or bool(waiting)
                 shared.handler.frame(self, frame)
                 if self._frame_bytes:
-                    self._release_frame()  # no answer was reserved for it
+                    self._release_frame()  # the handler reserved no reply
                 if not more or self.closed or self._finishing:
                     break
         except FrameRejected as error:
-            shared.complain("frame", f"connection {self.id} from {self.peer} is closed: {error}")
+            shared.log_limited("frame", f"connection closed: id={self.id} peer={self.peer} reason={error}")
             self.close(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this connection only
-            self._blame_handler(error)
+        except Exception as error:  # noqa: BLE001 - it affects only this connection
+            self._handler_failed(error)
         self._corked = False
         if waiting and not self._writing:
             self._flush()
         if not self._reading and not self.closed:
             self._settle()
 
-    def _blame_handler(self, error: Exception) -> None:
-        logger.error("connection %d from %s is closed: its handler failed", self.id, self.peer, exc_info=error)
+    def _handler_failed(self, error: Exception) -> None:
+        logger.error("connection closed, handler failed: id=%d peer=%s", self.id, self.peer, exc_info=error)
         self.close(f"the handler failed: {error!r}")
 
     def _settle(self) -> None:
-        """Reading is stopped: see whether it may go on, or, at the end, whether nothing is owed any more."""
+        """While reading is stopped: resume it if possible or, when finishing, close once all replies are sent."""
         if self._finishing:
-            if not self._places and not self._output.queue and self._farewell is None:
-                self._part()
+            if not self._places and not self._output.queue and self._lingering is None:
+                self._linger()
         elif not self._resume_due and not self._in_line and not self._input.is_waiting:
             limits, memory = self._shared.limits, self._shared.memory
             if (
@@ -393,7 +397,7 @@ class SocketConnection:
                 and self._unsent_bytes <= limits.max_output_bytes // 2
                 and not (self._places and memory.held > memory.limit)
             ):
-                # Not here: the handler may be in the middle of completing a reply.
+                # Not now: the handler may be in the middle of completing a reply.
                 self._resume_due = True
                 self._shared.loop.call_soon(self._resume)
 
@@ -401,11 +405,11 @@ class SocketConnection:
         self._resume_due = False
         if self.closed or self._finishing:
             return
-        self._read_on()
+        self._start_reading()
         self._input.unhold()
-        self._hand_out()
+        self._deliver_frames()
 
-    # The memory of requests
+    # --- request memory
 
     @property
     def arrived_bytes(self) -> int:
@@ -416,8 +420,8 @@ class SocketConnection:
         self._settle()
 
     def too_slow(self) -> None:
-        reason = "others wait for the memory of its request, which comes too slowly"
-        self._shared.complain("slow", f"connection {self.id} from {self.peer} is closed: {reason}")
+        reason = "its request arrives too slowly while others wait for the memory"
+        self._shared.log_limited("slow", f"connection closed: id={self.id} peer={self.peer} reason={reason}")
         self.close(reason)
 
     def _release(self, size: int) -> None:
@@ -436,7 +440,7 @@ class SocketConnection:
         for reply in self._places:
             self._release(reply.frame_bytes)
 
-    # Out
+    # --- output
 
     def reply(self) -> SocketReply:
         reply = SocketReply(self, self._frame_bytes)
@@ -446,7 +450,7 @@ class SocketConnection:
         return reply
 
     def complete(self, reply: SocketReply, chunks: Sequence[Chunk]) -> None:
-        """Called by a reply: let it leave when all before it have."""
+        """Called by a reply: send it after all replies before it."""
         if self.closed:
             return
         memory = self._shared.memory
@@ -501,7 +505,7 @@ class SocketConnection:
         if sent < size:
             self._unsent_bytes += size - sent
             self._output.queue.append(memoryview(chunk)[sent:] if sent else chunk)
-            self._write_on()
+            self._start_writing()
 
     def _flush_soon(self) -> None:
         if not self._flush_due:
@@ -513,7 +517,7 @@ class SocketConnection:
         if not self.closed and not self._writing:
             self._flush()
 
-    def _write_on(self) -> None:
+    def _start_writing(self) -> None:
         if not self._writing:
             self._writing = True
             self._shared.loop.add_writer(self._descriptor, self._flush)
@@ -536,26 +540,26 @@ class SocketConnection:
             else:
                 shared.poll.large()
         if output.queue:
-            self._write_on()
+            self._start_writing()
         elif self._writing:
             self._writing = False
             self._shared.loop.remove_writer(self._descriptor)
         if not self._reading:
             self._settle()
 
-    # The end
+    # --- close
 
     def finish(self) -> None:
-        """Take no more frames, and close when the answers that are owed have left."""
+        """Read no more frames, and close when the pending replies are sent."""
         if not self._places and not self._output.queue:
             self.close(BY_SERVER)
         self._finishing = True
         self._stop_reading()
 
-    def _part(self) -> None:
-        """The last answer is on its way."""
+    def _linger(self) -> None:
+        """The last reply was sent: wait for the peer to close."""
         try:
-            self._farewell = LingeringClose(self._shared.loop, self._sock, partial(self._shut, BY_SERVER))
+            self._lingering = LingeringClose(self._shared.loop, self._sock, partial(self._shut, BY_SERVER))
         except OSError as error:
             self._fail(error)
 
@@ -566,7 +570,7 @@ class SocketConnection:
             try:
                 self._shared.counters.bytes_out += self._output.flush()
             except (OSError, NetworkError) as error:
-                logger.debug("connection %d from %s: its last answers are lost: %s", self.id, self.peer, error)
+                logger.debug("last replies lost: id=%d peer=%s error=%s", self.id, self.peer, error)
         discard_unread(self._sock)
         self._shut(reason)
 
@@ -574,7 +578,7 @@ class SocketConnection:
         if isinstance(error, ConnectionError | TimeoutError):
             self._shut(f"{BY_PEER}: {error.strerror}")
             return
-        self._shared.complain("failure", f"connection {self.id} from {self.peer} is closed: {error}")
+        self._shared.log_limited("failure", f"connection closed: id={self.id} peer={self.peer} reason={error}")
         self._shut(str(error))
 
     def _shut(self, reason: str) -> None:
@@ -586,9 +590,9 @@ class SocketConnection:
         if self._writing:
             self._writing = False
             shared.loop.remove_writer(self._descriptor)
-        if self._farewell is not None:
-            self._farewell.cancel()
-            self._farewell = None
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         self._sock.close()
         self._release_all()
         self._places.clear()
@@ -596,6 +600,6 @@ class SocketConnection:
         self._unsent_bytes = 0
         self._input.forget()
         shared.forget(self)
-        logger.debug("connection %d from %s is closed: %s", self.id, self.peer, reason)
-        # Never from within the handler: it may be in the middle of anything.
+        logger.debug("connection closed: id=%d peer=%s reason=%s", self.id, self.peer, reason)
+        # Not from within the handler, which may be in the middle of something.
         shared.loop.call_soon(shared.handler.closed, self, reason)

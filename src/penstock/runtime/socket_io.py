@@ -31,15 +31,28 @@ _STEP_BYTES: Final = 1024 * 1024
 _ZEROS: Final = memoryview(bytes(_STEP_BYTES))
 
 
+BUFFERS: Final = (bytes, bytearray, memoryview)
+# What one connection may send per turn.
+TURN_BYTES: Final = 1024 * 1024
+
+# Measured on loopback: below this a read and a shared sendmsg take less time than a sendfile.
+_SMALL_REGION_BYTES: Final = 16 * 1024
+# Regions of files without a descriptor are read in pieces of this size.
+_PIECE_BYTES: Final = 256 * 1024
+_IOV_MAX: Final = max(16, min(1024, os.sysconf("SC_IOV_MAX")))
+# Linux only: without it the head of a reply would leave as its own packet.
+_MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- input
+
+
 class FrameRejected(NetworkError):
-    """A length that no frame may have. Where the next frame would begin is unknown."""
+    """A frame length that is not allowed. Where the next frame starts is unknown."""
 
     def __init__(self, size: int, max_frame_bytes: int) -> None:
         self.size = size
-        if size < 0:
-            text = f"a frame of {size} bytes was announced"
-        else:
-            text = f"a frame of {size} bytes was announced; {max_frame_bytes} are allowed"
+        text = f"frame length {size} is negative" if size < 0 else f"frame of {size} bytes exceeds {max_frame_bytes}"
         super().__init__(text + protocol_remark(_PREFIX.pack(size)))
 
 
@@ -48,10 +61,10 @@ def _always(size: int) -> bool:
 
 
 class FrameInput:
-    """One connection's side of it: `receive`, then `next_frame` until there is none.
+    """The frames of one connection: `receive`, then `next_frame` until it returns None.
 
-    Between the two calls the bytes lie in the shared buffer: whoever stops asking for frames before None was answered
-    must `hold` the rest, and continue with `unhold`.
+    Between the two calls the bytes are in the shared buffer: to stop before None, `hold` the rest and continue with
+    `unhold`.
     """
 
     __slots__ = (
@@ -80,9 +93,9 @@ class FrameInput:
         self._sock = sock
         self._admit = admit
         self.admitted_bytes = 0
-        """The size of the large frame that there is room for, which is being received or about to be."""
+        """The size of the large frame that was admitted and is not yet complete."""
         self.is_waiting = False
-        """Whether there is no room for the next frame yet."""
+        """Whether the next frame waits for room."""
         self._buffer = buffer
         self._max_frame_bytes = max_frame_bytes
         self._data = buffer
@@ -95,26 +108,26 @@ class FrameInput:
 
     @property
     def more(self) -> bool:
-        """Whether bytes behind the last frame have arrived too."""
+        """Whether bytes after the last frame have arrived."""
         return self._position < self._end
 
     @property
     def memory_bytes(self) -> int:
-        """What is held of frames that were not handed out."""
+        """Bytes of frames that were not returned yet."""
         return len(self._rest) + (0 if self._frame is None else len(self._frame))
 
     @property
     def arrived_bytes(self) -> int:
-        """What has arrived of the frame that is being received."""
+        """Bytes of the incomplete frame that have arrived."""
         return 0 if self._frame is None else self._filled
 
     def admit(self) -> None:
-        """There is room for the frame that waits."""
+        """The waiting frame may be received."""
         self.is_waiting = False
         (self.admitted_bytes,) = _PREFIX.unpack_from(self._rest)
 
     def receive(self) -> int:
-        """Receive once; how many bytes came, 0 at the end of the stream. Raises OSError, also when none are there."""
+        """Receive once; the number of bytes, 0 at the end of the stream. BlockingIOError if there are none, OSError."""
         if self._frame is not None:
             missing = self._size - self._filled
             if missing >= BUFFER_BYTES and self._filled >= _DIRECT_BYTES:
@@ -136,7 +149,7 @@ class FrameInput:
         return count
 
     def _receive_behind_rest(self) -> int:
-        """Receive the rest of a length of which some bytes are there."""
+        """Receive the rest of an incomplete length prefix."""
         known = len(self._rest)
         count = self._sock.recv_into(self._buffer[known:])
         self._buffer[:known] = self._rest
@@ -145,7 +158,7 @@ class FrameInput:
         return count
 
     def next_frame(self) -> bytearray | None:
-        """The next frame that is whole; None when more must arrive. Raises FrameRefused."""
+        """The next complete frame; None if more must arrive. Raises FrameRejected."""
         if self._frame is not None:
             return self._continued(self._frame)
         position, end = self._position, self._end
@@ -186,13 +199,13 @@ class FrameInput:
         return frame
 
     def hold(self) -> None:
-        """Keep what was not asked for: the shared buffer is needed by others."""
+        """Copy unused bytes out of the shared buffer, which other connections need."""
         if self._position < self._end:
             self._rest = bytes(self._data[self._position : self._end])
         self._data, self._position, self._end = self._buffer, 0, 0
 
     def unhold(self) -> None:
-        """Go on with what was kept, before receiving more."""
+        """Continue with the held bytes, before receiving more."""
         self._data, self._position, self._end = memoryview(self._rest), 0, len(self._rest)
         self._rest = b""
 
@@ -205,21 +218,11 @@ class FrameInput:
         self.is_waiting = False
 
 
-BUFFERS: Final = (bytes, bytearray, memoryview)
-# What one connection may send before the others have their turn.
-TURN_BYTES: Final = 1024 * 1024
-
-# Measured on loopback: below this a read and a shared sendmsg take less time than a sendfile.
-_SMALL_REGION_BYTES: Final = 16 * 1024
-# Regions of files without a descriptor are read in pieces of this size.
-_PIECE_BYTES: Final = 256 * 1024
-_IOV_MAX: Final = max(16, min(1024, os.sysconf("SC_IOV_MAX")))
-# Linux only: without it the head of an answer would leave as a packet of its own.
-_MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+# -------------------------------------------------------------------------------------------------------------- output
 
 
 class FileTooShort(NetworkError):
-    """A file ends before the region that was promised."""
+    """A file ends before the region to send."""
 
     def __init__(self, path: str, missing_bytes: int) -> None:
         super().__init__(f"{path} ends {missing_bytes} bytes before the end of the region to send")
@@ -228,7 +231,7 @@ class FileTooShort(NetworkError):
 
 
 class _Rest(NamedTuple):
-    """What is left of a region."""
+    """The rest of a region."""
 
     file: File
     position: int
@@ -244,7 +247,7 @@ def size_of(chunks: Sequence[Chunk]) -> int:
 
 
 class Output:
-    """The queue, and the socket that it drains into."""
+    """A queue of chunks and the socket that they are sent to."""
 
     __slots__ = ("_descriptor", "_sock", "queue")
 
@@ -254,9 +257,9 @@ class Output:
         self.queue: deque[Chunk] = deque()
 
     def flush(self) -> int:
-        """Send until the queue is empty, the socket full or the turn over; how many bytes went.
+        """Send until the queue is empty, the socket full or the turn over; the number of bytes sent.
 
-        Raises the OSError of the socket or of a file, or FileTooShort: nothing more can be sent then.
+        OSError of the socket or a file, FileTooShort: nothing more can be sent then.
         """
         queue = self.queue
         total = 0
@@ -313,7 +316,7 @@ class Output:
         try:
             descriptor = file.fileno()
         except OSError:
-            # No descriptor: a simulated disk, or a closed file, which the read will tell.
+            # No descriptor: a simulated disk, or a closed file, for which the read raises.
             offered = min(offered, _PIECE_BYTES)
             self._advance(region, offered, _read(region, offered))
             return self._send_batch(offered)

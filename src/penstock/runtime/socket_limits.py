@@ -1,7 +1,7 @@
 """Bounds over all connections of a server: idle time, request memory, and time per turn of the event loop.
 
-Idle connections: a timing wheel of 16 ticks; activity costs one assignment, and after a pause of the process nobody
-expires who had no chance to be active.
+Idle connections: a timing wheel of 16 ticks; activity costs one assignment, and a pause of the process does not
+expire connections that had no chance to be active.
 
 Memory: frames being received (by announced length) and unanswered ones count. A frame that fits the receive buffer
 always passes; a larger one is admitted as a whole, in order of arrival, so what was admitted can finish. While others
@@ -20,24 +20,33 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.runtime.clock import Clock
 
+GRACE_MS: Final = 5_000
+MIN_BYTES_PER_S: Final = 128 * 1024
+TURN_MS: Final = 10
+FREE_FRAMES: Final = 16
+QUANTUM_FRAMES: Final = 8
+
 _TICKS: Final = 16
 _NO_SLOT: Final = -1
+_CHECK_MS: Final = 1_000
 
 
 class Member(Protocol):
+    """A member of the wheel. Activity sets `active_tick` to the wheel's tick."""
+
     active_tick: int
     wheel_slot: int
 
     @property
     def busy(self) -> bool:
-        """Waiting for something that is not its own to do: active, though nothing moves."""
+        """Whether it waits for the server, and so counts as active."""
 
 
 M = TypeVar("M", bound=Member)
 
 
 class IdleTimingWheel(Generic[M]):
-    """An `idle_ms` of 0 is for ever."""
+    """Finds members that were idle for `idle_ms`; 0: never."""
 
     __slots__ = ("_clock", "_next_ms", "_slots", "tick", "tick_ms")
 
@@ -55,7 +64,7 @@ class IdleTimingWheel(Generic[M]):
         member.active_tick = self.tick
         member.wheel_slot = _NO_SLOT
         if self.tick_ms:
-            self._lay(member)
+            self._place(member)
 
     def remove(self, member: M) -> None:
         slot = self._slots.get(member.wheel_slot)
@@ -64,7 +73,7 @@ class IdleTimingWheel(Generic[M]):
             slot.discard(member)
 
     def turn(self) -> list[M]:
-        """Move on by a tick if it is time; those who are due, and no longer in the wheel."""
+        """Advance by a tick if it is time. Returns the idle members, which leave the wheel."""
         now_ms = self._clock.monotonic_ms()
         if not self.tick_ms or now_ms < self._next_ms:
             return []
@@ -78,21 +87,16 @@ class IdleTimingWheel(Generic[M]):
                 member.wheel_slot = _NO_SLOT
                 due.append(member)
             else:
-                self._lay(member)
+                self._place(member)
         return due
 
     def _due_tick(self, member: M) -> int:
-        # What bears the number of a tick may have happened as late as the next began.
+        # Activity in a tick may have happened right before the next one.
         return member.active_tick + _TICKS + 1
 
-    def _lay(self, member: M) -> None:
+    def _place(self, member: M) -> None:
         member.wheel_slot = self._due_tick(member)
         self._slots.setdefault(member.wheel_slot, set()).add(member)
-
-
-GRACE_MS: Final = 5_000
-MIN_BYTES_PER_S: Final = 128 * 1024
-_LOOK_MS: Final = 1_000
 
 
 class Receiver(Protocol):
@@ -100,13 +104,13 @@ class Receiver(Protocol):
 
     @property
     def arrived_bytes(self) -> int:
-        """What has come of the frame."""
+        """Bytes of the frame that have arrived."""
 
     def admitted(self) -> None:
-        """Its frame may come now."""
+        """Its frame may be received now."""
 
     def too_slow(self) -> None:
-        """Others wait for the memory that it keeps: close it."""
+        """It holds memory that others wait for: close it."""
 
 
 class _Waiting(NamedTuple):
@@ -115,8 +119,8 @@ class _Waiting(NamedTuple):
 
 
 class RequestMemory:
-    """One for a server. `held` is what is in use; small frames add to it and take from it directly, unless others are
-    in `line`: those that are not read until there is room."""
+    """The request memory of a server. `held` is in use. `line` are connections that are not read until there is room.
+    Small frames change `held` directly, unless there is a line."""
 
     __slots__ = ("_clock", "_large", "_loop", "_receiving", "_timer", "held", "limit", "line")
 
@@ -131,7 +135,7 @@ class RequestMemory:
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, receiver: Receiver, size: int) -> bool:
-        """Whether a large frame may be received now; if not, `receiver` is told when it may."""
+        """Whether a large frame may be received now. If not, `receiver.admitted` is called later."""
         if self.line or not self._fits(size):
             self.line.append(_Waiting(receiver, size))
             self._watch()
@@ -140,11 +144,11 @@ class RequestMemory:
         return True
 
     def received(self, receiver: Receiver) -> None:
-        """A large frame is complete; it counts until it is answered."""
+        """A large frame is complete. It counts until it is answered."""
         self._receiving.pop(receiver, None)
 
     def release(self, size: int, *, large: bool) -> None:
-        """A frame was answered, or will never be."""
+        """A frame was answered, or never will be."""
         self.held -= size
         if large:
             self._large -= 1
@@ -152,7 +156,7 @@ class RequestMemory:
             self._grant()
 
     def forget(self, receiver: Receiver) -> None:
-        """A connection is closed: it waits no more, and its frame is not received any more."""
+        """A connection was closed: it no longer waits or receives."""
         self._receiving.pop(receiver, None)
         for waiting in self.line:
             if waiting.receiver is receiver:
@@ -176,16 +180,16 @@ class RequestMemory:
 
     def _watch(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_MS / 1000, self._look)
+            self._timer = self._loop.call_later(_CHECK_MS / 1000, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         self.close_slow()
         if self.line:
             self._watch()
 
     def close_slow(self) -> int:
-        """Close the connections whose frames others wait for, and that do not come; how many."""
+        """Close connections whose large frames arrive too slowly while others wait; how many."""
         if not self.line:
             return 0
         now_ms = self._clock.monotonic_ms()
@@ -204,13 +208,8 @@ class RequestMemory:
             self._timer = None
 
 
-TURN_MS: Final = 10
-FREE_FRAMES: Final = 16
-QUANTUM_FRAMES: Final = 8
-
-
 class FairScheduler:
-    """One for a server. `frames` counts those of the turn; who hands out a frame adds to it."""
+    """Time per turn of a server. `frames` counts those of the turn; connections add to it."""
 
     __slots__ = ("_clock", "_is_marked", "_loop", "_until_ms", "frames", "line")
 
@@ -223,7 +222,7 @@ class FairScheduler:
         self.line: deque[Callable[[], None]] = deque()
 
     def is_over(self) -> bool:
-        """Whether the budget is used up; to be asked when there were more than FREE_FRAMES."""
+        """Whether the budget is used up. Called after more than FREE_FRAMES."""
         now_ms = self._clock.monotonic_ms()
         if not self._is_marked:
             self._is_marked = True
@@ -241,16 +240,16 @@ class FairScheduler:
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         line = self.line
         if not line:
             self.frames = 0
             self._is_marked = False
             return
-        self.frames = FREE_FRAMES  # in a crowd no frames are free
+        self.frames = FREE_FRAMES  # with a queue no frames are free
         now_ms = self._clock.monotonic_ms()
         self._until_ms = now_ms + TURN_MS
-        # Those who come back to the line in this turn have had theirs.
+        # Connections that queue again in this turn have had theirs.
         for _ in range(len(line)):
             line.popleft()()
             if self._clock.monotonic_ms() >= self._until_ms:

@@ -1,6 +1,6 @@
 """A server of frames on the machine's sockets, directly on the event loop.
 
-A peer that exceeds a limit (connections, time, bytes) loses its own connection, nobody else's. Log lines that peers can
+A peer that exceeds a limit (connections, time, bytes) loses only its own connection. Log lines that peers can
 provoke appear at most once a second. When the process runs out of descriptors, accepting pauses; waiting peers stay in
 the listener's backlog.
 """
@@ -19,13 +19,13 @@ from typing import Any, Final
 from penstock.runtime import files
 from penstock.runtime.clock import Clock
 from penstock.runtime.network import (
-    AddressInUse,
-    CannotListen,
     Counters,
     Handler,
     Limits,
     RateLimitedLogger,
     ServerClosed,
+    address_text,
+    bind_socket,
 )
 from penstock.runtime.socket_connection import BY_SERVER, IDLE, Shared, SocketConnection
 from penstock.runtime.socket_io import BUFFER_BYTES
@@ -40,7 +40,7 @@ _MAPPED_IPV4: Final = "::ffff:"
 
 
 class SocketServer:
-    """All of it on the thread of `loop`. `open_listener` opens the listening sockets; the machine's own by default."""
+    """Runs on the thread of `loop`. `open_listener` opens the listening sockets; `bind_socket` by default."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class SocketServer:
         *,
         open_listener: Callable[[str, int, Limits], socket.socket] | None = None,
     ) -> None:
-        self._open_listener = open_listener or _listener
+        self._open_listener = open_listener or bind_socket
         self._loop = loop
         self._limits = limits
-        self._complain = RateLimitedLogger(clock, logger)
+        self._log_limited = RateLimitedLogger(clock, logger)
         self._wheel: IdleTimingWheel[SocketConnection] = IdleTimingWheel(clock, limits.idle_ms)
         buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._complain, self._forget, clock)
+        self._shared = Shared(loop, handler, limits, self._wheel, buffer, self._log_limited, self._forget, clock)
         self._listeners: dict[int, socket.socket] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._connections: dict[int, SocketConnection] = {}
@@ -73,17 +73,20 @@ class SocketServer:
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of requests that are being received or not answered."""
+        """Bytes of requests being received or unanswered."""
         return self._shared.memory.held
 
     @property
     def connections(self) -> list[SocketConnection]:
-        """Those that are open now."""
+        """The open connections."""
         return list(self._connections.values())
+
+    def set_limits(self, limits: Limits) -> None:
+        self._limits = limits
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         if self._closed:
-            raise ServerClosed(f"a closed server cannot listen on {_address_text(host, port)}")
+            raise ServerClosed(f"cannot listen on {address_text(host, port)}: the server is closed")
         listener = self._open_listener(host, port, self._limits)
         self._listeners[listener.fileno()] = listener
         self._accept_on(listener)
@@ -92,7 +95,7 @@ class SocketServer:
         bound = listener.getsockname()
         return bound[0], bound[1]
 
-    # Accepting
+    # --- accept
 
     def _accept_on(self, listener: socket.socket) -> None:
         descriptor = listener.fileno()
@@ -109,15 +112,15 @@ class SocketServer:
                 if error.errno in _OUT_OF_RESOURCES:
                     self._pause_accepting(listener, error)
                     return
-                # The peer was gone before it was accepted.
-                logger.debug("a connection could not be accepted: %s", error)
+                # The peer closed the connection before it was accepted.
+                logger.debug("connection not accepted: error=%s", error)
                 continue
             self._admit(sock, address)
             if self._closed:
                 return
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
-        self._complain("accept", f"connections cannot be accepted, next try in {_ACCEPT_PAUSE_MS} ms: {error}")
+        self._log_limited("accept", f"cannot accept connections: retry_in_ms={_ACCEPT_PAUSE_MS} error={error}")
         if files.relief is not None and error.errno in (errno.EMFILE, errno.ENFILE):
             files.relief()
         descriptor = listener.fileno()
@@ -126,18 +129,20 @@ class SocketServer:
 
     def _admit(self, sock: socket.socket, address: Any) -> None:
         host = address[0].removeprefix(_MAPPED_IPV4) if "." in address[0] else address[0]
-        peer = _address_text(host, address[1])
+        peer = address_text(host, address[1])
         limits, counters = self._limits, self._shared.counters
         if len(self._connections) >= limits.max_connections:
-            refusal = f"{limits.max_connections} connections are open"
-        elif self._per_address[host] >= limits.max_connections_per_address:
-            refusal = f"{limits.max_connections_per_address} connections are open from {host}"
+            reason = f"the limit of {limits.max_connections} connections is reached"
+        elif self._per_address[host] >= (
+            most := limits.max_connections_overrides.get(host, limits.max_connections_per_address)
+        ):
+            reason = f"the limit of {most} connections from this address is reached"
         else:
-            refusal = ""
-        if refusal:
+            reason = ""
+        if reason:
             counters.rejected += 1
             sock.close()
-            self._complain("refusal", f"a connection from {peer} is refused: {refusal}, as many as are allowed")
+            self._log_limited("rejection", f"connection rejected: peer={peer} reason={reason}")
             return
         try:
             sock.setblocking(False)
@@ -146,7 +151,7 @@ class SocketServer:
             if limits.send_buffer_bytes >= 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
         except OSError as error:
-            logger.debug("a connection from %s was gone as it came: %s", peer, error)
+            logger.debug("connection lost while it was accepted: peer=%s error=%s", peer, error)
             sock.close()
             return
         self._last_id += 1
@@ -168,10 +173,10 @@ class SocketServer:
         if not self._connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    # Idleness
+    # --- idle connections
 
     def _wait_a_tick(self) -> None:
-        # A loop may call a little early, and the wheel would not turn.
+        # The loop may call slightly early, and the wheel would not turn.
         self._idle_timer = self._loop.call_later((self._wheel.tick_ms + 1) / 1000, self._on_idle_timer)
 
     def _on_idle_timer(self) -> None:
@@ -179,10 +184,10 @@ class SocketServer:
         self.close_idle()
 
     def close_idle(self) -> int:
-        """Close the connections that have been idle for too long; how many.
+        """Close the connections that were idle for too long; how many.
 
-        The loop calls it sixteen times in `Limits.idle_ms`. To be seen to be idle, a connection needs seventeen calls,
-        each a sixteenth of that time or more after the one before.
+        The loop calls it 16 times per `Limits.idle_ms`. A connection is idle after 17 calls, each at least a sixteenth
+        of that time after the one before.
         """
         due = self._wheel.turn()
         for connection in due:
@@ -190,7 +195,7 @@ class SocketServer:
             connection.close(IDLE)
         return len(due)
 
-    # The end
+    # --- close
 
     async def close(self, timeout_ms: int) -> None:
         self._closed = True
@@ -210,60 +215,12 @@ class SocketServer:
                 await asyncio.wait({self._emptied}, timeout=max(0, timeout_ms) / 1000)
         finally:
             if self._connections:
-                logger.warning("%d connections are closed with answers owed", len(self._connections))
+                logger.warning("connections closed with pending replies: count=%d", len(self._connections))
             for connection in self.connections:
                 connection.close(BY_SERVER)
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
                 self._idle_timer = None
             self._shared.memory.close()
-        # The handler hears of the last connections in this turn of the loop.
+        # The handler is called for the last connections in this turn of the loop.
         await asyncio.sleep(0)
-
-
-def _address_text(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
-
-
-def _listener(host: str, port: int, limits: Limits) -> socket.socket:
-    """A socket that listens at the first of the host's addresses that this machine has; IPv4 before IPv6."""
-    text = _address_text(host, port)
-    if not 0 <= port <= 65535:
-        raise CannotListen(text, "a port is a number from 0 to 65535")
-    candidates: list[tuple[int, Any]]
-    if not host:
-        candidates = [(socket.AF_INET6, ("::", port)) if socket.has_dualstack_ipv6() else (socket.AF_INET, ("", port))]
-    else:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except (OSError, UnicodeError) as error:
-            raise CannotListen(text, str(error)) from error
-        candidates = [(family, address) for family, _, _, _, address in found]
-        candidates.sort(key=lambda candidate: candidate[0] != socket.AF_INET)
-    problem: OSError | None = None
-    for family, address in candidates:
-        try:
-            return _bound(family, address, limits, dual_stack=not host)
-        except OSError as error:
-            problem = error
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(text, "the address is in use") from error
-    raise CannotListen(text, str(problem or "the host has no address")) from problem
-
-
-def _bound(family: int, address: Any, limits: Limits, *, dual_stack: bool) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual_stack else 1)
-        if limits.receive_buffer_bytes >= 0:
-            # Before listening: accepted sockets inherit it, and the window is agreed on at the start.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(limits.backlog)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -15,32 +15,33 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+K = TypeVar("K")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_WAITING_MAX = 10_000
+_WAITING_MAX: Final = 10_000
 
 
 class WorkersError(RuntimeError):
-    """Work will not be done."""
+    """Work was not accepted or not finished."""
 
 
 class WorkersClosed(WorkersError):
-    """Work was given after `close`."""
+    """Work was submitted after `close`."""
 
 
 class WorkersBusy(WorkersError):
-    """As much work is unfinished as may be, or it was not finished in time."""
+    """Too much work is unfinished, or it was not finished in time."""
 
     def __init__(self, unfinished: int) -> None:
-        super().__init__(f"{unfinished} pieces of work are not finished")
+        super().__init__(f"{unfinished} tasks are not finished")
         self.unfinished = unfinished
 
 
 class Outcome(Generic[T_co]):
-    """What came of a piece of work: its value, or the exception that it raised."""
+    """The result of work: its value, or the exception that it raised."""
 
     __slots__ = ("_value", "error")
 
@@ -55,29 +56,37 @@ class Outcome(Generic[T_co]):
         return cast(T_co, self._value)
 
 
+def outcome_of(work: Callable[[], T]) -> Outcome[T]:
+    """The outcome of work that runs on this thread."""
+    try:
+        return Outcome(work())
+    except Exception as error:  # noqa: BLE001 - the caller decides what it means
+        return Outcome(None, error)
+
+
 class Workers(Protocol):
-    """Whoever does the work."""
+    """Runs blocking work."""
 
     def run(self, work: Callable[[], T], done: Callable[[Outcome[T]], None]) -> None:
-        """Do `work`, then call `done`; WorkersError if it will not be done.
+        """Run `work`, then call `done` with its outcome. WorkersError if it is not accepted.
 
-        `done` may be called before this returns (`InlineWorkers`): change your own state first.
+        `done` may be called before this returns (`InlineWorkers`): update your own state first.
         """
 
     def close(self) -> None:
-        """Return when all work given before is done and answered; accept no more."""
+        """Accept no more work, and return when all accepted work is done and its callbacks were called."""
 
 
 class ThreadWorkers:
-    """Threads beside an event loop, started as they are needed.
+    """Threads next to an event loop, started as they are needed.
 
-    `run` and `close` are called on the loop's thread. The threads are daemons: a disk that hangs in a sync
-    does not keep the process from ending.
+    `run` and `close` are called on the loop's thread. The threads are daemons, so a disk that hangs in a sync does not
+    keep the process from exiting.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, *, waiting_max: int = _WAITING_MAX) -> None:
         if threads < 1 or waiting_max < 1:
-            raise ValueError(f"{threads} threads for at most {waiting_max} pieces of work: both must be positive")
+            raise ValueError(f"threads={threads} and waiting_max={waiting_max} must be positive")
         self._loop = loop
         self._threads_max = threads
         self._waiting_max = waiting_max
@@ -99,9 +108,9 @@ class ThreadWorkers:
         self._queue.put((work, done))
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Finish what was given, answer it here and now, and end the threads.
+        """Finish accepted work, call its callbacks, and end the threads.
 
-        WorkersBusy if `timeout_ms` passed first: the threads are left to themselves.
+        WorkersBusy if `timeout_ms` passes first: the threads then end by themselves.
         """
         if not self._closed:
             self._closed = True
@@ -125,16 +134,15 @@ class ThreadWorkers:
             work, done = item
             try:
                 outcome = Outcome(work())
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
+            except BaseException as error:  # noqa: BLE001 - the callback gets it, whatever it is
                 outcome = Outcome(None, error)
             self._finished.append((done, outcome))
-            # Held while the thread waits for more, they would keep files open.
+            # References held while the thread waits would keep files open.
             del item, work, done, outcome
             self._wake_loop()
 
     def _wake_loop(self) -> None:
-        # `_deliver` takes the mark back before it looks: what is appended later either is seen or wakes it
-        # again.
+        # `_deliver` clears the flag before it looks: what is appended later is either seen or wakes it again.
         if self._wakeup_sent:
             return
         self._wakeup_sent = True
@@ -151,14 +159,14 @@ class ThreadWorkers:
             self._unfinished -= 1
             try:
                 done(outcome)
-            except Exception as error:  # noqa: BLE001 - one bad callback must not silence the others
+            except Exception as error:  # noqa: BLE001 - one failing callback must not affect the others
                 self._loop.call_exception_handler(
                     {"message": f"callback {done!r} of finished work failed", "exception": error}
                 )
 
 
 class InlineWorkers:
-    """Does the work at once, where it is given."""
+    """Runs work immediately, on the calling thread."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -166,14 +174,14 @@ class InlineWorkers:
     def run(self, work: Callable[[], T], done: Callable[[Outcome[T]], None]) -> None:
         if self._closed:
             raise WorkersClosed("the workers are closed")
-        done(_outcome_of(work))
+        done(outcome_of(work))
 
     def close(self) -> None:
         self._closed = True
 
 
 class ManualWorkers:
-    """Does the work when told: for tests of what happens meanwhile."""
+    """Runs work on request, for tests of what happens meanwhile."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -186,14 +194,14 @@ class ManualWorkers:
     def run(self, work: Callable[[], T], done: Callable[[Outcome[T]], None]) -> None:
         if self._closed:
             raise WorkersClosed("the workers are closed")
-        self._waiting.append(lambda: done(_outcome_of(work)))
+        self._waiting.append(lambda: done(outcome_of(work)))
 
     def run_next(self) -> None:
-        """Do the oldest piece of work; IndexError if none waits."""
+        """Run the oldest task; IndexError if none waits."""
         self._waiting.popleft()()
 
     def run_all(self) -> None:
-        """Do all that waits, and what is given meanwhile."""
+        """Run all waiting tasks, including those submitted meanwhile."""
         while self._waiting:
             self.run_next()
 
@@ -202,20 +210,10 @@ class ManualWorkers:
         self._closed = True
 
 
-def _outcome_of(work: Callable[[], T]) -> Outcome[T]:
-    try:
-        return Outcome(work())
-    except Exception as error:  # noqa: BLE001 - the one who gave the work decides what its failure means
-        return Outcome(None, error)
-
-
-K = TypeVar("K")
-
-
 def in_parallel(
     work: Callable[[K], T], items: Sequence[K], threads: int
 ) -> Generator[tuple[K, Outcome[T]], None, None]:
-    """Each item with what came of its work, as it is finished. Whoever stops asking ends it: no more is begun."""
+    """Each item with the outcome of its work, as it finishes. Closing the generator stops it: no more work starts."""
     if threads <= 1 or len(items) <= 1:
         for item in items:
             yield item, outcome_of(partial(work, item))
@@ -226,7 +224,7 @@ def in_parallel(
 
     def serve() -> None:
         try:
-            with contextlib.suppress(IndexError):  # none is left
+            with contextlib.suppress(IndexError):  # no item is left
                 while not ended.is_set():
                     item = waiting.popleft()
                     finished.put((item, outcome_of(partial(work, item))))
@@ -248,11 +246,3 @@ def in_parallel(
         ended.set()
         for thread in pool:
             thread.join()
-
-
-def outcome_of(work: Callable[[], T]) -> Outcome[T]:
-    """What comes of work that is done here and now."""
-    try:
-        return Outcome(work())
-    except Exception as error:  # noqa: BLE001 - whoever asked decides what it means
-        return Outcome(None, error)

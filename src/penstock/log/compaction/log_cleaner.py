@@ -362,8 +362,9 @@ class LogCleaner:
         self._manager = manager
         self._workers = workers
         self._clock = clock
-        self._map_bytes = map_bytes
-        self._throttle = throttle
+        self.map_bytes = map_bytes
+        self.throttle = throttle
+        """Both can be replaced; a round that is under way keeps its own."""
         self._retry_policy = RetryPolicy() if retry_policy is None else retry_policy
         self._decompressed_limit = decompressed_limit
         self._candidates = Candidates(manager, self._retry_policy)
@@ -455,13 +456,13 @@ class LogCleaner:
         try:
             with watched.directory.disk():
                 compaction = Compaction.begin(
-                    log, decision, now_ms, map_bytes=self._map_bytes, decompressed_limit=self._decompressed_limit
+                    log, decision, now_ms, map_bytes=self.map_bytes, decompressed_limit=self._decompressed_limit
                 )
         except LogError as error:
             watched.record_failure(error, now_ms, self._retry_policy)
             return None
         piece_bytes = mean_piece_bytes(log.table.sizes[: decision.segment_count])
-        self._round = _Round(watched, compaction, piece_bytes, self._throttle, self._clock.monotonic_ms())
+        self._round = _Round(watched, compaction, piece_bytes, self.throttle, self._clock.monotonic_ms())
         return self._round
 
     def _advance(self, current: _Round) -> bool:
@@ -550,7 +551,7 @@ class LogCleaner:
             records_after=before.records_after + stats.records_after,
             last_duration_ms=duration_ms,
             max_duration_ms=max(before.max_duration_ms, duration_ms),
-            last_map_share=result.map_bytes / self._map_bytes,
+            last_map_share=result.map_bytes / self.map_bytes,
         )
         logger.info(
             "log compacted: folder=%s end_offset=%d bytes_before=%d bytes_after=%d segments_before=%d "

@@ -68,7 +68,7 @@ def test_without_pyspark_the_error_says_where_the_jars_come_from(monkeypatch: py
 
 def test_without_a_java_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ZooKeeperNotStarted, match="where no bin/java runs"):
+    with pytest.raises(ZooKeeperNotStarted, match="which has no working bin/java"):
         ZooKeeperProcess(ServerSettings(str(tmp_path), 2181))
 
 
