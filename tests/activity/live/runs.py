@@ -84,7 +84,7 @@ class HandMade:
     def cluster_ready(self) -> None:
         self.lines.append("cluster")
 
-    def told(self, text: str) -> None:
+    def add_line(self, text: str) -> None:
         self.lines.append(text)
 
     def set(self, **values: Any) -> None:
@@ -138,7 +138,7 @@ def full_snapshot() -> Snapshot:
         incidents=[
             Incident(
                 server=f"server-{number}", kind=kind, opened=NOW_MS - 60_000, until=NOW_MS - 5_000, is_open=number == 7,
-                severity="critical", worst=681.0, usual=74.5, message="95 % of requests within 681 ms, usually 74.5 ms",
+                severity="critical", worst=681.0, usual=74.5, message="p95 latency 681 ms, usually 74.5 ms",
             )
             for number in (7, 3)
             for kind in ("latency", "errors", "cpu")
@@ -177,5 +177,5 @@ def full_snapshot() -> Snapshot:
             for at in seconds
         ],
         members=[17, 18], members_total=2,
-        lines=[Line(time_ms=NOW_MS, text="pipelines was killed by SIGKILL; starting it again")],
+        lines=[Line(time_ms=NOW_MS, text="pipelines was killed by SIGKILL; restarting")],
     )  # fmt: skip

@@ -111,7 +111,7 @@ def test_the_trending_item_is_looked_at_and_searched_for_twenty_times_as_often()
             views[minute] += row["item"] == trend["item"]
         elif kind.topic == "searches":
             searches[minute] += row["keyword"] == trend["keyword"]
-    before_per_s = SITE.happenings.trend(0).views_before
+    before_per_s = SITE.schedule.trend(0).views_before
     assert views["plateau"] / 30 == pytest.approx(20 * before_per_s, rel=0.25)
     assert views["begin"] / 5 < 5 * before_per_s
     assert searches["plateau"] > 60 > 10 > searches["begin"]

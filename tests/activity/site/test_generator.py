@@ -13,7 +13,7 @@ from penstock.activity.events import TRUTH_TOPIC
 from penstock.activity.site import Site
 from penstock.activity.site.encoding import Batches, Encoded
 from penstock.activity.site.generator import (
-    MOST_ON_THE_WAY_BYTES,
+    MOST_UNACKNOWLEDGED_BYTES,
     EventGenerator,
     Plan,
     Progress,
@@ -107,7 +107,7 @@ class Story:
         self.states: list[Progress] = []
         self.generation = EventGenerator(
             site, plan, batches or Batches(site, "json", malformed), self.records, self.clock,
-            stop=self.stop, told=self.told.append, progress=self.states.append,
+            stop=self.stop, notify=self.told.append, progress=self.states.append,
         )  # fmt: skip
 
     def run(self) -> Summary:
@@ -216,7 +216,7 @@ def test_when_the_broker_does_not_answer_no_more_is_made_than_there_is_room_for(
 
     story.records.on_send = lambda: setattr(story.records.deliveries[-1], "exception", wait)
     summary = story.run()
-    assert MOST_ON_THE_WAY_BYTES / 2 < held[0] < MOST_ON_THE_WAY_BYTES * 2
+    assert MOST_UNACKNOWLEDGED_BYTES / 2 < held[0] < MOST_ON_THE_WAY_BYTES * 2
     assert held[0] == held[5]
     assert summary.unacknowledged == len(story.records.times)
     assert total(summary) == 0

@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     from penstock.activity.live.run import Plan
 
 
+OWN_BROKER: Final = "own broker"
 _LOCK: Final = "lock"
 _MADE: Final = "run.json"
-OWN_BROKER: Final = "own broker"
+_HOST: Final = "127.0.0.1"
+_TRIED: Final = 100
+_TIMEOUT_MS: Final = 5_000
+_REMOTE: Final = "sc://"
+
+# ---------------------------------------------------------------------------------------------- the folder
 
 
 class CannotRun(Exception):
-    """Why a run cannot be, and what to do about it."""
+    """Why a run cannot start, and what to do."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem} {advice}")
@@ -36,31 +42,31 @@ class CannotRun(Exception):
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first run in a folder was about."""
+    """The site and cluster of the first run in a folder."""
 
     seed: int
     cluster: str
-    """The id of the cluster, or that the broker is the folder's own."""
+    """The id of the cluster, or `OWN_BROKER`."""
     version: int = 1
     value_format: str = "json"
 
 
 class RunFolder:
-    """Held until it is released, or the process ends."""
+    """The folder of a run, locked until it is released or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
 
     def take(self) -> None:
-        """Make it if it is not there. Raises CannotRun."""
+        """Creates the folder if needed and locks it. Raises CannotRun."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise CannotRun(
-                f"{self.path} cannot be written: {error.strerror}.",
-                "Choose a folder that this user can write to with --data-dir.",
+                f"Cannot write {self.path}: {error.strerror}.",
+                "Choose a writable folder with --data-dir.",
             ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,8 +74,8 @@ class RunFolder:
             holder = os.read(handle, 32).decode("ascii", "replace").strip()
             os.close(handle)
             raise CannotRun(
-                f"A run uses {self.path} already{f', as process {holder}' if holder else ''}.",
-                "Stop it with Ctrl-C, or choose another folder with --data-dir (and other ports).",
+                f"{self.path} is in use by another run{f' (process {holder})' if holder else ''}.",
+                "Stop it with Ctrl-C, or use another --data-dir (and other ports).",
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -82,7 +88,7 @@ class RunFolder:
             os.close(handle)
 
     def made(self) -> RunIdentity | None:
-        """What made it; None if nothing has yet. Raises CannotRun."""
+        """The identity of the first run; None if there was none. Raises CannotRun."""
         try:
             text = (self.path / _MADE).read_bytes()
         except FileNotFoundError:
@@ -92,18 +98,18 @@ class RunFolder:
             return msgspec.json.decode(text, type=RunIdentity)
         except msgspec.DecodeError as error:
             raise CannotRun(
-                f"{self.path / _MADE} cannot be read: {error}.", "Choose another folder with --data-dir, or remove it."
+                f"Cannot read {self.path / _MADE}: {error}.", "Use another --data-dir, or remove the folder."
             ) from None
 
     def _check_fresh(self) -> None:
         if any((self.path / name).exists() for name in ("warehouse", "broker", "meta.properties")):
             raise CannotRun(
-                f"{self.path} has data in it that no run of this command made.",
-                "Choose another folder with --data-dir.",
+                f"{self.path} contains data that was not created by `penstock activity run`.",
+                "Use another --data-dir.",
             )
 
     def check(self, seed: int | None, cluster: str, value_format: str = "json") -> RunIdentity:
-        """What made it, if that goes with what is asked for now. Raises CannotRun."""
+        """The identity of the folder, if it matches this run. Raises CannotRun."""
         made = self.made()
         if made is None:
             return RunIdentity(seed=1 if seed is None else seed, cluster=cluster, value_format=value_format)
@@ -111,36 +117,33 @@ class RunFolder:
             of = "a broker of its own" if made.cluster == OWN_BROKER else f"cluster {made.cluster}"
             now = "a broker of its own" if cluster == OWN_BROKER else f"cluster {cluster}"
             raise CannotRun(
-                f"{self.path} has tables of {of}, and this run would use {now}.",
-                "Choose another folder with --data-dir, or the --bootstrap-server that it was made with.",
+                f"{self.path} has tables of {of}, but this run uses {now}.",
+                "Use another --data-dir, or the --bootstrap-server of the first run.",
             )
         if value_format != made.value_format:
             raise CannotRun(
                 f"{self.path} has events whose values are {made.value_format}, not {value_format}.",
-                f"Go on with --value-format {made.value_format}, or choose another folder with --data-dir.",
+                f"Use --value-format {made.value_format}, or another --data-dir.",
             )
         if seed is not None and seed != made.seed:
             raise CannotRun(
                 f"{self.path} has the activity of the site with seed {made.seed}, not {seed}.",
-                "Leave --seed out to go on with it, or choose another folder with --data-dir.",
+                "Remove --seed to continue it, or use another --data-dir.",
             )
         return made
 
     def remember(self, made: RunIdentity) -> None:
-        """For the runs to come."""
+        """Stores the identity for later runs."""
         temporary = self.path / f".{_MADE}"
         temporary.write_bytes(msgspec.json.encode(made))
         os.replace(temporary, self.path / _MADE)
 
 
-_HOST: Final = "127.0.0.1"
-_TRIED: Final = 100
-_TIMEOUT_MS: Final = 5_000
-_REMOTE: Final = "sc://"
+# -------------------------------------------------------------------------------- packages, Java, ports and the cluster
 
 
 def check_packages() -> None:
-    """Spark, its tables and the page's server are extras of the package."""
+    """Checks the optional packages of Spark, tables and the page."""
     from penstock.client.errors import MissingDependency
     from penstock.client.serializers.base import load_optional
 
@@ -159,7 +162,7 @@ def check_packages() -> None:
 
 
 def check_java(master: str | None) -> str:
-    """Which Java it will be; on a Spark Connect server there is one."""
+    """The Java that will be used; a Spark Connect server has its own."""
     if master is not None and master.startswith(_REMOTE):
         return "of the Spark Connect server"
     from penstock.spark.session import NoJava, find_java
@@ -172,17 +175,17 @@ def check_java(master: str | None) -> str:
 
 
 def bound_page(port: int) -> socket.socket:
-    """The page's socket."""
+    """The socket of the page."""
     from penstock.activity.live.page.server import bound
 
     return _bound(port, bound, "--http-port", "")
 
 
 def check_broker_port(port: int) -> int:
-    """The broker's port; for 0 one that is free."""
+    """The port of the broker; a free one for 0."""
     from penstock.activity.live.page.server import bound
 
-    use_it = f"If it is a broker that you want to use, add --bootstrap-server {_HOST}:{port}; if not, "
+    use_it = f"To use the broker there, add --bootstrap-server {_HOST}:{port}; otherwise "
     with _bound(port, bound, "--port", use_it) as probe:
         return int(probe.getsockname()[1])
 
@@ -194,7 +197,7 @@ def free_port() -> int:
 
 
 def cluster_id(plan: Plan) -> str:
-    """Of a cluster that others run."""
+    """The id of an existing cluster."""
     from penstock.client.errors import PenstockError
 
     try:
@@ -204,7 +207,7 @@ def cluster_id(plan: Plan) -> str:
             return admin.describe_cluster().cluster_id or plan.servers
     except PenstockError as error:
         raise CannotRun(
-            f"{_sentence(error.message)}", _sentence(error.hint or "Name a broker that runs with --bootstrap-server")
+            f"{_sentence(error.message)}", _sentence(error.hint or "Give a running broker with --bootstrap-server")
         ) from None
 
 
@@ -214,12 +217,12 @@ def _bound(port: int, bind: Callable[[int], socket.socket], option: str, use_it:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise CannotRun(
-                f"{_HOST}:{port} cannot be listened on: {error.strerror}.", f"Choose a port above 1023 with {option}."
+                f"Cannot listen on {_HOST}:{port}: {error.strerror}.", f"Use a port above 1023: {option} N."
             ) from None
     free = next((each for each in range(port + 1, min(port + _TRIED, 65_536)) if _is_free(each)), 0)
     raise CannotRun(
-        f"{_HOST}:{port} is in use: another process listens there (`ss -ltnp` names it).",
-        _sentence(f"{use_it}stop it, or choose another port: {option} {free}"),
+        f"{_HOST}:{port} is in use by another process (see `ss -ltnp`).",
+        _sentence(f"{use_it}stop it or use {option} {free}"),
     )
 
 
@@ -235,6 +238,6 @@ def _is_free(port: int) -> bool:
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    if text.partition(" ")[0] in ("a", "it", "no", "stop", "the"):  # not a name, which keeps its case
+    if text.partition(" ")[0] in ("a", "it", "no", "stop", "the"):  # names keep their case
         text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!")) else f"{text}."

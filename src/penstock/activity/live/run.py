@@ -157,7 +157,7 @@ class WatchedRun(Protocol):
 
     def cluster_ready(self) -> None: ...
 
-    def told(self, text: str) -> None: ...
+    def add_line(self, text: str) -> None: ...
 
     def set(self, **values: Any) -> None: ...
 
@@ -352,7 +352,7 @@ class Run:
 
         def report(text: str) -> None:
             if not self._is_stopping:
-                self._seen.told(f"{name} {text}")
+                self._seen.add_line(f"{name} {text}")
             self._display.step(name, text)
 
         return SupervisedProcess(

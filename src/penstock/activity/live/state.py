@@ -505,7 +505,7 @@ class Board:
             for name, one in usages.items()
         ]
 
-    def told(self, now_ms: int, text: str) -> None:
+    def add_line(self, now_ms: int, text: str) -> None:
         self._lines.append(Line(time_ms=now_ms, text=text))
 
     # ------------------------------------------------------------------------------------------ snapshots

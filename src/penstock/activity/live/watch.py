@@ -1,4 +1,4 @@
-"""Watches a run from outside: output topics, end offsets, status files, processes.
+"""Observes a run from outside: output topics, end offsets, status files, processes.
 
 Two threads keep a board and the latest snapshot. The watch only reads and commits nothing. If the cluster is
 unreachable it retries, and the last state is shown. Of each output topic it starts a bounded number of records before
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from penstock.records.kernel import ConsumerRecord
 
 _CLIENT: Final = "penstock-activity-watch"
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 _POLL_MS: Final = 250
-_AGAIN_S: Final = 0.5
+_RETRY_S: Final = 0.5
 _TIMEOUT_MS: Final = 3_000
 _FROM_END: Final = 20_000
 _CLOSE_S: Final = 2.0
 
 
 class Watch:
-    """Start it once; ask for `snapshot` from any thread."""
+    """Observes a run. Start it once; read `snapshot` from any thread."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class Watch:
         self._partitions: list[TopicPartition] = []
         self._snapshot = board.snapshot(_now_ms())
         self._threads = [
-            threading.Thread(target=self._look_again, name="activity-looks", daemon=True),
-            threading.Thread(target=self._read_again, name="activity-reads", daemon=True),
+            threading.Thread(target=self._poll_loop, name="activity-polls", daemon=True),
+            threading.Thread(target=self._read_loop, name="activity-reads", daemon=True),
         ]
 
-    # ------------------------------------------------------------------------------------------ from outside
+    # ------------------------------------------------------------------------------------------ the interface
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def cluster_ready(self) -> None:
-        """From now on the cluster is asked: before, that would only be waiting."""
+        """Starts to query the cluster; before, that would only wait."""
         self._begun.set()
 
     def close(self) -> None:
@@ -98,28 +98,28 @@ class Watch:
         with self._lock:
             return self._board.samples()
 
-    def told(self, text: str) -> None:
-        """Add a line to what was told."""
+    def add_line(self, text: str) -> None:
+        """Adds a line to the run's log."""
         with self._lock:
-            self._board.told(_now_ms(), text)
+            self._board.add_line(_now_ms(), text)
 
     def set(self, **values: Any) -> None:
-        """Change what the board knows of the run itself: phase, waits_for, ..., and show it at once."""
+        """Sets attributes of the board (phase, waits_for, ...) and takes a snapshot at once."""
         with self._lock:
             for name, value in values.items():
                 setattr(self._board, name, value)
             self._snapshot = self._board.snapshot(_now_ms())
 
-    # ------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------ polling
 
-    def _look_again(self) -> None:
+    def _poll_loop(self) -> None:
         next_s = time.monotonic()
         while not self._stop.wait(max(0.0, next_s - time.monotonic())):
-            next_s = max(next_s + _LOOK_S, time.monotonic())
-            self._look()
-        self._forget_admin()
+            next_s = max(next_s + _POLL_S, time.monotonic())
+            self._poll()
+        self._close_admin()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         ends = self._event_ends() if self._begun.is_set() else None
         statuses = self._statuses()
         usages = self._usages.look(self._pids(), time.monotonic())
@@ -140,7 +140,7 @@ class Watch:
             return []
 
     def _event_ends(self) -> dict[str, int] | None:
-        """Records by topic of events; None if that is not to be had now."""
+        """Records by topic of events; None if unknown."""
         try:
             if self._admin is None:
                 self._admin = self._cluster.admin(
@@ -159,7 +159,7 @@ class Watch:
                 return None
             answers = self._admin.list_offsets(dict.fromkeys(self._partitions, "latest"), timeout_ms=_TIMEOUT_MS)
         except PenstockError:
-            self._forget_admin()
+            self._close_admin()
             return None
         ends: dict[str, int] = {topic: 0 for topic in topics if any(one.topic == topic for one in self._partitions)}
         for partition, answer in answers.items():
@@ -168,7 +168,7 @@ class Watch:
             ends[partition.topic] += answer.offset
         return ends
 
-    def _forget_admin(self) -> None:
+    def _close_admin(self) -> None:
         admin, self._admin = self._admin, None
         if admin is not None:
             with contextlib.suppress(PenstockError):
@@ -176,13 +176,13 @@ class Watch:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    def _read_again(self) -> None:
+    def _read_loop(self) -> None:
         self._begun.wait()
         while not self._stop.is_set():
-            # A broker that is away, or topics that are not there yet.
+            # The broker may be unreachable, or topics may not exist yet.
             with contextlib.suppress(PenstockError):
                 self._read()
-            self._stop.wait(_AGAIN_S)
+            self._stop.wait(_RETRY_S)
 
     def _read(self) -> None:
         from penstock.client.consumer.consumer import Consumer
@@ -211,7 +211,7 @@ class Watch:
                 records = [record for each in polled.values() for record in each]
                 self._take(records)
                 if len(topics) < len(self._output_topics) and not records:
-                    return  # To look whether the others are there by now.
+                    return  # Check whether the other topics exist now.
 
     def _take(self, records: Sequence[ConsumerRecord[bytes, bytes]]) -> None:
         with self._lock:

@@ -1,26 +1,26 @@
-"""Relevance: what is done with each item, by minute, and the ranking that follows from it.
+"""Relevance: activity per item and minute, and the ranking computed from it.
 
-`item_minutes`, a row for each minute and item that was shown, chosen, looked at or voted on:
+`item_minutes` has a row for each minute and item that was shown, clicked, viewed or voted on:
 
     minute timestamp, item bigint, impressions bigint, clicks bigint, views bigint, votes_up bigint, votes_down bigint
 
-Watermark: 30 s. State: five counts for each item of the minutes that are still open, at most two: a union of three
-topics in one aggregation, so that no join has to remember events.
+Watermark: 30 s. State: five counts per item of the open minutes, at most two. Three topics are united in one
+aggregation, so that no join has to keep events.
 
-`ranking`, the hundred best of the last half hour as of the newest minute; each computation is the whole table:
+`ranking` has the hundred best items of the last half hour; each computation replaces the whole table:
 
     rank, item bigint, minute timestamp, score double, views double, click_through double, votes double, trend double,
     rising boolean
 
-- Counts decay: what was counted five minutes ago counts half.
-- `click_through` and `votes` (the share that is up) are lower bounds (Wilson), after twenty trials as the site's usual:
-  two clicks of two impressions are less than 150 of 400, and none of none are not the end.
-- `score` is the logarithm of the decayed views, times how much better than the site's the item's click-through is,
-  times how the votes are, times the root of the trend. A product, so that an item that is weak in one thing needs much
-  of the others.
-- `trend` is the item's share of the newest views (a minute earlier counts half) to its share of those of the half hour
-  before (of which the last few minutes count little); shares, since the newest minute is never full. `rising` is a
-  trend that chance does not explain.
+- Counts decay with a half-life of five minutes.
+- `click_through` and `votes` (the share of up-votes) are lower bounds (Wilson), with twenty added trials at the site's
+  own share: two clicks of two impressions rank below 150 of 400, and an item without trials is not last.
+- `score` is the logarithm of the decayed views, times the item's click-through relative to the site's, times the
+  votes, times the root of the trend. It is a product, so that an item that is weak in one factor needs much of the
+  others.
+- `trend` is the item's share of the newest views (half-life of a minute) relative to its share of the half hour before
+  (where the last few minutes count little). Shares are used because the newest minute is never complete. `rising` is a
+  trend beyond chance.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def define(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def ranking(rows: pa.Table) -> pa.Table:
-    """The best items as of the newest minute."""
+    """The current ranking."""
     import numpy as np
 
     from penstock.activity.pipelines import arrays
@@ -117,7 +117,7 @@ def ranking(rows: pa.Table) -> pa.Table:
 
 
 def _confident(successes: Floats, trials: Floats) -> Floats:
-    """The lower bound of each share, as if some trials of the site's own share had been there before."""
+    """The lower bound of each share, with some added trials at the site's own share."""
     from penstock.activity.pipelines import arrays
 
     usual = float(successes.sum()) / max(float(trials.sum()), 1.0)
@@ -125,7 +125,7 @@ def _confident(successes: Floats, trials: Floats) -> Floats:
 
 
 def _trend(items: Groups, views: Floats, age_us: Integers) -> tuple[Floats, Flags]:
-    """Each item's share of the newest views to that of those before, and whether that is more than chance."""
+    """Each item's share of the newest views relative to before, and whether it is beyond chance."""
     import numpy as np
 
     from penstock.activity.pipelines import arrays
@@ -142,7 +142,7 @@ def _trend(items: Groups, views: Floats, age_us: Integers) -> tuple[Floats, Flag
 
 PIPELINE: Final = Pipeline(
     name="relevance",
-    summary="what is done with each item, and the ranking by decayed views, click-through and votes",
+    summary="activity per item, and the ranking by decayed views, click-through and votes",
     trigger=timedelta(seconds=5),
     rows=(
         Rows(

@@ -1,7 +1,7 @@
-"""Reporting: every event in the warehouse, and what the site's owners ask of them by the hour and the day.
+"""Reporting: all events in the warehouse, and reports by hour and day.
 
-All nine kinds are loaded as they are by `penstock load`'s own machinery, exactly once, a table for each topic; values
-that are not what their topic says are in `<table>__dead`. From those tables follow, as plain batch queries:
+All nine kinds are loaded unchanged and exactly once, as by `penstock load`, into a table per topic; values that do not
+match the schema go to `<table>__dead`. Batch queries over these tables compute the reports:
 
     sessions   start, end timestamp, member, session bigint, impressions, clicks, views bigint, bounced boolean
     visits     start timestamp, period string (hour | day), visits, members, impressions, clicks, views, bounced,
@@ -10,16 +10,16 @@ that are not what their topic says are in `<table>__dead`. From those tables fol
     retention  start timestamp, period string (hour | day), cohort timestamp, after, members, new_members bigint,
                share double
 
-- A session is one of the site, cut at midnight (UTC): what is said of a day follows from that day's events. It has
-  bounced if it saw one page at most and nothing was clicked. A visit is a session, counted where it starts.
-- A member reaches a step of the funnel in an hour by doing it after the step before: shown something, clicks, looks at
-  a page, votes or writes. `share` is of those of the first step.
-- A member is new in an hour if he looked at nothing in the 24 before it, on a day if in none of the 7 before it. Of the
-  `new_members` of a `cohort`, `members` came again `after` hours or days, in the one that begins at `start`; `after` 0
-  are they themselves. New ones are followed for 24 hours and for 6 days.
+- A session is cut at midnight (UTC), so that a day depends only on its own events. It has bounced if it had at most
+  one view and no click. A visit is a session, counted where it starts.
+- A member reaches a step of the funnel in an hour by doing it after the previous step: impression, click, view, vote
+  or post. `share` is relative to the first step.
+- A member is new in an hour without views in the 24 hours before, or on a day without views in the 7 days before. Of
+  the `new_members` of a `cohort`, `members` returned `after` hours or days later, in the period that begins at
+  `start`; `after` 0 is the cohort itself. Cohorts are followed for 24 hours and for 6 days.
 
-A row follows from the events of its own day and a bounded time before it, so reports of some days can be computed
-again from the tables, or from the log by `penstock load TABLE --since`, and are the same.
+A row depends on the events of its own day and a bounded time before it, so that reports of some days can be computed
+again, from the tables or after `penstock load TABLE --since`, with the same result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DAY: Final = timedelta(days=1)
 PERIODS: Final = {"hour": HOUR, "day": DAY}
 STEPS: Final = ("impression", "click", "view", "vote or post")
 NEW_AFTER: Final = {"hour": 24, "day": 7}
-"""Hours or days without a view, after which a member is new."""
+"""Hours or days without a view after which a member is new."""
 FOLLOWED: Final = {"hour": 24, "day": 6}
 """Hours or days for which new members are followed."""
 
@@ -53,9 +53,9 @@ def sessions(frames: Mapping[str, DataFrame]) -> DataFrame:
     counted = grouped.agg(
         fn.min("time").alias("start"),
         fn.max("time").alias("end"),
-        _times("act = 'impression'").alias("impressions"),
-        _times("act = 'click'").alias("clicks"),
-        _times("act = 'view'").alias("views"),
+        _count_where("act = 'impression'").alias("impressions"),
+        _count_where("act = 'click'").alias("clicks"),
+        _count_where("act = 'view'").alias("views"),
     )
     return counted.select(
         "start", "end", "member", "session", "impressions", "clicks", "views",
@@ -64,7 +64,7 @@ def sessions(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def visits(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """By hour and by day; a day's members are counted once, however many of its hours they are in."""
+    """Visits by hour and day; a member counts once per day."""
     from pyspark.sql import functions as fn
 
     made = sessions(frames)
@@ -77,7 +77,7 @@ def visits(frames: Mapping[str, DataFrame]) -> DataFrame:
         fn.count(fn.lit(1)).alias("visits"),
         fn.countDistinct("member").alias("members"),
         *(fn.sum(name).alias(name) for name in ("impressions", "clicks", "views")),
-        _times("bounced").alias("bounced"),
+        _count_where("bounced").alias("bounced"),
         fn.sum(fn.unix_millis("end") - fn.unix_millis("start")).alias("duration_ms"),
     )
     return counted.select(
@@ -87,7 +87,7 @@ def visits(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def funnel(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """How far each member came in each hour: his acts in order, a step taken whenever the next one comes."""
+    """The funnel by hour: the acts of each member in order, a step whenever the next one comes."""
     from pyspark.sql import functions as fn
 
     shown = frames[IMPRESSIONS.topic].selectExpr("time", "member", "IF(action = 'impression', 1, 2) AS step")
@@ -98,7 +98,7 @@ def funnel(frames: Mapping[str, DataFrame]) -> DataFrame:
     ordered = grouped.agg(fn.sort_array(fn.collect_list(fn.struct("time", "step"))).alias("acts"))
     taken = "aggregate(acts, 0, (reached, act) -> IF(act.step = reached + 1, reached + 1, reached))"
     reached = ordered.select("hour", fn.expr(taken).alias("reached"))
-    counts = [_times(f"reached >= {step}").alias(f"_{step}") for step in range(1, len(STEPS) + 1)]
+    counts = [_count_where(f"reached >= {step}").alias(f"_{step}") for step in range(1, len(STEPS) + 1)]
     rows = [
         fn.struct(
             fn.lit(step).alias("step"), fn.lit(name).alias("name"), fn.col(f"_{step}").alias("members"),
@@ -117,7 +117,7 @@ def retention(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _returns(views: DataFrame, period: str) -> DataFrame:
-    """Who came when, by when he was new."""
+    """Returning members by cohort."""
     from pyspark.sql import Window
     from pyspark.sql import functions as fn
 
@@ -127,8 +127,8 @@ def _returns(views: DataFrame, period: str) -> DataFrame:
     of_member = Window.partitionBy("member").orderBy("number")
     before = fn.lag("number").over(of_member)
     is_new = before.isNull() | (fn.col("number") - before > NEW_AFTER[period])
-    told = seen.withColumn("new", fn.when(is_new, fn.col("number")))
-    placed = told.select("number", fn.last("new", ignorenulls=True).over(of_member).alias("cohort"))
+    marked = seen.withColumn("new", fn.when(is_new, fn.col("number")))
+    placed = marked.select("number", fn.last("new", ignorenulls=True).over(of_member).alias("cohort"))
     counted = placed.groupBy("number", "cohort").agg(fn.count(fn.lit(1)).alias("members"))
     followed = counted.where(fn.col("number") - fn.col("cohort") <= FOLLOWED[period])
     themselves = fn.max(fn.when(fn.col("number") == fn.col("cohort"), fn.col("members")))
@@ -141,7 +141,7 @@ def _returns(views: DataFrame, period: str) -> DataFrame:
 
 
 def _start_of(name: str, length: timedelta) -> Column:
-    """The start of the hour or day, by UTC, whatever the session's time zone is."""
+    """The start of the hour or day in UTC, whatever the session's time zone."""
     from pyspark.sql import functions as fn
 
     length_ms = length // timedelta(milliseconds=1)
@@ -154,8 +154,8 @@ def _time_of(name: str, length_ms: int) -> Column:
     return fn.timestamp_millis(fn.col(name) * length_ms)
 
 
-def _times(condition: str) -> Column:
-    """How many rows of a group are so."""
+def _count_where(condition: str) -> Column:
+    """The number of rows of a group that meet a condition."""
     from pyspark.sql import functions as fn
 
     return fn.count(fn.when(fn.expr(condition), 1))

@@ -1,21 +1,20 @@
-"""Search: what is searched for, by minute and group of users, and what is searched for more than before.
+"""Search: searches by minute and user group, and keywords that rise.
 
-`keyword_minutes`, a row for each minute, user group and keyword:
+`keyword_minutes` has a row for each minute, user group and keyword:
 
-    minute timestamp, user_group string, keyword string, searches bigint, users bigint (a sketch; 5 % off at most times)
+    minute timestamp, user_group string, keyword string, searches bigint, users bigint (a sketch, mostly within 5 %)
 
-Watermark: 30 s. State: a count and a sketch of 416 bytes for each keyword and group of the minutes that are still open,
-at most two of them; it grows with how many different words are searched for in a minute, not with the searches.
+Watermark: 30 s. State: a count and a sketch of 416 bytes per keyword and group of the open minutes, at most two. It
+grows with the number of different keywords in a minute, not with the number of searches.
 
 `rising` has the rows that stand out against the half hour before them, for each group and for all users (group `all`):
 
     minute, user_group, keyword, searches, expected double, ratio double, score double
 
-`expected` is the keyword's share of the trailing searches times the searches of this minute: shares, since a minute
-that is half over or a quiet hour of the day has fewer searches of everything. `ratio` is searches to expected, both
-with some added, so that 0 to 3 is no sensation; `score` is their distance in standard deviations, as if there had been
-one trailing search more: what a few seconds have not shown may yet be usual. Fewer searches than fifteen are nothing. A
-minute with nothing before it is normal.
+`expected` is the keyword's share of the trailing searches times the searches of this minute. Shares are used because
+an incomplete minute, or a quiet hour, has fewer searches of everything. `ratio` is searches / expected, with a constant
+added to both so that small numbers do not stand out. `score` is their distance in standard deviations, with one added
+trailing search. At least fifteen searches are needed, and a minute without a past is normal.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def define(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def rising(rows: pa.Table) -> pa.Table:
-    """Each keyword and group of each minute against its trailing share."""
+    """Compares each keyword and group of each minute with its trailing share."""
     import numpy as np
     import pyarrow as pa
 
@@ -98,7 +97,7 @@ def rising(rows: pa.Table) -> pa.Table:
 
 
 def _with_everybody(rows: pa.Table) -> pa.Table:
-    """The rows, and for each minute and keyword one of all groups. A user is in one group."""
+    """The rows, and a row over all groups for each minute and keyword. A user is in one group."""
     import pyarrow as pa
 
     columns = [MINUTE, "user_group", "keyword", "searches", "users"]
@@ -118,7 +117,7 @@ def _with_everybody(rows: pa.Table) -> pa.Table:
 
 PIPELINE: Final = Pipeline(
     name="search",
-    summary="keywords by minute and user group, and which of them rise",
+    summary="keywords by minute and user group, and rising keywords",
     trigger=timedelta(seconds=5),
     rows=(
         Rows(

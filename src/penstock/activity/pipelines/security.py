@@ -7,7 +7,7 @@
     calls bigint, refused bigint, failed bigint
 
 - `led`: views that a list or a search led to. `items`, `texts`: distinct ones, by sketches (9 % off); a text counts by
-  its first words, without numbers. `refused`: calls answered 429; `failed`: other 4xx.
+  its first words, without numbers. `refused`: calls rejected with 429; `failed`: other 4xx.
 - `seconds`: the seconds of the minute with a view, as bits: pace and pauses can be computed from them in any order.
 
 Watermark: 30 s. State: nine counts and two sketches of 104 bytes per actor of the open minutes, at most two.
@@ -51,144 +51,22 @@ if TYPE_CHECKING:
 
 
 GUILTY: Final = 0.75
+HORIZON: Final = timedelta(minutes=30)
+MIN_VIEWS: Final = 10
+MIN_POSTS: Final = 2
+MIN_CALLS: Final = 100
 _SHARE_OF_MINUTES: Final = 1 / 3
 _SECONDS: Final = 60
-
+_SKETCH_DEVIATION: Final = 0.1
+_FINGERPRINT_WORDS: Final = 6
+_EVIDENCE: Final = ("views", "items", "led", "posts", "texts", "linked", "calls", "refused")
+OVER_LIMIT: Final = "minute timestamp, client string, calls bigint, allowed bigint, excess bigint, refused bigint"
 SUSPECTS_SCHEMA: Final = arrays.schema_of(
     "kind string, actor string, verdict string, score double, evidence string, "
     "first_seen timestamp, last_seen timestamp"
 )
 
-
-@dataclass(frozen=True)
-class Case:
-    """What one verdict says of each row."""
-
-    verdict: str
-    judged: Flags
-    score: Floats
-    evidence: str
-    """Filled with sums of the rows that speak against the actor."""
-
-
-@dataclass(frozen=True)
-class Pauses:
-    """What the seconds with a view tell, for each row."""
-
-    span_s: Floats
-    """From the first to the last, both included."""
-    longest_s: Floats
-    """Between two of them; the whole minute if there are no two."""
-
-
-def judge_suspects(rows: pa.Table, horizon: timedelta) -> pa.Table:
-    """One row for each actor that at least one case names: that of the strongest."""
-    rows = arrays.within(rows, MINUTE, horizon)
-    actors = arrays.grouped(arrays.codes(rows, "kind"), arrays.codes(rows, "actor"))
-    minute_us = arrays.instants(rows, MINUTE)
-    named: dict[int, dict[str, object]] = {}
-    for case in (_crawlers(rows), _spammers(rows), _abusers(rows)):
-        for actor, found in _named(case, rows, actors, minute_us).items():
-            if actor not in named or float(str(found["score"])) > float(str(named[actor]["score"])):
-                named[actor] = found
-    found_rows = sorted(named.values(), key=lambda row: (str(row["kind"]), str(row["actor"])))
-    return pa.Table.from_pylist(found_rows, schema=SUSPECTS_SCHEMA)
-
-
-def _named(case: Case, rows: pa.Table, actors: Groups, minute_us: Integers) -> dict[int, dict[str, object]]:
-    """By actor, what the case says of it; few, so a dictionary each."""
-    guilty = case.judged & (case.score >= GUILTY)
-    judged_minutes, guilty_minutes = actors.sums(case.judged), actors.sums(guilty)
-    sums = {name: actors.sums(arrays.floats(rows, name) * guilty) for name in _EVIDENCE}
-    score = actors.sums(case.score * guilty) / np.maximum(guilty_minutes, 1)
-    first = actors.least(np.where(guilty, minute_us, np.iinfo(np.int64).max))
-    last = actors.greatest(np.where(guilty, minute_us, np.iinfo(np.int64).min))
-    chosen = np.flatnonzero((guilty_minutes > 0) & (guilty_minutes >= _SHARE_OF_MINUTES * judged_minutes))
-    who = rows.select(["kind", "actor"]).take(pa.array(actors.first[chosen]))
-    return {
-        int(actor): {
-            "kind": kind,
-            "actor": name,
-            "verdict": case.verdict,
-            "score": round(float(score[actor]), 3),
-            "evidence": case.evidence.format(
-                minutes=int(guilty_minutes[actor]), **{sign: int(total[actor]) for sign, total in sums.items()}
-            ),
-            "first_seen": int(first[actor]),
-            "last_seen": int(last[actor]),
-        }
-        for actor, kind, name in zip(
-            chosen, who.column("kind").to_pylist(), who.column("actor").to_pylist(), strict=True
-        )
-    }
-
-
-_EVIDENCE: Final = ("views", "items", "led", "posts", "texts", "linked", "calls", "refused")
-
-
-def _crawlers(rows: pa.Table) -> Case:
-    """Fast, without a pause, never the same item twice, and not by following the site's lists: who follows them is a
-    reader, however fast, so the other three signs together are not enough.
-    """
-    views = arrays.floats(rows, "views")
-    many = np.maximum(views, 1)
-    judged = views >= 15
-    breadth = 0.2 * _sign(arrays.floats(rows, "items") / many, 0.6, 0.85)
-    aimless = 0.35 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
-    # Bits are looked at only where pace and pauses, at their worst, can still make the difference.
-    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.45))
-    pace = views * _SECONDS / np.maximum(pauses.span_s, 20)
-    score = 0.25 * _sign(pace, 20, 40) + 0.2 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
-    return Case("crawler", judged, score, "{views} views of {items} items in {minutes} min, {led} by a click, no pause")
-
-
-def _spammers(rows: pa.Table) -> Case:
-    """The same text again and again, with links."""
-    posts = arrays.floats(rows, "posts")
-    repeated = (posts - arrays.floats(rows, "texts")) / np.maximum(posts - 1, 1)
-    linked = arrays.floats(rows, "linked") / np.maximum(posts, 1)
-    score = 0.5 * _sign(repeated, 0.2, 0.6) + 0.5 * _sign(linked, 0.2, 0.6)
-    return Case("spammer", posts >= 3, score, "{posts} posts of {texts} texts in {minutes} min, {linked} with links")
-
-
-def _abusers(rows: pa.Table) -> Case:
-    """Well over the limit, and not impressed by refusals."""
-    calls = arrays.floats(rows, "calls")
-    refused = arrays.floats(rows, "refused") / np.maximum(calls, 1)
-    score = 0.5 * _sign(calls / API_CALLS_PER_MINUTE, 1.0, 1.2) + 0.5 * _sign(refused, 0.0, 0.15)
-    enough = calls >= API_CALLS_PER_MINUTE / 2
-    allowed = f"{API_CALLS_PER_MINUTE} a minute allowed"
-    return Case("abuser", enough, score, "{calls} calls in {minutes} min, {refused} refused, " + allowed)
-
-
-def _sign(values: Floats, nothing: float, everything: float) -> Floats:
-    return np.clip((values - nothing) / (everything - nothing), 0.0, 1.0)
-
-
-def pauses_of(seconds: Integers, wanted: Flags) -> Pauses:
-    """Spans and longest pauses, of the wanted rows; the others have a minute of each.
-
-    Bits 3, 4 and 9: a span of 7 seconds, a longest pause of 5.
-    """
-    span_s, longest_s = (np.full(len(seconds), float(_SECONDS)) for _ in range(2))
-    chosen = np.flatnonzero(wanted & (seconds != 0))
-    bits = ((seconds[chosen] >> np.arange(_SECONDS)[:, None]) & 1).astype(bool)
-    place = np.where(bits, np.arange(_SECONDS, dtype=np.int8)[:, None], np.int8(-1))
-    latest = np.maximum.accumulate(place, axis=0)
-    gaps = np.where(bits[1:] & (latest[:-1] >= 0), place[1:] - latest[:-1], np.int8(0))
-    longest = gaps.max(axis=0, initial=0)
-    span_s[chosen] = latest[-1] - bits.argmax(axis=0) + 1
-    longest_s[chosen] = np.where(longest > 0, longest, _SECONDS)
-    return Pauses(span_s, longest_s)
-
-
-HORIZON: Final = timedelta(minutes=30)
-MIN_VIEWS: Final = 10
-MIN_POSTS: Final = 2
-MIN_CALLS: Final = 100
-OVER_LIMIT: Final = "minute timestamp, client string, calls bigint, allowed bigint, excess bigint, refused bigint"
-_SKETCH_DEVIATION: Final = 0.1
-_FINGERPRINT_WORDS: Final = 6
+# ---------------------------------------------------------------------------------------------- behaviour, by Spark
 
 
 def define(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -239,7 +117,7 @@ def _acts(
     frame: DataFrame, kind: str, act: str, actor: Column, *,
     number: Column, item: Column | None = None, text: Column | None = None,
 ) -> DataFrame:  # fmt: skip
-    """Events of any topic in one form: who did what, with one number that says more."""
+    """Events of any topic in one form: actor, act, and a number."""
     from pyspark.sql import functions as fn
 
     nothing = fn.lit(None)
@@ -254,19 +132,139 @@ def _acts(
     )
 
 
-def suspects(rows: pa.Table) -> pa.Table:
-    """Who is named by his behaviour, and why."""
+# ---------------------------------------------------------------------------------------------- suspects
 
+
+def suspects(rows: pa.Table) -> pa.Table:
+    """The actors whose behaviour is suspicious, and why."""
     return judge_suspects(rows, HORIZON)
 
 
+def judge_suspects(rows: pa.Table, horizon: timedelta) -> pa.Table:
+    """A row for each actor that at least one case names: that of the highest score."""
+    rows = arrays.within(rows, MINUTE, horizon)
+    actors = arrays.grouped(arrays.codes(rows, "kind"), arrays.codes(rows, "actor"))
+    minute_us = arrays.instants(rows, MINUTE)
+    named: dict[int, dict[str, object]] = {}
+    for case in (_crawlers(rows), _spammers(rows), _abusers(rows)):
+        for actor, found in _named(case, rows, actors, minute_us).items():
+            if actor not in named or float(str(found["score"])) > float(str(named[actor]["score"])):
+                named[actor] = found
+    found_rows = sorted(named.values(), key=lambda row: (str(row["kind"]), str(row["actor"])))
+    return pa.Table.from_pylist(found_rows, schema=SUSPECTS_SCHEMA)
+
+
+def _named(case: Case, rows: pa.Table, actors: Groups, minute_us: Integers) -> dict[int, dict[str, object]]:
+    """The row of each actor that the case names."""
+    guilty = case.judged & (case.score >= GUILTY)
+    judged_minutes, guilty_minutes = actors.sums(case.judged), actors.sums(guilty)
+    sums = {name: actors.sums(arrays.floats(rows, name) * guilty) for name in _EVIDENCE}
+    score = actors.sums(case.score * guilty) / np.maximum(guilty_minutes, 1)
+    first = actors.least(np.where(guilty, minute_us, np.iinfo(np.int64).max))
+    last = actors.greatest(np.where(guilty, minute_us, np.iinfo(np.int64).min))
+    chosen = np.flatnonzero((guilty_minutes > 0) & (guilty_minutes >= _SHARE_OF_MINUTES * judged_minutes))
+    who = rows.select(["kind", "actor"]).take(pa.array(actors.first[chosen]))
+    return {
+        int(actor): {
+            "kind": kind,
+            "actor": name,
+            "verdict": case.verdict,
+            "score": round(float(score[actor]), 3),
+            "evidence": case.evidence.format(
+                minutes=int(guilty_minutes[actor]), **{sign: int(total[actor]) for sign, total in sums.items()}
+            ),
+            "first_seen": int(first[actor]),
+            "last_seen": int(last[actor]),
+        }
+        for actor, kind, name in zip(
+            chosen, who.column("kind").to_pylist(), who.column("actor").to_pylist(), strict=True
+        )
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """The scores of all rows for one verdict."""
+
+    verdict: str
+    judged: Flags
+    score: Floats
+    evidence: str
+    """A format string for sums over the guilty rows."""
+
+
+def _crawlers(rows: pa.Table) -> Case:
+    """Fast, without pauses, never the same item twice, and not reached from lists. An actor that follows lists is a
+    reader, however fast: the other three signs together are not enough."""
+    views = arrays.floats(rows, "views")
+    many = np.maximum(views, 1)
+    judged = views >= 15
+    breadth = 0.2 * _sign(arrays.floats(rows, "items") / many, 0.6, 0.85)
+    aimless = 0.35 * _sign(arrays.floats(rows, "led") / many, 0.6, 0.2)
+    # Pauses are computed only where pace and pauses can still decide.
+    pauses = pauses_of(arrays.integers(rows.column("seconds")), judged & (breadth + aimless >= GUILTY - 0.45))
+    pace = views * _SECONDS / np.maximum(pauses.span_s, 20)
+    score = 0.25 * _sign(pace, 20, 40) + 0.2 * _sign(pauses.longest_s, 8, 4) + breadth + aimless
+    return Case(
+        "crawler", judged, score, "{views} views of {items} items in {minutes} min, {led} from clicks, no pauses"
+    )
+
+
+def _spammers(rows: pa.Table) -> Case:
+    """Repeats the same text, with links."""
+    posts = arrays.floats(rows, "posts")
+    repeated = (posts - arrays.floats(rows, "texts")) / np.maximum(posts - 1, 1)
+    linked = arrays.floats(rows, "linked") / np.maximum(posts, 1)
+    score = 0.5 * _sign(repeated, 0.2, 0.6) + 0.5 * _sign(linked, 0.2, 0.6)
+    return Case("spammer", posts >= 3, score, "{posts} posts of {texts} texts in {minutes} min, {linked} with links")
+
+
+def _abusers(rows: pa.Table) -> Case:
+    """Well over the rate limit, and continues despite 429s."""
+    calls = arrays.floats(rows, "calls")
+    refused = arrays.floats(rows, "refused") / np.maximum(calls, 1)
+    score = 0.5 * _sign(calls / API_CALLS_PER_MINUTE, 1.0, 1.2) + 0.5 * _sign(refused, 0.0, 0.15)
+    enough = calls >= API_CALLS_PER_MINUTE / 2
+    limit = f"(limit {API_CALLS_PER_MINUTE}/min)"
+    return Case("abuser", enough, score, "{calls} calls in {minutes} min, {refused} rejected " + limit)
+
+
+def _sign(values: Floats, nothing: float, everything: float) -> Floats:
+    return np.clip((values - nothing) / (everything - nothing), 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Span and longest pause of the seconds with a view, for each row."""
+
+    span_s: Floats
+    """From the first to the last second, inclusive."""
+    longest_s: Floats
+    """Between two views; the whole minute if there is only one."""
+
+
+def pauses_of(seconds: Integers, wanted: Flags) -> Pauses:
+    """Spans and longest pauses of the wanted rows; the others have 60 s for both.
+
+    Bits 3, 4 and 9: a span of 7 seconds, a longest pause of 5.
+    """
+    span_s, longest_s = (np.full(len(seconds), float(_SECONDS)) for _ in range(2))
+    chosen = np.flatnonzero(wanted & (seconds != 0))
+    bits = ((seconds[chosen] >> np.arange(_SECONDS)[:, None]) & 1).astype(bool)
+    place = np.where(bits, np.arange(_SECONDS, dtype=np.int8)[:, None], np.int8(-1))
+    latest = np.maximum.accumulate(place, axis=0)
+    gaps = np.where(bits[1:] & (latest[:-1] >= 0), place[1:] - latest[:-1], np.int8(0))
+    longest = gaps.max(axis=0, initial=0)
+    span_s[chosen] = latest[-1] - bits.argmax(axis=0) + 1
+    longest_s[chosen] = np.where(longest > 0, longest, _SECONDS)
+    return Pauses(span_s, longest_s)
+
+
+# ---------------------------------------------------------------------------------------------- clients over the limit
+
+
 def over_limit(rows: pa.Table) -> pa.Table:
-    """Clients that called more often than allowed, by minute."""
-    import numpy as np
-    import pyarrow as pa
-
-    from penstock.activity.pipelines import arrays
-
+    """Clients above the rate limit, by minute."""
     calls = arrays.floats(rows, "calls")
     over = np.flatnonzero(calls > API_CALLS_PER_MINUTE)
     chosen = rows.take(pa.array(over))
@@ -279,6 +277,9 @@ def over_limit(rows: pa.Table) -> pa.Table:
         excess=calls[over] - API_CALLS_PER_MINUTE,
         refused=chosen.column("refused"),
     )
+
+
+# ---------------------------------------------------------------------------------------------- the pipeline
 
 
 PIPELINE: Final = Pipeline(

@@ -41,16 +41,65 @@ from penstock.activity.site.vocabulary import KEYWORDS, TEXTS, honest_text, spam
 
 TICK_MS: Final = 100
 IDS_IN_A_TICK: Final = 100_000
-_FIRST_TICK: Final = 1_577_836_800_000 // TICK_MS  # 2020: ids stay below 2**53, which every reader of JSON can count to
+TURN_MS: Final = 600_000
+INCIDENT_MS: Final = 45_000
+SLOWER: Final = 8.0
+FAILING: Final = 0.15
+TREND_AFTER_MS: Final = 15_000
+TREND_MS: Final = 240_000
+RISE_MS: Final = 45_000
+RISES_TO: Final = 20.0
+VIEWS_SHARE: Final = 0.18
+_FIRST_TICK: Final = 1_577_836_800_000 // TICK_MS  # 2020: ids stay below 2**53, the limit of many JSON readers
+_LEAST_VIEWS: Final = 0.4
+_MIDDLING: Final = (0.3, 0.6)
+_LISTS: Final = 0.0575
+_DIRECT_VIEWS: Final = 0.16
+_VOTES: Final = 0.04
+_SEARCHES: Final = 0.08
+_POSTS: Final = 0.01
+_FOLLOWS: Final = 0.0003
+"""Few besides those of the opening: follows change by the week, not by the minute."""
+_UNFOLLOWS: Final = 0.2
+_BY_FOLLOWED_MEMBERS: Final = 0.6
+_LINKED: Final = 0.06
+_SHORTEST_LIST: Final = 4
+_LONGEST_LIST: Final = 8
+_POSITION_BIAS: Final = np.array([0.0, 0.30, 0.21, 0.15, 0.11, 0.08, 0.06, 0.05, 0.04])
+_DELAYS: Final = (8, 15, 30)
+_REFERRED: Final = np.array([vocabulary.FROM_SEARCH] * 45 + [vocabulary.DIRECT] * 30 + [vocabulary.EXTERNAL] * 25)
+_OPENING_TICKS: Final = 50
+"""The first ticks, over which the follows of the opening are spread."""
+_API_CALLS: Final = 0.10
+_REQUESTS: Final = 0.227
+_FAILS: Final = 0.003
+_TICKS_PER_S: Final = 1000 // TICK_MS
+_STATUSES: Final = np.array([200, 404, 400, 500, 429])
+_STATUS_BOUNDS: Final = np.array([0.96, 0.984, 0.995, 0.999])
+_MACHINE_JITTER: Final = 0.15
+_PEOPLE_JITTER: Final = 0.9
+_ACTIVE_SHARE: Final = 0.9
+_READ_AGAIN: Final = 0.7
+_CRAWLER_CLICKS: Final = 0.01
+_READER_CLICKS: Final = 0.5
+_READER_VOTES: Final = 0.08
+_TREND_SEARCHES: Final = 0.5
+_TREND_VOTES: Final = 0.1
+_CAMPAIGN_MEMBERS: Final = 2
+_STEPS, _MINUTES = 20, 21
+
+# ---------------------------------------------------------------------------------------------- events as columns
+
 
 Column = NDArray[Any]
 Piece = Mapping[str, Any]
-"""Some events of a tick: arrays by column, without ids, `time` being milliseconds since the beginning of the tick."""
+"""Some events of a tick: arrays by column, without ids; `time` is in milliseconds from the start of the tick."""
+EventPieces = Iterator[tuple[Kind, Piece]]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Some events of a kind."""
+    """Events of one kind, by column. Columns in `words` have indexes into a vocabulary."""
 
     kind: Kind
     arrays: Mapping[str, Column]
@@ -63,7 +112,7 @@ class Columns:
         return Columns(self.kind, {name: array[:count] for name, array in self.arrays.items()}, self.words)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Row by row, as readers of the topic see them."""
+        """The events row by row, as readers of the topic see them."""
         lists = [
             [self.words[name][code] for code in array.tolist()] if name in self.words else array.tolist()
             for name, array in self.arrays.items()
@@ -84,7 +133,7 @@ def assembled(kind: Kind, tick: int, pieces: Sequence[Piece], words: Mapping[str
 
 
 def joined_columns(parts: Sequence[Columns]) -> Columns:
-    """Events of several ticks of a kind as one."""
+    """Joins events of one kind from several ticks."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -92,21 +141,12 @@ def joined_columns(parts: Sequence[Columns]) -> Columns:
     return Columns(first.kind, arrays, first.words)
 
 
-TURN_MS: Final = 600_000
-INCIDENT_MS: Final = 45_000
-SLOWER: Final = 8.0
-FAILING: Final = 0.15
-TREND_AFTER_MS: Final = 15_000
-TREND_MS: Final = 240_000
-RISE_MS: Final = 45_000
-RISES_TO: Final = 20.0
-_LEAST_VIEWS: Final = 0.4
-_MIDDLING: Final = (0.3, 0.6)
+# ---------------------------------------------------------------------------------------------- incidents and trends
 
 
 @dataclass(frozen=True)
 class Incident:
-    """A server that is slow and fails."""
+    """A server that is slow and failing."""
 
     server: int
     start_ms: int
@@ -115,17 +155,17 @@ class Incident:
 
 @dataclass(frozen=True)
 class Trend:
-    """An item that is looked at ever more often, and what those search for that look for it."""
+    """An item with rising views, and the keyword by which it is searched."""
 
     item: int
     keyword: int
     start_ms: int
     end_ms: int
     views_before: float
-    """A second."""
+    """Views per second before the trend."""
 
     def more_views(self, time_ms: int) -> float:
-        """Views a second beyond what the item has of itself."""
+        """Views per second in addition to the item's own."""
         if not self.start_ms <= time_ms < self.end_ms:
             return 0.0
         risen = min((time_ms - self.start_ms) / RISE_MS, 1.0)
@@ -133,13 +173,13 @@ class Trend:
 
 
 class IncidentSchedule:
-    """Incidents and trends by the turn they are in."""
+    """Incidents and trends; one of each per turn of ten minutes."""
 
-    def __init__(self, population: Population, origin_ms: int, incident_after_ms: int, views_a_second: float) -> None:
+    def __init__(self, population: Population, origin_ms: int, incident_after_ms: int, views_per_s: float) -> None:
         rng = random_generator(population.seed, Purpose.POPULATION, 3)
         self._origin_ms = origin_ms
         self._incident_after_ms = incident_after_ms
-        self._views_a_second = views_a_second
+        self._views_per_s = views_per_s
         self._odds = population.items.odds
         self._servers = rng.permutation(population.sizes.servers)
         by_odds = np.argsort(-self._odds)
@@ -153,7 +193,7 @@ class IncidentSchedule:
     def trend(self, turn: int) -> Trend:
         start_ms = self._origin_ms + turn * TURN_MS + TREND_AFTER_MS
         item = int(self._items[turn % len(self._items)])
-        views = max(float(self._odds[item]) * self._views_a_second, _LEAST_VIEWS)
+        views = max(float(self._odds[item]) * self._views_per_s, _LEAST_VIEWS)
         return Trend(item, item % len(KEYWORDS), start_ms, start_ms + TREND_MS, views)
 
     def incident_at(self, time_ms: int) -> Incident | None:
@@ -162,34 +202,16 @@ class IncidentSchedule:
         return found if found is not None and time_ms < found.end_ms else None
 
     def trend_at(self, time_ms: int) -> Trend:
-        """The trend of the turn, whether it has begun or not."""
+        """The trend of the current turn, started or not."""
         return self.trend(max((time_ms - self._origin_ms) // TURN_MS, 0))
 
 
-VIEWS_SHARE: Final = 0.18
-_LISTS: Final = 0.0575
-_DIRECT_VIEWS: Final = 0.16
-_VOTES: Final = 0.04
-_SEARCHES: Final = 0.08
-_POSTS: Final = 0.01
-_FOLLOWS: Final = 0.0003
-"""Few, beside those of the opening: whom a member follows changes by the week, not by the minute."""
-_UNFOLLOWS: Final = 0.2
-_FROM_THE_FOLLOWED: Final = 0.6
-_LINKED: Final = 0.06
-_SHORTEST_LIST: Final = 4
-_LONGEST_LIST: Final = 8
-_POSITION_BIAS: Final = np.array([0.0, 0.30, 0.21, 0.15, 0.11, 0.08, 0.06, 0.05, 0.04])
-_DELAYS: Final = (8, 15, 30)
-_REFERRED: Final = np.array([vocabulary.FROM_SEARCH] * 45 + [vocabulary.DIRECT] * 30 + [vocabulary.EXTERNAL] * 25)
-_OPENING_TICKS: Final = 50
-"""In these first ticks those follow that do when the site opens."""
-EventPieces = Iterator[tuple[Kind, Piece]]
+# ---------------------------------------------------------------------------------------------- members
 
 
 @dataclass(frozen=True)
 class Lists:
-    """The lists shown in a tick, an entry for each item in one."""
+    """The lists shown in a tick, an entry per item."""
 
     members: Ints
     sessions: Ints
@@ -201,7 +223,7 @@ class Lists:
 
 
 class Reading:
-    """What members do at a mean rate of events a second (of all kinds)."""
+    """The activity of members, for a mean rate in events/s (of all kinds)."""
 
     def __init__(
         self, population: Population, sessions: Sessions, rate: float, rhythm: Rhythm, first_tick: int
@@ -214,7 +236,7 @@ class Reading:
         self._lists = lru_cache(maxsize=max(_DELAYS) + 2)(self._shown)
 
     def of(self, tick: int) -> EventPieces:
-        """All that members do in a tick."""
+        """The events of a tick."""
         time_ms = tick * TICK_MS
         rng = random_generator(self._population.seed, Purpose.READING, tick)
         visitors = self._sessions.at(time_ms)
@@ -229,7 +251,7 @@ class Reading:
         if 0 <= tick - self._first_tick < _OPENING_TICKS:
             yield FOLLOWS, self._opening(rng, tick - self._first_tick)
 
-    # --- lists and what comes of them
+    # --- lists and clicks
 
     def _shown(self, tick: int) -> Lists:
         population = self._population
@@ -242,7 +264,7 @@ class Reading:
         positions = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
         items = population.items.draw(rng, len(which))
         clicked = rng.random(len(which)) < _POSITION_BIAS[positions] * population.quality[items]
-        # One millisecond is left for the view that follows a click.
+        # Leaves a millisecond for the view after a click.
         times = rng.integers(0, TICK_MS - 1, count)
         delays = np.asarray(_DELAYS)[np.arange(count) % len(_DELAYS)]
         return Lists(members[which], sessions[which], items, positions, times[which], delays[which], clicked)
@@ -264,7 +286,7 @@ class Reading:
                 "dwell_ms": _dwell(rng, len(chosen)),
             }  # fmt: skip
 
-    # --- what comes by itself
+    # --- other activity
 
     def _views(self, rng: np.random.Generator, visitors: Visitors, count: int) -> Piece:
         members, sessions = visitors.drawn(rng, count)
@@ -288,7 +310,7 @@ class Reading:
         ranks = self._population.keywords.draw(rng, count)
         return {
             "time": _moments(rng, count), "user": users, "user_group": groups,
-            # Each group has favourites of its own, further down in the others' order.
+            # Each group has its own favourites, which rank lower in other groups.
             "keyword": self._population.keyword_order[(ranks + 17 * groups) % len(KEYWORDS)],
         }  # fmt: skip
 
@@ -296,7 +318,7 @@ class Reading:
         population = self._population
         members, _ = visitors.drawn(rng, count)
         known = population.social_ids[population.followed.draw(rng, count)]
-        members = np.where(rng.random(count) < _FROM_THE_FOLLOWED, known, members)
+        members = np.where(rng.random(count) < _BY_FOLLOWED_MEMBERS, known, members)
         return {"time": _moments(rng, count), "member": members, **honest_posts(population, rng, count)}
 
     def _follows(self, rng: np.random.Generator, count: int) -> Piece:
@@ -305,7 +327,7 @@ class Reading:
         followers = population.social_ids[rng.integers(0, len(population.social_ids), count)]
         followed = population.social_ids[population.followed.draw(rng, count)]
         edges = rng.integers(0, len(graph_followers), count)
-        # Nobody follows himself; who would begin to ends something else instead.
+        # A member cannot follow itself; such a draw becomes an unfollow.
         ends = (rng.random(count) < _UNFOLLOWS) | (followers == followed)
         return {
             "time": _moments(rng, count),
@@ -327,7 +349,7 @@ class Reading:
 
 
 def honest_posts(population: Population, rng: np.random.Generator, count: int) -> Piece:
-    """What honest members write: columns item, text, links."""
+    """Posts of honest members: columns item, text, links."""
     items = population.items.draw(rng, count)
     numbers = rng.integers(0, TEXTS, count).tolist()
     linked = rng.random(count) < _LINKED
@@ -354,33 +376,28 @@ def _dwell(rng: np.random.Generator, count: int) -> Ints:
     return dwell
 
 
-_API_CALLS: Final = 0.10
-_REQUESTS: Final = 0.227
-_FAILS: Final = 0.003
-_TICKS_A_SECOND: Final = 1000 // TICK_MS
-_STATUSES: Final = np.array([200, 404, 400, 500, 429])
-_STATUS_BOUNDS: Final = np.array([0.96, 0.984, 0.995, 0.999])
+# ---------------------------------------------------------------------------------------------- machines
 
 
 class MachineActivity:
-    """What machines do at a mean rate of events a second (of all kinds)."""
+    """API calls, requests and server measurements, for a mean rate in events/s (of all kinds)."""
 
-    def __init__(self, population: Population, happenings: IncidentSchedule, rate: float, rhythm: Rhythm) -> None:
+    def __init__(self, population: Population, schedule: IncidentSchedule, rate: float, rhythm: Rhythm) -> None:
         self._population = population
-        self._happenings = happenings
+        self._schedule = schedule
         self._per_tick = rate * TICK_MS / 1000
         self._rhythm = rhythm
 
     def of(self, tick: int) -> EventPieces:
-        """All that they do in a tick."""
+        """The events of a tick."""
         time_ms = tick * TICK_MS
         rng = random_generator(self._population.seed, Purpose.MACHINES, tick)
         mean = self._per_tick * self._rhythm.factor(time_ms)
-        incident = self._happenings.incident_at(time_ms)
+        incident = self._schedule.incident_at(time_ms)
         yield API_CALLS, self._calls(rng, rng.poisson(mean * _API_CALLS))
         yield REQUESTS, self._requests(rng, rng.poisson(mean * _REQUESTS), incident)
-        # Each server has its tenth of the second.
-        due = np.flatnonzero((np.arange(self._population.sizes.servers) + tick) % _TICKS_A_SECOND == 0)
+        # Each server measures in its own tenth of the second.
+        due = np.flatnonzero((np.arange(self._population.sizes.servers) + tick) % _TICKS_PER_S == 0)
         if len(due):
             yield SERVERS, self._measured(rng, due, incident, self._rhythm.factor(time_ms))
 
@@ -420,7 +437,7 @@ class MachineActivity:
 
 
 def answered(population: Population, rng: np.random.Generator, count: int) -> Piece:
-    """What programs call and what they are told: columns endpoint, status, duration_ms."""
+    """API calls and their responses: columns endpoint, status, duration_ms."""
     status = _STATUSES[np.searchsorted(_STATUS_BOUNDS, rng.random(count), side="right")]
     return {
         "endpoint": population.endpoints.draw(rng, count), "status": status,
@@ -443,21 +460,11 @@ def _fraction(values: Floats) -> Floats:
     return np.asarray(np.round(np.clip(values, 0.0, 1.0), 3), np.float64)
 
 
-_MACHINE_JITTER: Final = 0.15
-_PEOPLE_JITTER: Final = 0.9
-_THERE: Final = 0.9
-_READ_AGAIN: Final = 0.7
-_CRAWLER_CLICKS: Final = 0.01
-_READER_CLICKS: Final = 0.5
-_READER_VOTES: Final = 0.08
-_TREND_SEARCHES: Final = 0.5
-_TREND_VOTES: Final = 0.1
-_CAMPAIGN_MEMBERS: Final = 2
-_STEPS, _MINUTES = 20, 21
+# ---------------------------------------------------------------------------------------------- planted actors
 
 
 class _Steps(NamedTuple):
-    """Who of a group has a step in a tick, the step's number, its time in the tick."""
+    """The steps of a group in a tick: the actor, the number of the step, its time in the tick."""
 
     who: Ints
     numbers: Ints
@@ -465,19 +472,19 @@ class _Steps(NamedTuple):
 
 
 class PlantedActivity:
-    """What the planted do, from the origin of the time line on."""
+    """The activity of planted actors, from the origin of the time line on."""
 
     def __init__(
-        self, population: Population, sessions: Sessions, happenings: IncidentSchedule, origin_ms: int
+        self, population: Population, sessions: Sessions, schedule: IncidentSchedule, origin_ms: int
     ) -> None:  # fmt: skip
         self._population = population
         self._planted = population.planted
         self._sessions = sessions
-        self._happenings = happenings
+        self._schedule = schedule
         self._origin_ms = origin_ms
         planted = self._planted
         regular, irregular = _MACHINE_JITTER, _PEOPLE_JITTER
-        # All in one row, since an array costs by the call more than by the entry.
+        # All groups in one array: numpy calls cost more than entries.
         groups = (
             (planted.crawler_rates, regular), (planted.spammer_rates, irregular), (planted.poster_rates, irregular),
             (planted.abuser_rates, regular), (planted.busy_rates, regular),
@@ -485,10 +492,10 @@ class PlantedActivity:
         self._rates: Floats = np.concatenate([rates for rates, _ in groups])
         self._jitters: Floats = np.concatenate([np.full(len(rates), jitter) for rates, jitter in groups])
         self._ends = np.cumsum([len(rates) for rates, _ in groups])
-        self._there = lru_cache(maxsize=4)(self._who_is_there)
+        self._active = lru_cache(maxsize=4)(self._active_actors)
 
     def of(self, tick: int) -> EventPieces:
-        """All that they do in a tick."""
+        """The events of a tick."""
         rng = random_generator(self._population.seed, Purpose.PLANTED, tick)
         time_ms = tick * TICK_MS
         crawlers, spammers, posters, abusers, busy = self._steps(time_ms)
@@ -514,7 +521,7 @@ class PlantedActivity:
     def _read(self, rng: np.random.Generator, time_ms: int) -> EventPieces:
         planted = self._planted
         turns = rng.random(len(planted.readers)) < planted.reader_rates * TICK_MS / 1000
-        who = np.flatnonzero(turns & self._there(self._minute(time_ms))[self._ends[-1] :])
+        who = np.flatnonzero(turns & self._active(self._minute(time_ms))[self._ends[-1] :])
         count = len(who)
         if not count:
             return
@@ -533,7 +540,7 @@ class PlantedActivity:
             yield VOTES, {**chosen, "vote": np.ones(len(votes), np.int64)}
 
     def _trend(self, rng: np.random.Generator, time_ms: int) -> EventPieces:
-        trend = self._happenings.trend_at(time_ms)
+        trend = self._schedule.trend_at(time_ms)
         mean = trend.more_views(time_ms) * TICK_MS / 1000
         visitors = self._sessions.at(time_ms)
         for kind, share in ((VIEWS, 1.0), (SEARCHES, _TREND_SEARCHES), (VOTES, _TREND_VOTES)):
@@ -580,7 +587,7 @@ class PlantedActivity:
             calls = dict(answered(self._population, rng, len(busy.who)))
             yield API_CALLS, {"time": busy.times, "client": planted.busy[busy.who], **calls}
 
-    # --- when
+    # --- steps
 
     def _steps(self, time_ms: int) -> list[_Steps]:
         """The steps of all groups in a tick.
@@ -594,7 +601,7 @@ class PlantedActivity:
         chance = shares(self._population.seed, _STEPS, np.arange(len(rates))[:, None], numbers)
         offsets_ms = np.floor((numbers + self._jitters[:, None] * chance) / rates * 1000) - since_ms
         is_due = (numbers >= 0) & (offsets_ms >= 0) & (offsets_ms < TICK_MS)
-        is_due &= self._there(self._minute(time_ms))[: len(rates), None]
+        is_due &= self._active(self._minute(time_ms))[: len(rates), None]
         who, column = np.nonzero(is_due)
         numbers, times = numbers[who, column], offsets_ms[who, column].astype(np.int64)
         bounds = [0, *np.searchsorted(who, self._ends).tolist()]
@@ -607,15 +614,15 @@ class PlantedActivity:
     def _minute(self, time_ms: int) -> int:
         return (time_ms - self._origin_ms) // 60_000
 
-    def _who_is_there(self, minute: int) -> Flags:
-        """Of all groups, and after them of the heavy readers."""
-        everybody = np.arange(len(self._rates) + len(self._planted.readers))
-        there: Flags = (shares(self._population.seed, _MINUTES, everybody, minute) < _THERE) | (minute == 0)
-        return there
+    def _active_actors(self, minute: int) -> Flags:
+        """Which actors are active in a minute: all groups, then the heavy readers."""
+        actors = np.arange(len(self._rates) + len(self._planted.readers))
+        active: Flags = (shares(self._population.seed, _MINUTES, actors, minute) < _ACTIVE_SHARE) | (minute == 0)
+        return active
 
 
 def _clicked(page: Piece, chosen: Any) -> EventPieces:
-    """The clicks in lists by which these pages were reached."""
+    """The clicks in lists that led to these pages."""
     where = np.flatnonzero(chosen)
     if len(where):
         piece = {name: column[where] for name, column in page.items()}

@@ -25,8 +25,11 @@ from penstock.activity.site.randomness import Purpose, random_generator
 from penstock.activity.site.site import Site
 
 FORMATS: Final = ("json", "avro")
-Encode = Callable[[Columns], Any]
-"""From events to an Arrow column of their values."""
+_LONGEST_NOISE: Final = 60
+_NUMBERS: Final = {kind.topic: number for number, kind in enumerate(KINDS)}
+_TIME: Final = re.compile(rb'"time":\d+')
+
+# ---------------------------------------------------------------------------------------------- records
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Encoded:
     topic: str
     records: Any
     malformed: frozenset[int] = frozenset()
-    """The places of those whose values are not what the topic says."""
+    """The positions of malformed values."""
 
     def __len__(self) -> int:
         count: int = self.records.num_rows
@@ -48,21 +51,56 @@ class Encoded:
         return size
 
 
+class Batches:
+    """Encodes the ticks of a site, with a share of malformed values."""
+
+    def __init__(self, site: Site, value_format: str = "json", malformed: float = 0.0) -> None:
+        self._site = site
+        self._encode = encoder(value_format)
+        self._corruptor = ValueCorruptor(malformed, value_format, site.population.seed)
+
+    def of(self, ticks: Iterable[int], most: int | None = None) -> list[Encoded]:
+        """The records of the ticks by topic, at most `most`."""
+        parts: dict[str, list[tuple[int, Columns]]] = {}
+        room = most
+        for tick in ticks:
+            for topic, columns in self._site.tick(tick).items():
+                taken = columns if room is None or len(columns) <= room else columns.first(room)
+                if len(taken):
+                    parts.setdefault(topic, []).append((tick, taken))
+                if room is not None:
+                    room -= len(taken)
+        return [self._records(kind.topic, parts[kind.topic]) for kind in KINDS if kind.topic in parts]
+
+    def _records(self, topic: str, parts: list[tuple[int, Columns]]) -> Encoded:
+        columns = joined_columns([part for _, part in parts])
+        values = self._encode(columns)
+        values, malformed = self._corruptor.corrupt(topic, values, [(tick, len(part)) for tick, part in parts])
+        return records_of(columns, values, malformed)
+
+
 def records_of(columns: Columns, values: Any, malformed: frozenset[int] = frozenset()) -> Encoded:
-    """The records of events whose values are these."""
+    """The records of events, with these values."""
     kind = columns.kind
     key = _text(columns.arrays[kind.key], columns.words.get(kind.key))
     times = pa.array(columns.arrays[TIME]).view(pa.timestamp("ms"))
     return Encoded(kind.topic, pa.record_batch([key, values, times], ["key", "value", "timestamp"]), malformed)
 
 
+# ---------------------------------------------------------------------------------------------- values
+
+
+Encode = Callable[[Columns], Any]
+"""Encodes events as an Arrow column of values."""
+
+
 def encoder(value_format: str) -> Encode:
-    """How values are made; raises MissingDependency for Avro without its package."""
+    """The encoder of a format. Raises MissingDependency for Avro without its package."""
     return Json() if value_format == "json" else Avro()
 
 
 class Json:
-    """Values as JSON objects, with the columns in the kind's order."""
+    """Encodes values as JSON objects, with the columns in the order of the kind."""
 
     def __call__(self, columns: Columns) -> Any:
         parts: list[Any] = []
@@ -76,7 +114,7 @@ class Json:
 
 
 class Avro:
-    """Values as Avro records without a frame, by the kind's schema."""
+    """Encodes values as Avro records without a frame."""
 
     def __init__(self) -> None:
         from penstock.client.serializers import Avro as Serializer
@@ -108,7 +146,7 @@ _known: Final[dict[int, tuple[tuple[str, ...], Any]]] = {}
 
 
 def _vocabulary(words: tuple[str, ...]) -> Any:
-    """The words as an Arrow column, made once."""
+    """The words as an Arrow column, built once."""
     found = _known.get(id(words))
     if found is None or found[0] is not words:
         found = (words, pa.array(words, pa.string()))
@@ -116,34 +154,21 @@ def _vocabulary(words: tuple[str, ...]) -> Any:
     return found[1]
 
 
-def with_replaced(values: Any, replaced: Mapping[int, bytes]) -> Any:
-    """The column with other values in some places."""
-    if not replaced:
-        return values
-    mask = np.zeros(len(values), bool)
-    mask[list(replaced)] = True
-    return pc.replace_with_mask(
-        values, pa.array(mask), pa.array([replaced[at] for at in sorted(replaced)], pa.binary())
-    )
-
-
-_LONGEST_NOISE: Final = 60
-_NUMBERS: Final = {kind.topic: number for number, kind in enumerate(KINDS)}
-_TIME: Final = re.compile(rb'"time":\d+')
+# ---------------------------------------------------------------------------------------------- malformed values
 
 
 class ValueCorruptor:
-    """Spoils a share of all values."""
+    """Makes a share of all values malformed."""
 
     def __init__(self, share: float, value_format: str, seed: int) -> None:
         if not 0 <= share <= 1:
-            raise ValueError(f"a share of {share:g} malformed values: it is from 0 to 1")
+            raise ValueError(f"the share of malformed values is {share:g}; it must be between 0 and 1")
         self._share = share
-        self._ways = _JSON_WAYS if value_format == "json" else _AVRO_WAYS
+        self._corruptions = _JSON_CORRUPTIONS if value_format == "json" else _AVRO_CORRUPTIONS
         self._seed = seed
 
-    def spoil(self, topic: str, values: Any, ticks: Iterable[tuple[int, int]]) -> tuple[Any, frozenset[int]]:
-        """The values with some spoilt, and the places of those; `ticks` has each tick and how many values it has."""
+    def corrupt(self, topic: str, values: Any, ticks: Iterable[tuple[int, int]]) -> tuple[Any, frozenset[int]]:
+        """The values with some malformed, and their positions; `ticks` has each tick and its number of values."""
         if not self._share:
             return values, frozenset()
         replaced: dict[int, bytes] = {}
@@ -151,10 +176,21 @@ class ValueCorruptor:
         for tick, count in ticks:
             rng = random_generator(self._seed, Purpose.MALFORMED, tick, _NUMBERS[topic])
             for place in np.flatnonzero(rng.random(count) < self._share).tolist():
-                way = self._ways[int(rng.integers(0, len(self._ways)))]
-                replaced[before + place] = way(values[before + place].as_py(), rng)
+                corruption = self._corruptions[int(rng.integers(0, len(self._corruptions)))]
+                replaced[before + place] = corruption(values[before + place].as_py(), rng)
             before += count
         return with_replaced(values, replaced), frozenset(replaced)
+
+
+def with_replaced(values: Any, replaced: Mapping[int, bytes]) -> Any:
+    """The column with some values replaced."""
+    if not replaced:
+        return values
+    mask = np.zeros(len(values), bool)
+    mask[list(replaced)] = True
+    return pc.replace_with_mask(
+        values, pa.array(mask), pa.array([replaced[at] for at in sorted(replaced)], pa.binary())
+    )
 
 
 def _truncated(value: bytes, rng: np.random.Generator) -> bytes:
@@ -179,34 +215,6 @@ def _too_long(value: bytes, _: np.random.Generator) -> bytes:
     return value + b"\x00"
 
 
-Way = Callable[[bytes, np.random.Generator], bytes]
-_JSON_WAYS: Final[tuple[Way, ...]] = (_truncated, _wrong_type, _missing_column, _random_bytes)
-_AVRO_WAYS: Final[tuple[Way, ...]] = (_truncated, _too_long, _random_bytes)
-
-
-class Batches:
-    """The records of a site's ticks, in a format, with a share of malformed values."""
-
-    def __init__(self, site: Site, value_format: str = "json", malformed: float = 0.0) -> None:
-        self._site = site
-        self._encode = encoder(value_format)
-        self._spoiler = ValueCorruptor(malformed, value_format, site.population.seed)
-
-    def of(self, ticks: Iterable[int], most: int | None = None) -> list[Encoded]:
-        """The records of the ticks, by topic; with `most` the last tick is cut so that there are no more of them."""
-        parts: dict[str, list[tuple[int, Columns]]] = {}
-        room = most
-        for tick in ticks:
-            for topic, columns in self._site.tick(tick).items():
-                taken = columns if room is None or len(columns) <= room else columns.first(room)
-                if len(taken):
-                    parts.setdefault(topic, []).append((tick, taken))
-                if room is not None:
-                    room -= len(taken)
-        return [self._records(kind.topic, parts[kind.topic]) for kind in KINDS if kind.topic in parts]
-
-    def _records(self, topic: str, parts: list[tuple[int, Columns]]) -> Encoded:
-        columns = joined_columns([part for _, part in parts])
-        values = self._encode(columns)
-        values, malformed = self._spoiler.spoil(topic, values, [(tick, len(part)) for tick, part in parts])
-        return records_of(columns, values, malformed)
+Corruption = Callable[[bytes, np.random.Generator], bytes]
+_JSON_CORRUPTIONS: Final[tuple[Corruption, ...]] = (_truncated, _wrong_type, _missing_column, _random_bytes)
+_AVRO_CORRUPTIONS: Final[tuple[Corruption, ...]] = (_truncated, _too_long, _random_bytes)

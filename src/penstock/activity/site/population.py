@@ -29,29 +29,6 @@ from penstock.activity.site.randomness import (
 )
 from penstock.activity.site.vocabulary import ENDPOINTS, GROUP_SHARES, KEYWORDS, PATHS
 
-_DAY_MS: Final = 86_400_000
-_THURSDAY: Final = 3  # 1 January 1970
-_PEAK_HOUR: Final = 18.5
-_DAILY: Final = 0.35
-_SECOND: Final = 0.08
-_BY_WEEKDAY: Final = (1.02, 1.04, 1.04, 1.03, 0.99, 0.92, 0.96)
-
-
-class Rhythm(Enum):
-    """Whether there is one."""
-
-    DAILY = "daily"
-    FLAT = "flat"
-
-    def factor(self, time_ms: int) -> float:
-        """1.0 is the mean; about 0.7 in the early morning, 1.4 in the evening."""
-        if self is Rhythm.FLAT:
-            return 1.0
-        day, within_ms = divmod(time_ms, _DAY_MS)
-        turn = tau * (within_ms / _DAY_MS - _PEAK_HOUR / 24)
-        return _BY_WEEKDAY[(day + _THURSDAY) % 7] * (1 + _DAILY * cos(turn) + _SECOND * cos(2 * turn))
-
-
 CRAWLERS: Final = 12
 SLOW_CRAWLERS: Final = 3
 HEAVY_READERS: Final = 10
@@ -60,13 +37,14 @@ FREQUENT_POSTERS: Final = 8
 ABUSERS: Final = 10
 BUSY_CLIENTS: Final = 6
 PLANTED_MEMBERS: Final = CRAWLERS + HEAVY_READERS + SPAMMERS + FREQUENT_POSTERS
-
 LEAST_ITEMS: Final = 1_000
 LEAST_SERVERS: Final = 2
 LEAST_MEMBERS: Final = 1_000
 MOST: Final = 50_000_000
 MOST_RATE: Final = 500_000
 """Ids have room for 100,000 events of a topic in a tick."""
+SECONDS_PER_VIEW: Final = 12.0
+"""Seconds between two views of a present member."""
 _MOST_ITEMS: Final = 1_000_000
 _MOST_SERVERS: Final = 1_000
 _CALLS_OF_A_CLIENT: Final = API_CALLS_PER_MINUTE / 6
@@ -74,11 +52,24 @@ _API_SHARE: Final = 0.1
 _SOCIAL: Final = 1_500
 _FOLLOWED_EACH: Final = 6
 _FAVOURITES: Final = 40
+_SLOTS_S: Final = (60, 60, 90, 90, 120, 120, 120, 180, 180, 180, 240, 240, 300, 300, 420, 600)
+_COHORTS: Final = len(_SLOTS_S)
+_PLANTED_SLOT_MS: Final = 600_000
+_ACTIVE_TAIL: Final = 1.6
+_MOST_PRESENT: Final = 0.5
+_DAY_MS: Final = 86_400_000
+_THURSDAY: Final = 3  # 1 January 1970
+_PEAK_HOUR: Final = 18.5
+_DAILY: Final = 0.35
+_SECOND: Final = 0.08
+_BY_WEEKDAY: Final = (1.02, 1.04, 1.04, 1.03, 0.99, 0.92, 0.96)
+
+# ---------------------------------------------------------------------------------------------- population
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many there are."""
+    """How many members, items, servers and programs there are."""
 
     members: int
     items: int
@@ -89,9 +80,9 @@ class Sizes:
     def for_rate(
         cls, rate: float, members: int | None = None, items: int | None = None, servers: int | None = None
     ) -> Sizes:
-        """Enough of all for a rate of events a second; raises ValueError for what makes no sense."""
+        """Sizes for a rate in events/s. Raises ValueError."""
         if not 1 <= rate <= MOST_RATE:
-            raise ValueError(f"a rate of {rate:g} events a second: it is from 1 to {MOST_RATE}")
+            raise ValueError(f"the rate is {rate:g} events/s; it must be between 1 and {MOST_RATE}")
         sizes = cls(
             members=max(20_000, round(10 * rate)) if members is None else members,
             items=5_000 if items is None else items,
@@ -101,22 +92,22 @@ class Sizes:
         least_members = max(LEAST_MEMBERS, round(rate))
         if not least_members <= sizes.members <= MOST:
             raise ValueError(
-                f"{sizes.members} members: for {rate:g} events a second there have to be {least_members} to {MOST}, "
-                "or each would be as busy as a crawler"
+                f"{sizes.members} members are not allowed at {rate:g} events/s: use {least_members} to {MOST}, so that "
+                "no member looks like a crawler"
             )
         if not LEAST_ITEMS <= sizes.items <= _MOST_ITEMS:
-            raise ValueError(f"{sizes.items} items: there have to be {LEAST_ITEMS} to {_MOST_ITEMS}")
+            raise ValueError(f"{sizes.items} items: must be between {LEAST_ITEMS} and {_MOST_ITEMS}")
         if not LEAST_SERVERS <= sizes.servers <= _MOST_SERVERS:
-            raise ValueError(f"{sizes.servers} servers: there have to be {LEAST_SERVERS} to {_MOST_SERVERS}")
+            raise ValueError(f"{sizes.servers} servers: must be between {LEAST_SERVERS} and {_MOST_SERVERS}")
         return sizes
 
 
 class Population:
-    """All there is. Items, servers, clients and keywords are known by their index; `item_id` and names are outside."""
+    """The population of a site. Items, servers, clients and keywords are indexes inside the site."""
 
     def __init__(self, seed: int, sizes: Sizes) -> None:
         if not 0 <= seed <= MOST_SEED:
-            raise ValueError(f"the seed is {seed}: it is from 0 to {MOST_SEED}")
+            raise ValueError(f"the seed is {seed}; it must be between 0 and {MOST_SEED}")
         self.seed = seed
         self.sizes = sizes
         self.ordinary_members = sizes.members - PLANTED_MEMBERS
@@ -124,7 +115,7 @@ class Population:
         self._step = _coprime(int(rng.integers(sizes.members // 3, sizes.members)), sizes.members)
         self._shift = int(rng.integers(0, sizes.members))
         self.quality: Floats = rng.beta(2, 3, sizes.items)
-        # Good items are looked at more often, but chance has the larger part in it.
+        # Good items are viewed more often, but chance matters more.
         popularity = rng.permutation(heavy_tail(sizes.items, 0.9, 4.0)) * (0.4 + self.quality)
         self.items = WeightedChoice(popularity)
         self.keywords = WeightedChoice(heavy_tail(len(KEYWORDS), 0.95, 2.0))
@@ -140,11 +131,11 @@ class Population:
     # --- members
 
     def member_id(self, ranks: Any) -> Any:
-        """Ids from 1 on, by rank; ranks of 0 are the most active."""
+        """Ids from 1 on, by rank; rank 0 is the most active."""
         return (ranks * self._step + self._shift) % self.sizes.members + 1
 
     def groups(self, member_ids: Ints) -> Ints:
-        """The user group of each, by its number."""
+        """The user group of each member, as an index."""
         bounds = np.cumsum(GROUP_SHARES[:-1])
         found: Ints = np.searchsorted(bounds, shares(self.seed, 11, member_ids), side="right")
         return found
@@ -178,23 +169,23 @@ class Population:
             busy_rates=rng.uniform(0.79, 0.93, BUSY_CLIENTS) * API_CALLS_PER_MINUTE / 60,
         )
 
-    # --- who follows whom
+    # --- follows
 
     @cached_property
     def social_ids(self) -> Ints:
-        """Those that follow and are followed, the most followed first."""
+        """The members that follow and are followed, the most followed first."""
         count = min(_SOCIAL, self.ordinary_members // 10)
         ids: Ints = self.member_id(np.arange(count, dtype=np.int64))
         return ids
 
     @cached_property
     def followed(self) -> WeightedChoice:
-        """Of whom there is how much to follow, by place in `social_ids`."""
+        """How often each member is followed, by index in `social_ids`."""
         return WeightedChoice(heavy_tail(len(self.social_ids), 0.7, 5.0))
 
     @cached_property
     def follow_graph(self) -> tuple[Ints, Ints]:
-        """Who follows whom when the site opens: followers and followed, each pair once."""
+        """The follows when the site opens: followers and followed, each pair once."""
         rng = random_generator(self.seed, Purpose.POPULATION, 2)
         size = len(self.social_ids)
         count = size * _FOLLOWED_EACH
@@ -206,24 +197,24 @@ class Population:
 
 @dataclass(frozen=True)
 class Planted:
-    """Those whose behaviour is known, and those that look a little like them. Rates are events a second."""
+    """Planted actors, and honest lookalikes. Rates are events/s."""
 
     crawlers: Ints
     crawler_rates: Floats
     crawler_starts: Ints
     readers: Ints
-    """Honest, and heavy readers."""
+    """Honest: heavy readers."""
     reader_rates: Floats
     reader_favourites: Ints
     spammers: Ints
     spammer_rates: Floats
     posters: Ints
-    """Honest, and write often."""
+    """Honest: frequent posters."""
     poster_rates: Floats
     abusers: Ints
     abuser_rates: Floats
     busy: Ints
-    """Honest programs, near the limit."""
+    """Honest: programs near the rate limit."""
     busy_rates: Floats
 
 
@@ -234,58 +225,70 @@ def _coprime(number: int, to: int) -> int:
 
 
 def _client_weights(count: int) -> Floats:
-    """A heavy tail whose top is cut: no honest program comes near the limit by chance."""
+    """A heavy tail with its top cut, so that no honest program comes near the limit by chance."""
     weights = heavy_tail(count, 0.8, 5.0)
     for _ in range(20):
         weights = np.minimum(weights, 2.5 * weights.mean())
     return weights
 
 
-SECONDS_A_VIEW: Final = 12.0
-"""How often a member that is there looks at a page."""
-_SLOTS_S: Final = (60, 60, 90, 90, 120, 120, 120, 180, 180, 180, 240, 240, 300, 300, 420, 600)
-_COHORTS: Final = len(_SLOTS_S)
-_PLANTED_SLOT_MS: Final = 600_000
-_ACTIVE_TAIL: Final = 1.6
-_MOST_THERE: Final = 0.5
+# ---------------------------------------------------------------------------------------------- time of day
+
+
+class Rhythm(Enum):
+    """How the rate follows the time of day."""
+
+    DAILY = "daily"
+    FLAT = "flat"
+
+    def factor(self, time_ms: int) -> float:
+        """The factor at a time: the mean is 1.0, early morning about 0.7, evening 1.4."""
+        if self is Rhythm.FLAT:
+            return 1.0
+        day, within_ms = divmod(time_ms, _DAY_MS)
+        turn = tau * (within_ms / _DAY_MS - _PEAK_HOUR / 24)
+        return _BY_WEEKDAY[(day + _THURSDAY) % 7] * (1 + _DAILY * cos(turn) + _SECOND * cos(2 * turn))
+
+
+# ---------------------------------------------------------------------------------------------- sessions
 
 
 @dataclass(frozen=True)
 class Visitors:
-    """Members and their sessions, side by side."""
+    """Present members and their sessions, as parallel arrays."""
 
     members: Ints
     sessions: Ints
 
     def drawn(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints]:
-        """Some of them, with what they are in."""
+        """Randomly drawn members with their sessions."""
         chosen = rng.integers(0, len(self.members), count)
         return self.members[chosen], self.sessions[chosen]
 
 
 class Sessions:
-    """Who is there when, for a mean number of views a second."""
+    """Which members are present when, for a mean number of views per second."""
 
-    def __init__(self, population: Population, views_a_second: float, rhythm: Rhythm) -> None:
+    def __init__(self, population: Population, views_per_s: float, rhythm: Rhythm) -> None:
         self._population = population
         self._rhythm = rhythm
-        there = min(views_a_second * SECONDS_A_VIEW, population.ordinary_members * _MOST_THERE)
-        self._in_a_cohort = max(there / _COHORTS, 2.0)
+        present = min(views_per_s * SECONDS_PER_VIEW, population.ordinary_members * _MOST_PRESENT)
+        self._in_a_cohort = max(present / _COHORTS, 2.0)
         phases = shares(population.seed, 12, np.arange(_COHORTS))
         self._lengths_ms = [seconds * 1000 for seconds in _SLOTS_S]
         self._phases_ms = [int(phase * length) for phase, length in zip(phases, self._lengths_ms, strict=True)]
-        self._there = lru_cache(maxsize=4)(self._gathered)
+        self._present = lru_cache(maxsize=4)(self._gathered)
         self._cohort = lru_cache(maxsize=4 * _COHORTS)(self._drawn)
 
     def at(self, time_ms: int) -> Visitors:
-        """Who is there."""
+        """The present members."""
         slots = [
             (time_ms + phase) // length for phase, length in zip(self._phases_ms, self._lengths_ms, strict=True)
         ]  # fmt: skip
-        return self._there(tuple(slots))
+        return self._present(tuple(slots))
 
     def of_planted(self, members: Ints, time_ms: int) -> Ints:
-        """The sessions of members that are always there."""
+        """The sessions of planted members, which are always present."""
         return self._session(members, time_ms // _PLANTED_SLOT_MS)
 
     def _gathered(self, slots: tuple[int, ...]) -> Visitors:

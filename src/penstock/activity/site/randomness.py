@@ -23,7 +23,7 @@ _TICKETS: Final = 2**16
 
 
 class Purpose(IntEnum):
-    """What chance is asked for; each has draws of its own."""
+    """What random numbers are for; each purpose has its own draws."""
 
     POPULATION = 1
     SESSIONS = 2
@@ -35,13 +35,13 @@ class Purpose(IntEnum):
 
 
 def random_generator(seed: int, purpose: Purpose, number: int, part: int = 0) -> np.random.Generator:
-    """The generator for a purpose at a moment (a tick, a slot of time), of one part of it."""
+    """The generator for a purpose, a number (a tick, a slot) and a part."""
     counter = np.array([0, number & _WORD, purpose, part], np.uint64)
     return np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64), counter=counter))
 
 
 def shares(seed: int, *parts: int | NDArray[Any]) -> Floats:
-    """A number from 0 to 1 for each combination of the parts, always the same one."""
+    """A reproducible number in [0, 1) for each combination of the parts."""
     mixed: Any = np.uint64(seed)
     with np.errstate(over="ignore"):
         for part in parts:
@@ -51,7 +51,7 @@ def shares(seed: int, *parts: int | NDArray[Any]) -> Floats:
 
 
 def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's last steps."""
+    """The finalizer of SplitMix64."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = word ^ (word >> np.uint64(31))
@@ -59,7 +59,7 @@ def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class WeightedChoice:
-    """Who is drawn how often: as many tickets for each as its weight says, to 1 in 65,536."""
+    """Draws indexes by weight, with a precision of 1 in 65,536."""
 
     def __init__(self, weights: Floats | Sequence[float]) -> None:
         cumulated = np.cumsum(np.asarray(weights, np.float64))
@@ -72,5 +72,5 @@ class WeightedChoice:
 
 
 def heavy_tail(count: int, steepness: float, flat_top: float) -> Floats:
-    """Weights by rank: the first have most, and there is no end of small ones."""
+    """Weights by rank with a heavy tail."""
     return np.asarray((np.arange(count) + flat_top) ** -steepness, np.float64)

@@ -288,7 +288,7 @@ def _generate(
         return None
     try:
         generation: EventGenerator = EventGenerator(
-            site, plan, batches, producer, SystemClock(), stop=stop, told=shown.told, progress=shown.progress
+            site, plan, batches, producer, SystemClock(), stop=stop, notify=shown.told, progress=shown.progress
         )
         return generation.run()
     finally:
