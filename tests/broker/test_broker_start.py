@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     async def live() -> None:
         broker = broker_in(tmp_path)
         await broker.start()
-        await broker.cluster.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        await broker.cluster.require_controller().create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
         assert await broker.stop()
 
     asyncio.run(live())
@@ -202,7 +202,9 @@ def test_a_topic_is_seen_by_nobody_before_its_partitions_can_be_used(tmp_path: P
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(tmp_path, files=files)
         await broker.start()
-        creating = asyncio.create_task(broker.cluster.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]))
+        creating = asyncio.create_task(
+            broker.cluster.require_controller().create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        )
         await asyncio.to_thread(files.is_waiting.wait, PATIENCE_S)
         assert TOPIC not in broker.cluster.image.topics
         assert broker.replicas.get(TOPIC, 0) is None
@@ -220,7 +222,9 @@ def test_a_stop_while_a_topic_is_made_waits_for_it_and_is_clean(tmp_path: Path) 
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(tmp_path, files=files)
         await broker.start()
-        creating = asyncio.create_task(broker.cluster.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]))
+        creating = asyncio.create_task(
+            broker.cluster.require_controller().create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        )
         await asyncio.to_thread(files.is_waiting.wait, PATIENCE_S)
         stopping = asyncio.create_task(broker.stop())
         await asyncio.sleep(0.01)  # time to end too early in; a stop that waits is not told apart by less or more of it

@@ -148,10 +148,7 @@ def test_a_session_that_ended_is_followed_by_another(cluster: BrokerCluster) -> 
     cluster.zookeeper.start()
     until(
         lambda: (
-            all(
-                broker.broker.services.membership.broker_epoch >= epochs[number]
-                for number, broker in cluster.brokers.items()
-            )
+            all(cluster.epoch(number) >= epochs[number] for number in cluster.brokers)
             and cluster.controller is not None
         ),
         "all are registered",

@@ -277,7 +277,7 @@ def test_a_deleted_topic_ends_the_wait_and_one_of_its_name_is_read_again(
     reader.take(client.receive(ApiKey.FETCH, 12)[1])
     reader.fetch()
     assert {code for code, _, _ in reader.view.values()} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    on_loop(broker, broker.cluster.create_topics([NewTopic(topic, WIDTH, 1)]))
+    on_loop(broker, broker.cluster.require_controller().create_topics([NewTopic(topic, WIDTH, 1)]))
     reader.settle()
     assert {code for code, _, _ in reader.view.values()} == {ErrorCode.NONE}
     other.produce(topic, batch_of(b"again"), partition=4)
@@ -380,7 +380,7 @@ def test_whatever_happens_a_session_knows_what_a_full_fetch_tells(
     here: set[str] = set()
 
     def make(name: str) -> None:
-        on_loop(broker, broker.cluster.create_topics([NewTopic(name, 3, 1)]))
+        on_loop(broker, broker.cluster.require_controller().create_topics([NewTopic(name, 3, 1)]))
         here.add(name)
 
     def unmake(name: str) -> None:

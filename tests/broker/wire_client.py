@@ -221,16 +221,19 @@ def call(broker: Broker, function: Callable[[], T]) -> T:
 def make_topic(broker: Broker, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
     """A new topic, under a name that no other story uses."""
     name = f"story-{uuid.uuid4().hex[:12]}"
-    outcomes = on_loop(broker, broker.cluster.create_topics([NewTopic(name, partitions, 1, configs=configs or {})]))
-    if outcomes[0].refusal is not None:
-        raise outcomes[0].refusal
+    outcomes = on_loop(
+        broker,
+        broker.cluster.require_controller().create_topics([NewTopic(name, partitions, 1, configs=configs or {})]),
+    )
+    if outcomes[0].error is not None:
+        raise outcomes[0].error
     return name
 
 
 def delete_topic(broker: Broker, name: str) -> None:
-    outcomes: Sequence[Any] = on_loop(broker, broker.cluster.delete_topics([name]))
-    if outcomes[0].refusal is not None:
-        raise outcomes[0].refusal
+    outcomes: Sequence[Any] = on_loop(broker, broker.cluster.require_controller().delete_topics([name]))
+    if outcomes[0].error is not None:
+        raise outcomes[0].error
 
 
 def send_and_be_heard(broker: Broker, client: WireClient, api: ApiKey, message: Message, version: int) -> int:

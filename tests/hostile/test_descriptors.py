@@ -65,7 +65,7 @@ def story(folder: str) -> None:
             at_once = fetched(client, topic, *range(PARTITIONS))
             assert len(at_once) > LIMIT // 4, "the others come with the next"
             until(lambda: open_now() < LIMIT, "what was sent is closed")
-        on_loop(embedded.broker, embedded.broker.cluster.delete_topics([topic]))
+        on_loop(embedded.broker, embedded.broker.cluster.require_controller().delete_topics([topic]))
     sys.stdout.write("through\n")
 
 

@@ -37,7 +37,8 @@ class Counted:
 
     def __init__(self, broker: Broker) -> None:
         self.writes = self.images = 0
-        tree: Any = broker.cluster._tree
+        metadata: Any = broker.cluster
+        tree = metadata._tree
         multi = tree.multi
 
         async def counted(operations: Any) -> None:

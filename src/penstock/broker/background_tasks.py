@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from penstock.broker.image_applier import ImageApplier
     from penstock.broker.request import Services
     from penstock.broker.settings import BrokerSettings
     from penstock.log.compaction.log_cleaner import LogCleaner
@@ -64,15 +63,17 @@ class BackgroundTasks:
         self._timers.clear()
 
 
-def add_log_tasks(tasks: BackgroundTasks, services: Services, cleaner: LogCleaner, applier: ImageApplier) -> None:
+def add_log_tasks(tasks: BackgroundTasks, services: Services, cleaner: LogCleaner) -> None:
     """The tasks on a broker's logs."""
     logs, now_ms = services.replicas.logs, services.clock.now_ms
     settings = services.settings
-    tasks.every("retention", settings.log_retention_check_interval_ms, lambda: apply_retention(services, cleaner.is_cleaning))
+    tasks.every(
+        "retention", settings.log_retention_check_interval_ms, lambda: apply_retention(services, cleaner.is_cleaning)
+    )
     tasks.every("flush", _FLUSH_TICK_MS, lambda: logs.flush_tick(now_ms()))
     tasks.every("background flush", _FLUSH_TICK_MS, lambda: logs.background_flush_tick(now_ms()))
     tasks.every("checkpoint", checkpoint_interval_ms(settings), logs.checkpoint_tick)
-    tasks.every("partitions without room", _RETRY_MS, lambda: applier.retry(services.cluster.image))
+    tasks.every("partitions without room", _RETRY_MS, lambda: services.replicas.retry(services.cluster.image))
     tasks.every(
         "moves between data folders", _MOVES_MS, lambda: logs.moves.tick(now_ms()) if logs.moves.moving else None
     )

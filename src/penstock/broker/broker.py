@@ -16,25 +16,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.background_tasks import BackgroundTasks, add_log_tasks
 from penstock.broker.down_conversion import DownConverter
-from penstock.broker.dynamic_config import DynamicConfig, SettingsRules
+from penstock.broker.dynamic_config import DynamicConfig, SettingsRules, configure_cleaner, network_limits
 from penstock.broker.fetch_session import EVICTION_MS, FetchSessions
 from penstock.broker.handlers.create_topics import AutoTopicCreation
 from penstock.broker.handlers.metadata import MetadataAnswers
 from penstock.broker.http import HealthCheck, HttpServer, health_route, known_hosts, metrics_route
-from penstock.broker.image_applier import ImageApplier
 from penstock.broker.log_loader import SET_ASIDE, LogLoader, cluster_id_to_keep, set_strays_aside
 from penstock.broker.metrics import BrokerMetrics, TimedWorkers
 from penstock.broker.request import BrokerState, LongRequests, Services
 from penstock.broker.router import Router
-from penstock.broker.settings import BrokerSettings, Listener, with_bound_ports
+from penstock.broker.settings import BrokerSettings, Listener, topic_settings, with_bound_ports
 from penstock.cluster.controller.configs import MIN_INSYNC
 from penstock.cluster.controller.topics import TopicDefaults
+from penstock.cluster.image import ClusterImage, diff
 from penstock.cluster.membership.shutdown import forget_previous_epoch
-from penstock.cluster.membership.standalone import ClusterMetadata
+from penstock.cluster.membership.standalone import Metadata, StandaloneMetadata
 from penstock.cluster.tree.embedded import EmbeddedTree, open_embedded_tree
 from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.coordination.group_coordinator import GroupCoordinator
-from penstock.coordination.groups.group import GroupSettings
 from penstock.log.compaction.log_cleaner import LogCleaner
 from penstock.log.errors import LogFailed
 from penstock.log.group_commit import GroupCommit, InlineSync
@@ -43,15 +42,13 @@ from penstock.replication.replica_manager import ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.environment import Environment, Reservation, SystemEnvironment
 from penstock.runtime.files import Files
-from penstock.runtime.network import UNBOUNDED, Limits
 from penstock.runtime.process import SystemProcess
 from penstock.runtime.randomness import Random
 from penstock.runtime.threads import InlineWorkers, Workers
 
 if TYPE_CHECKING:
     from penstock.broker.cluster_services import ClusterServices
-    from penstock.cluster.membership.broker_lifecycle import Membership, TreeOpener
-    from penstock.replication.follower import ReplicaFetcherManager
+    from penstock.cluster.membership.broker_lifecycle import TreeOpener
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +117,7 @@ class Broker:
         return self.services.advertised
 
     @property
-    def cluster(self) -> ClusterMetadata | Membership:
+    def cluster(self) -> Metadata:
         return self.services.cluster
 
     @property
@@ -149,7 +146,8 @@ class Broker:
         services.topic_creation = AutoTopicCreation(services)
         workers = self._workers(_WORKER_THREADS)
         services.conversions = DownConverter(self._workers(1))
-        services.server = self._environment.server(self.router, _limits(settings))
+        services.server = self._environment.server(self.router, network_limits(settings))
+        services.config.listen(lambda changed: services.server.set_limits(network_limits(changed)))
         self._closers.append(lambda: services.server.close(_STOP_TIMEOUT_MS))
         reserved = {each.name: self._reserve(each.host, each.port) for each in settings.listeners}
         ports = {name: reservation.port for name, reservation in reserved.items()}
@@ -197,18 +195,18 @@ class Broker:
         metadata = await self._start_metadata(tree)
         cleaner = await self._start_logs(workers)
         self._start_groups()
-        applier = self._image_applier()
-        await applier.take_up(metadata.image)
-        await self._until_committed()
-        self._follow_images(applier)
+        await services.replicas.start(metadata.image)
+        await self._until_settled()
+        self._follow_images()
         # Before the data folders: changes under way finish first.
         self._closers.append(metadata.close)
-        self._start_background_tasks(cleaner, applier)
-        if self.settings.min_insync_replicas > 1:
+        self._start_background_tasks(cleaner)
+        demanded = topic_settings(self.settings, {}).min_insync_replicas
+        if demanded > 1:
             logger.warning(
-                "writes with acks=all are rejected, except to topics that set 1: %s=%d, but this broker stands alone",
+                "writes with acks=all are rejected, except to topics that set 1: this broker stands alone, %s=%d",
                 MIN_INSYNC,
-                self.settings.min_insync_replicas,
+                demanded,
             )
 
     async def _start_in_cluster(self, workers: Workers, reserved: Iterable[Reservation]) -> None:
@@ -228,17 +226,17 @@ class Broker:
         cleaner = await self._start_logs(workers)
         cluster_services.remove_moved_partitions(image)
         self._start_groups()
-        applier = self._image_applier(cluster_services.start_replication())
+        cluster_services.start_replication()
         self._closers.append(cluster_services.stop_replication)
-        self._follow_images(applier)
-        self._start_background_tasks(cleaner, applier)
+        self._follow_images()
+        self._start_background_tasks(cleaner)
         services.state = BrokerState.JOINING
         self._open_ports(reserved)
         await cluster_services.join()
 
-    async def _start_metadata(self, tree: EmbeddedTree) -> ClusterMetadata:
+    async def _start_metadata(self, tree: EmbeddedTree) -> StandaloneMetadata:
         services, settings = self.services, self.settings
-        services.cluster = metadata = ClusterMetadata(
+        services.cluster = metadata = StandaloneMetadata(
             tree,
             services.clock,
             services.random,
@@ -270,18 +268,29 @@ class Broker:
             creating_threads=environment.threads(_LOG_CREATION_THREADS),
         )
         threads = settings.num_recovery_threads_per_data_dir
-        self._closers.append(lambda: logs.close(environment.threads(max(_STOP_THREADS, threads))))
+        self._closers.append(
+            lambda: logs.close(
+                environment.threads(max(_STOP_THREADS, services.settings.num_recovery_threads_per_data_dir))
+            )
+        )
         set_strays_aside(logs, image, everything=settings.penstock_strays == SET_ASIDE)
         loading = self.health.loading = LogLoader(logs, services.clock)
         await loading.run(workers, lambda topic: services.config.topic(image, topic).log, environment.threads(threads))
         if loading.settle_damage(image, services.node_id):
             forget_previous_epoch(services.files, settings.log_dirs)
         services.replicas = ReplicaManager(
-            logs, services.commits, broker_id=services.node_id, clock=services.clock, call_later=services.call_later
+            logs,
+            services.commits,
+            services.config.topic,
+            broker_id=services.node_id,
+            clock=services.clock,
+            call_later=services.call_later,
         )
         self._closers.append(services.replicas.close)
         services.validators = self._workers(_VALIDATION_THREADS)
-        cleaner = LogCleaner(logs, self._workers(1), services.clock, map_bytes=settings.log_cleaner_dedupe_buffer_size)
+        cleaner = LogCleaner(logs, self._workers(1), services.clock)
+        configure_cleaner(cleaner, settings, services.clock)
+        services.config.listen(lambda changed: configure_cleaner(cleaner, changed, services.clock))
         self._closers.append(cleaner.close)
         logs.moves.is_busy = cleaner.is_cleaning
         return cleaner
@@ -298,38 +307,38 @@ class Broker:
     def _start_groups(self) -> None:
         services = self.services
         services.groups = GroupCoordinator(
-            services.replicas, _group_settings(self.settings), services.random, services.clock, services.call_later
+            services.replicas, self.settings.groups, services.random, services.clock, services.call_later
         )
+        services.replicas.on_leadership_change = services.groups.on_leadership_change
         self._closers.append(services.groups.close)
 
-    def _image_applier(self, fetchers: ReplicaFetcherManager | None = None) -> ImageApplier:
+    def _follow_images(self) -> None:
         services = self.services
-        return ImageApplier(
-            services.node_id,
-            services.replicas,
-            services.groups,
-            services.config,
-            services.metrics,
-            services.clock,
-            fetchers,
-        )
+        self._closers.append(services.cluster.listen(self._on_image))
+        self._closers.append(services.cluster.prepare(services.replicas.create_logs))
 
-    def _follow_images(self, applier: ImageApplier) -> None:
-        self._closers.append(self.services.cluster.listen(applier.follow))
-        self._closers.append(self.services.cluster.prepare(applier.make_logs))
+    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        services, change = self.services, diff(old, new)
+        if change.topic_configs_changed or change.broker_configs_changed:
+            # First, because what an ISR means depends on min.insync.replicas.
+            for name in services.config.follow(old, new):
+                services.replicas.update_settings(name, services.config.topic(new, name))
+        services.replicas.apply(old, new)
+        for name in change.topics_removed:
+            services.metrics.drop_topic(name)
 
-    def _start_background_tasks(self, cleaner: LogCleaner, applier: ImageApplier) -> None:
+    def _start_background_tasks(self, cleaner: LogCleaner) -> None:
         tasks = BackgroundTasks(self.services.call_later)
         self._closers.append(tasks.close)
-        add_log_tasks(tasks, self.services, cleaner, applier)
+        add_log_tasks(tasks, self.services, cleaner)
         if self._cluster_services is not None:
             self._cluster_services.start_background_tasks(tasks)
 
-    async def _until_committed(self) -> None:
+    async def _until_settled(self) -> None:
         """Wait until all records found are durable: a log end that a client has seen must not move back."""
         replicas = self.services.replicas
         settled = self.services.loop.create_future()
-        replicas.when_vouched_for(replicas.led(), lambda: settled.set_result(None))
+        replicas.when_settled(replicas.led(), lambda: settled.set_result(None))
         await settled
 
     # --- stop
@@ -374,31 +383,3 @@ class Broker:
                 logger.exception("part not closed: broker=%d", self.services.node_id)
                 clean = False
         return clean
-
-
-def _limits(settings: BrokerSettings) -> Limits:
-    return Limits(
-        max_frame_bytes=settings.socket_request_max_bytes,
-        max_request_bytes=settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else UNBOUNDED,
-        max_connections=settings.max_connections,
-        max_connections_per_address=settings.max_connections_per_ip,
-        idle_ms=max(0, settings.connections_max_idle_ms),
-        busy_poll_us=settings.socket_busy_poll_us,
-        # Kafka's default of 50 makes a crowd that comes at once wait for a second: a queue costs nothing.
-        backlog=max(settings.socket_listen_backlog_size, 1024),
-    )
-
-
-def _group_settings(settings: BrokerSettings) -> GroupSettings:
-    return GroupSettings(
-        min_session_timeout_ms=settings.group_min_session_timeout_ms,
-        max_session_timeout_ms=settings.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-        max_size=settings.group_max_size,
-        max_member_bytes=settings.group_max_member_metadata_bytes,
-        max_members_bytes=settings.group_max_metadata_bytes,
-        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
-        offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
-        offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
-        commit_timeout_ms=settings.offsets_commit_timeout_ms,
-    )

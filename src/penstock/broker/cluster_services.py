@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.background_tasks import BackgroundTasks
-from penstock.broker.dynamic_config import ClusterWideRules, SettingsRules, cluster_wide_from_file, overridden
+from penstock.broker.dynamic_config import SettingsRules, cluster_wide_from_file, overridden
 from penstock.broker.log_loader import cluster_id_to_keep
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.settings.topic_settings import TopicSettings
+from penstock.broker.settings.catalogue import TopicSettings
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
 from penstock.client.connection_pool import ConnectionOptions, open_connection
@@ -28,15 +28,20 @@ from penstock.client.errors import PenstockError
 from penstock.cluster.broker_links import LinkLost
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.errors import ClusterError
-from penstock.cluster.image import ClusterImage, TopicImage
+from penstock.cluster.image import ClusterImage
 from penstock.cluster.membership.broker_lifecycle import ControllerDependencies, Membership, TreeOpener
 from penstock.cluster.membership.failure_detection import ConnectionFailureDetector, ProbeFailureDetector
-from penstock.cluster.membership.shutdown import clear_clean_shutdown, read_previous_epoch, write_broker_epoch
+from penstock.cluster.membership.shutdown import (
+    clear_clean_shutdown,
+    controlled_shutdown,
+    read_previous_epoch,
+    write_broker_epoch,
+)
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.cluster.tree.tree import Tree, ensure_path
 from penstock.log.log_dirs.identity import MetadataFileError, read_meta
-from penstock.replication.follower import UNLIMITED, FetcherSettings, ReplicaFetcherManager, Throttle
+from penstock.replication.follower import UNLIMITED, ReplicaFetcherManager, Throttle
 from penstock.replication.replica_manager import AlterPartitionManager
 from penstock.wire.types import Message
 
@@ -45,20 +50,30 @@ if TYPE_CHECKING:
     from penstock.runtime.files import Files
 
 
-AddressOf = Callable[[int], Address | None]
-"""By the broker's id; None if it is not registered."""
+logger = logging.getLogger(__name__)
+
+_ISR_TICK_MS: Final = 100
+_CONNECT_TIMEOUT_MS: Final = 3_000
+_WITHDRAW_MS: Final = 500
+_NO_RATE: Final = 2**63 - 1
+
+EndpointOf = Callable[[int], Endpoint | None]
+"""By broker id; None if the broker is not registered."""
+
+
+# --- links to other brokers
 
 
 class BrokerLinks:
-    """Makes links; `close` ends all of them."""
+    """Opens links; `close` closes all of them. See `penstock.cluster.broker_links.Links`."""
 
-    def __init__(self, address_of: AddressOf, way: ConnectionOptions) -> None:
-        self._address_of = address_of
-        self._way = way
+    def __init__(self, endpoint_of: EndpointOf, options: ConnectionOptions) -> None:
+        self._endpoint_of = endpoint_of
+        self._options = options
         self._links: set[BrokerLink] = set()
 
     def to(self, broker_id: int) -> BrokerLink:
-        link = BrokerLink(self, broker_id, self._address_of, self._way)
+        link = BrokerLink(self, broker_id, self._endpoint_of, self._options)
         self._links.add(link)
         return link
 
@@ -73,43 +88,43 @@ class BrokerLinks:
 class BrokerLink:
     """See `penstock.cluster.broker_links.Link`."""
 
-    def __init__(self, links: BrokerLinks, broker_id: int, address_of: AddressOf, way: ConnectionOptions) -> None:
+    def __init__(self, links: BrokerLinks, broker_id: int, endpoint_of: EndpointOf, options: ConnectionOptions) -> None:
         self._links = links
         self._broker_id = broker_id
-        self._address_of = address_of
-        self._way = way
+        self._endpoint_of = endpoint_of
+        self._options = options
         self._connection: Connection | None = None
-        self._address: Address | None = None
+        self._endpoint: Endpoint | None = None
         self._opening = asyncio.Lock()
         self._closed = False
 
     async def ask(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message:
-        """LinkLost; then nobody knows whether the question arrived."""
         try:
             connection = await self._open()
-            answer: Message = await connection.request(api_key, message, version=version, timeout_ms=timeout_ms)
+            response: Message = await connection.request(api_key, message, version=version, timeout_ms=timeout_ms)
         except PenstockError as error:
             raise LinkLost(f"broker {self._broker_id}: {error}") from error
-        return answer
+        return response
 
     def send(self, api_key: int, version: int, message: Message, timeout_ms: float) -> asyncio.Future[Message] | None:
         connection = self._connection
-        if connection is None or connection.closed or self._address_of(self._broker_id) != self._address:
+        if connection is None or connection.closed or self._endpoint_of(self._broker_id) != self._endpoint:
             return None
         return connection.send(api_key, message, version=version, timeout_ms=timeout_ms)
 
     async def _open(self) -> Connection:
         async with self._opening:
             self._require_open()
-            address = self._address_of(self._broker_id)
-            if address is None:
+            endpoint = self._endpoint_of(self._broker_id)
+            if endpoint is None:
                 raise LinkLost(f"broker {self._broker_id} is not registered")
             connection = self._connection
-            if connection is not None and not connection.closed and address == self._address:
+            if connection is not None and not connection.closed and endpoint == self._endpoint:
                 return connection
             if connection is not None:
                 connection.close("the broker is registered with another address")
-            self._connection, self._address = await open_connection(address, self._way), address
+            address = Address(endpoint.host, endpoint.port)
+            self._connection, self._endpoint = await open_connection(address, self._options), endpoint
             self._require_open()
             return self._connection
 
@@ -120,35 +135,31 @@ class BrokerLink:
             raise LinkLost(f"broker {self._broker_id}: the link is closed")
 
     def close(self) -> None:
-        """Whoever waits gets LinkLost. Again is harmless."""
+        """Waiting requests fail with LinkLost. Closing twice is harmless."""
         self._closed = True
         self._links.forget(self)
         if self._connection is not None:
             self._connection.close("the link is closed")
 
 
-logger = logging.getLogger(__name__)
-
-_ISR_TICK_MS: Final = 100
-_CONNECT_TIMEOUT_MS: Final = 3_000
-_WITHDRAW_MS: Final = 500
-_NO_RATE: Final = 2**63 - 1
+# --- services
 
 
 class ClusterServices:
-    """Of one broker. The methods are called in their order, once each."""
+    """The services of one broker. The methods are called in their order, once each."""
 
     def __init__(self, services: Services, open_tree: TreeOpener) -> None:
         settings = services.settings
         self._services = services
         self._tasks: set[asyncio.Task[Any]] = set()
-        rules = services.config.cluster_wide = ClusterWideRules()
-        way = ConnectionOptions(f"broker-{services.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms)
-        self.links = BrokerLinks(self.address_of, way)
+        services.config.in_cluster = True
+        self.links = BrokerLinks(
+            self._endpoint_of,
+            ConnectionOptions(f"broker-{services.node_id}", _CONNECT_TIMEOUT_MS, settings.replica_socket_timeout_ms),
+        )
         dependencies = ControllerDependencies(
             services.random,
             SettingsRules(),
-            rules.rules,
             TopicDefaults(settings.num_partitions, settings.default_replication_factor),
             cluster_wide_from_file(settings),
             self.links,
@@ -159,31 +170,24 @@ class ClusterServices:
             dependencies,
             services.clock,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
-            is_gone=self._is_gone,
+            is_deleted=lambda topic: services.replicas.is_deleted(topic),
         )
         self._connection_detector = ConnectionFailureDetector(
-            self.membership, self.address_of, settings.zookeeper_session_timeout_ms
+            self.membership, self._endpoint_of, settings.zookeeper_session_timeout_ms
         )
         self._probe_detector = ProbeFailureDetector(self.membership, self.links, settings.zookeeper_session_timeout_ms)
 
-    def address_of(self, broker_id: int) -> Address | None:
-        """Where another broker listens to brokers."""
-        listener = self._services.settings.inter_broker_listener.name
+    def _endpoint_of(self, broker_id: int) -> Endpoint | None:
+        """Where another broker listens to brokers; None if it is not registered."""
         controller = self.membership.controller
-        # Who has just come is known to the controller before any broker's image tells of it.
+        # The controller knows a broker that has just joined before any image names it.
         image = self.membership.image if controller is None else controller.image
-        endpoint = image.endpoint(broker_id, listener)
-        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+        return image.endpoint(broker_id, self._services.settings.inter_broker_listener.name)
 
-    def _is_gone(self, topic: TopicImage) -> bool:
-        """Whether no log of a topic is left here."""
-        logs = self._services.replicas.logs
-        return not any(logs.holds(topic.name, index) for index in range(len(topic.partitions)))
-
-    # --- coming
+    # --- start
 
     async def open(self) -> ClusterImage:
-        """A session; what the tree holds."""
+        """Open a session; returns what the tree holds."""
         services = self._services
         folders = services.settings.log_dirs
         image = await self.membership.open(lambda tree: cluster_id_to_keep(tree, services.files, folders))
@@ -192,15 +196,15 @@ class ClusterServices:
         for name, text in overridden(services.settings, image).items():
             if layout.DEFAULT_BROKER in image.broker_configs:
                 logger.warning(
-                    "%s=%s of this broker's own settings is not in force: the cluster has one value for all brokers; "
-                    "change it with penstock configs alter for the default broker",
+                    "setting ignored, the cluster has one value for all brokers: %s=%s; change it with "
+                    "`penstock configs alter` for the default broker",
                     name,
                     text,
                 )
         return image
 
     def remove_moved_partitions(self, image: ClusterImage) -> None:
-        """Logs of partitions that have other replicas by now."""
+        """Delete the logs of partitions that moved to other brokers."""
         logs = self._services.replicas.logs
         moved = [
             (hosted.topic, hosted.partition)
@@ -209,26 +213,21 @@ class ClusterServices:
             if partition is not None and self._services.node_id not in (*partition.replicas, *partition.removing)
         ]
         if moved:
-            logger.info("%d partitions have moved to other brokers and are removed: %s", len(moved), moved[:5])
+            first = ",".join(f"{topic}-{index}" for topic, index in moved[:5])
+            logger.info("logs of moved partitions deleted: partitions=%d first=%s", len(moved), first)
             logs.delete_all(moved, self._services.clock.now_ms())
 
-    def start_replication(self) -> ReplicaFetcherManager:
+    def start_replication(self) -> None:
         services, settings = self._services, self._services.settings
         self._throttle = Throttle(UNLIMITED, self._is_following_throttled)
         services.replicas.throttle = Throttle(UNLIMITED, self._is_leading_throttled)
-        self.fetchers = ReplicaFetcherManager(
+        self.fetchers = services.replicas.fetchers = ReplicaFetcherManager(
             services.node_id,
             lambda: self.membership.broker_epoch,
             self.links,
             services.commits,
             services.loop,
-            FetcherSettings(
-                max_wait_ms=settings.replica_fetch_wait_max_ms,
-                min_bytes=settings.replica_fetch_min_bytes,
-                max_bytes=settings.replica_fetch_response_max_bytes,
-                partition_max_bytes=settings.replica_fetch_max_bytes,
-                backoff_max_ms=settings.replica_fetch_backoff_ms,
-            ),
+            settings.replication,
             self._throttle,
         )
         self._alter_partition_manager = AlterPartitionManager(
@@ -236,16 +235,15 @@ class ClusterServices:
             services.node_id,
             lambda: self.membership.broker_epoch,
             lambda: services.replicas.brokers,
-            self.membership.ask_isrs,
+            self.membership.alter_isrs,
             lambda: services.settings.replica_lag_time_max_ms,
             services.clock.monotonic_ms,
         )
         self._set_rates(settings)
         services.config.listen(self._set_rates)
-        return self.fetchers
 
     def _set_rates(self, settings: BrokerSettings) -> None:
-        """Settings that changed while the broker runs."""
+        """The settings may change while the broker runs."""
         services = self._services
         _set_rate(self._throttle, settings.follower_replication_throttled_rate, services.loop.time() * 1000)
         if services.replicas.throttle is not None:
@@ -265,7 +263,7 @@ class ClusterServices:
         return "*" in throttled or f"{index}:{self._services.node_id}" in throttled
 
     async def join(self) -> None:
-        """Be one of the cluster; returns with its first image."""
+        """Join the cluster; returns when the first image is applied."""
         services = self._services
         endpoints = tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in services.advertised)
         registration = BrokerRegistration(
@@ -281,30 +279,31 @@ class ClusterServices:
         self._connection_detector.start()
         self._probe_detector.start()
 
-    def start_background_tasks(self, upkeep: BackgroundTasks) -> None:
+    def start_background_tasks(self, tasks: BackgroundTasks) -> None:
         settings = self._services.settings
-        upkeep.every("in-sync replicas", _ISR_TICK_MS, lambda: self._spawn(self._alter_partition_manager.tick()))
+        tasks.every("in-sync replicas", _ISR_TICK_MS, lambda: self._spawn(self._alter_partition_manager.tick()))
         if settings.auto_leader_rebalance_enable:
             seconds = settings.leader_imbalance_check_interval_seconds
-            upkeep.every("preferred leaders", seconds * 1000, lambda: self._spawn(self._balance()))
+            tasks.every("preferred leaders", seconds * 1000, lambda: self._spawn(self._balance()))
 
     async def _balance(self) -> None:
         controller = self.membership.controller
-        if controller is not None:
-            try:
-                moved = await controller.tick(self._services.settings.leader_imbalance_per_broker_percentage)
-            except ClusterError as error:
-                logger.warning("leaders were not looked after: %s", error)
-            else:
-                if moved:
-                    logger.info("%d partitions are led by their preferred replica again", moved)
+        if controller is None:
+            return
+        try:
+            elected = await controller.balance_leaders(self._services.settings.leader_imbalance_per_broker_percentage)
+        except ClusterError as error:
+            logger.warning("leaders not balanced: error=%s", error)
+        else:
+            if elected:
+                logger.info("preferred leaders elected: partitions=%d", elected)
 
     def _spawn(self, work: Any) -> None:
         task = self._services.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- figures
+    # --- metrics
 
     def under_replicated(self) -> int:
         return sum(1 for each in self._services.replicas.led() if each.leadership and not each.leadership.is_complete)
@@ -327,24 +326,24 @@ class ClusterServices:
     def max_lag(self) -> int:
         return max(self.fetchers.lags().values(), default=0)
 
-    # --- going
+    # --- stop
 
     async def leave(self) -> None:
-        """Let others lead what this broker leads."""
+        """Move leaderships to other brokers, and stop replication."""
         settings = self._services.settings
         within_ms = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms
         if settings.controlled_shutdown_enable:
-            await self.membership.leave(within_ms)
+            await controlled_shutdown(self.membership, self._services.clock, within_ms)
         await self.stop_replication()
 
     async def withdraw(self, reason: str) -> None:
-        """Leave the cluster at once, without handing over: somebody else in sync leads then.
+        """Leave the cluster at once, without a controlled shutdown: other in-sync replicas take over.
 
-        The ports close: who would still be answered here would be told of a cluster that is no more.
+        The ports close, because this broker's image of the cluster would become stale.
         """
         logger.error(
-            "broker %d leaves the cluster: %s. Others lead its partitions now, if they are in sync; repair or replace "
-            "the disk, then stop this broker and start it again",
+            "broker leaves the cluster, in-sync replicas on other brokers take over: broker=%d reason=%s. Repair or "
+            "replace the disk, then restart this broker",
             self._services.node_id,
             reason,
         )
@@ -354,23 +353,23 @@ class ClusterServices:
         await self.close()
 
     async def stop_replication(self) -> None:
-        """Ask, propose and take nothing any more."""
+        """Stop fetching, ISR changes and applying images."""
         self._last_epoch = self.membership.broker_epoch
         await self._connection_detector.close()
         await self._probe_detector.close()
-        await self.membership.retire()
+        await self.membership.stop()
         for task in tuple(self._tasks):
             task.cancel()
         if hasattr(self, "fetchers"):
             await self.fetchers.close()
 
     async def close(self) -> None:
-        """End the session; the others know at once that the broker is gone."""
+        """End the session: the other brokers notice at once."""
         await self.membership.close()
         self.links.close()
 
     def record_clean_shutdown(self) -> None:
-        """After the data folders are closed."""
+        """Call it after the data folders are closed."""
         write_broker_epoch(self._services.files, self._services.settings.log_dirs, self._last_epoch, clean=True)
 
 
@@ -381,12 +380,12 @@ def _set_rate(throttle: Throttle, rate_bytes_s: int, now_ms: float) -> None:
 
 
 async def resolve_broker_id(settings: BrokerSettings, files: Files, open_tree: TreeOpener) -> int:
-    """For a broker without a number: the one that its data folders name, or a new one from the tree. ClusterError."""
+    """The id of a broker without broker.id: the one in its data folders, or a new one from the tree. ClusterError."""
     for folder in settings.log_dirs:
         try:
             meta = read_meta(files, folder)
         except (OSError, MetadataFileError):
-            continue  # whoever opens the folder says what is wrong with it
+            continue  # opening the folder reports what is wrong with it
         if meta is not None and meta.node_id is not None:
             return meta.node_id
     tree = await open_tree()
@@ -398,7 +397,7 @@ async def resolve_broker_id(settings: BrokerSettings, files: Files, open_tree: T
 
 
 def zookeeper_opener(settings: BrokerSettings) -> TreeOpener:
-    """Sessions with the ZooKeeper that the settings name."""
+    """Opens sessions with the ZooKeeper in zookeeper.connect."""
     connect = settings.zookeeper_connect
     if connect is None:
         raise ValueError("zookeeper.connect is not set")

@@ -13,6 +13,7 @@ controller of a cluster copies them from its file to "<default>".
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -24,17 +25,18 @@ from penstock.broker.settings import (
     Source,
     check_changeable,
     check_topic_setting,
-    settings_from,
     topic_settings,
 )
 from penstock.broker.settings.broker_settings import admit
-from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS
-from penstock.broker.settings.config_def import ConfigType, format_value
-from penstock.broker.settings.topic_settings import TopicSettings, sound_overrides
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, TopicSettings
 from penstock.cluster.controller.configs import ResourceKind
-from penstock.cluster.controller.election import PartitionRules
-from penstock.cluster.image import ClusterImage, Settings, diff
+from penstock.cluster.controller.election import partition_rules
+from penstock.cluster.image import ClusterImage, diff
 from penstock.cluster.tree.layout import DEFAULT_BROKER
+from penstock.config_def import DOUBLE_MAX, ConfigType, format_value
+from penstock.log.compaction.log_cleaner import LogCleaner, Throttle
+from penstock.runtime.clock import Clock
+from penstock.runtime.network import UNBOUNDED, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,6 @@ CLUSTER_WIDE: Final = (
     "log.flush.interval.messages",
     "log.flush.interval.ms",
 )
-_MAX_CACHED_RULES: Final = 4096
 _MAX_CACHED_SETTINGS: Final = 1_024
 
 
@@ -55,8 +56,8 @@ class DynamicConfig:
         self._given = given
         self.node_id = node_id
         self.settings = given.with_broker_id(node_id)
-        self.cluster_wide: ClusterWideRules | None = None
-        """Set for a broker in a cluster."""
+        self.in_cluster = False
+        """Whether cluster-wide settings come from the image alone."""
         self._by_overrides: dict[tuple[tuple[str, str], ...], TopicSettings] = {}
         self._listeners: list[Callable[[BrokerSettings], None]] = []
 
@@ -103,50 +104,46 @@ class DynamicConfig:
             if len(self._by_overrides) >= _MAX_CACHED_SETTINGS:
                 self._by_overrides.clear()
             settings = self._by_overrides[key] = topic_settings(self.settings, own)
-        return settings if self.cluster_wide is None else self.cluster_wide.bound(settings, image, topic)
+        return with_cluster_wide(settings, image, topic) if self.in_cluster else settings
 
 
-class ClusterWideRules:
-    """The cluster-wide settings as rules; the same on every broker for the same image."""
+# --- settings as parts take them
 
-    def __init__(self) -> None:
-        self._plain = settings_from({})
-        self._broker_wide: tuple[Settings, BrokerSettings] = ({}, self._plain)
-        self._known: dict[str, tuple[Settings, Settings, PartitionRules]] = {}
 
-    def rules(self, image: ClusterImage, topic: str) -> PartitionRules:
-        wide, own = image.broker_config(DEFAULT_BROKER), image.topic_config(topic)
-        known = self._known.get(topic)
-        if known is not None and known[0] is wide and known[1] is own:
-            return known[2]
-        settings = topic_settings(self._settings(wide), sound_overrides(own)[0])
-        found = PartitionRules(
-            settings.min_insync_replicas, settings.unclean_leader_election_enable, settings.log.sync_before_ack
-        )
-        if len(self._known) >= _MAX_CACHED_RULES:
-            self._known.clear()
-        self._known[topic] = (wide, own, found)
-        return found
+def network_limits(settings: BrokerSettings) -> Limits:
+    return Limits(
+        max_frame_bytes=settings.socket_request_max_bytes,
+        max_request_bytes=settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else UNBOUNDED,
+        max_connections=settings.max_connections,
+        max_connections_per_address=settings.max_connections_per_ip,
+        max_connections_overrides=settings.max_connections_per_ip_overrides,
+        idle_ms=max(0, settings.connections_max_idle_ms),
+        busy_poll_us=settings.socket_busy_poll_us,
+        # With Kafka's default of 50, many clients that connect at once wait for a second. A longer queue is free.
+        backlog=max(settings.socket_listen_backlog_size, 1024),
+        send_buffer_bytes=settings.socket_send_buffer_bytes,
+        receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+    )
 
-    def bound(self, settings: TopicSettings, image: ClusterImage, topic: str) -> TopicSettings:
-        """A broker's view of a topic's settings, with the cluster-wide ones from the image."""
-        rules = self.rules(image, topic)
-        return replace(
-            settings,
-            min_insync_replicas=rules.min_insync_replicas,
-            unclean_leader_election_enable=rules.unclean_election,
-            log=replace(settings.log, sync_before_ack=rules.syncs_before_ack),
-        )
 
-    def _settings(self, wide: Settings) -> BrokerSettings:
-        if self._broker_wide[0] is not wide:
-            binding = {name: wide[name] for name in CLUSTER_WIDE if name in wide}
-            try:
-                self._broker_wide = (wide, self._plain.with_changes(dict(binding), cluster_wide=True))
-            except InvalidSettings as error:
-                logger.error("stored settings ignored: broker=%s error=%s", DEFAULT_BROKER, error)
-                self._broker_wide = (wide, self._plain)
-        return self._broker_wide[1]
+def configure_cleaner(cleaner: LogCleaner, settings: BrokerSettings, clock: Clock) -> None:
+    rate = settings.log_cleaner_io_max_bytes_per_second
+    cleaner.map_bytes = settings.log_cleaner_dedupe_buffer_size
+    cleaner.throttle = None if rate >= DOUBLE_MAX else Throttle(rate, clock, time.sleep)
+
+
+# --- settings of the whole cluster
+
+
+def with_cluster_wide(settings: TopicSettings, image: ClusterImage, topic: str) -> TopicSettings:
+    """A broker's view of a topic's settings, with the cluster-wide ones from the image."""
+    rules = partition_rules(image, topic)
+    return replace(
+        settings,
+        min_insync_replicas=rules.min_insync_replicas,
+        unclean_leader_election_enable=rules.unclean_election,
+        log=replace(settings.log, sync_before_ack=rules.syncs_before_ack),
+    )
 
 
 def cluster_wide_from_file(settings: BrokerSettings) -> dict[str, str]:

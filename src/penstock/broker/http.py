@@ -477,10 +477,10 @@ class HealthCheck:
 def _health_problems(replicas: ReplicaManager) -> Iterator[str]:
     for path, error in replicas.logs.offline.items():
         yield f"data folder {path} is offline: {error.reason}"
-    unmade = replicas.unmade
-    if unmade:
-        (topic, index), reason = next(iter(unmade.items()))
-        yield f"{len(unmade)} partitions cannot be created, {topic}-{index} among them: {reason}"
+    not_created = replicas.not_created
+    if not_created:
+        (topic, index), reason = next(iter(not_created.items()))
+        yield f"{len(not_created)} partitions cannot be created, {topic}-{index} among them: {reason}"
 
 
 def known_hosts(services: Services, http_host: str) -> set[str] | None:

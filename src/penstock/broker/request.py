@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings, Listener
     from penstock.cluster.image import ClusterImage
     from penstock.cluster.membership.broker_lifecycle import Membership
-    from penstock.cluster.membership.standalone import ClusterMetadata
+    from penstock.cluster.membership.standalone import Metadata
     from penstock.coordination.group_coordinator import GroupCoordinator
     from penstock.log.group_commit import GroupCommit
     from penstock.replication.replica_manager import ReplicaManager
@@ -199,7 +199,7 @@ class Services:
     validators: Workers = field(init=False)
     server: Server = field(init=False)
     advertised: tuple[Listener, ...] = field(init=False)
-    cluster: ClusterMetadata | Membership = field(init=False)
+    cluster: Metadata = field(init=False)
     commits: GroupCommit = field(init=False)
     replicas: ReplicaManager = field(init=False)
     groups: GroupCoordinator = field(init=False)

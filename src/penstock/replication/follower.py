@@ -31,6 +31,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.cluster.broker_links import Link, LinkLost, Links
+from penstock.config_def import MIB, ConfigType, Importance, setting
 from penstock.log.errors import LogError, LogFailed
 from penstock.log.group_commit import GroupCommit
 from penstock.records import RecordError
@@ -58,6 +59,7 @@ UNLIMITED: Final = float("inf")
 Key = tuple[str, int]
 """Topic and partition."""
 
+_INT = ConfigType.INT
 _IN_FLIGHT_MAX: Final = 2
 _MIN_DELAY_MS: Final = 0.05  # a loop's time may not advance by less
 _SECOND_MS: Final = 1000.0
@@ -67,12 +69,27 @@ _SECOND_MS: Final = 1000.0
 class FetcherSettings:
     """Kafka's replica.fetch.* settings, and `sync_patience_ms`."""
 
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 10 * 1024 * 1024
-    partition_max_bytes: int = 1024 * 1024
+    max_wait_ms: int = setting(
+        _INT, 500, "How long a leader may wait for new records before it answers a follower, in milliseconds.",
+        broker="replica.fetch.wait.max.ms", importance=Importance.HIGH, min=0,
+    )  # fmt: skip
+    min_bytes: int = setting(
+        _INT, 1, "Bytes that a leader waits for before it answers a follower.",
+        broker="replica.fetch.min.bytes", importance=Importance.HIGH, min=0,
+    )  # fmt: skip
+    max_bytes: int = setting(
+        _INT, 10 * MIB, "Maximum bytes that a follower requests at once. A larger first batch is returned whole.",
+        broker="replica.fetch.response.max.bytes", min=0,
+    )  # fmt: skip
+    partition_max_bytes: int = setting(
+        _INT, MIB, "Maximum bytes that a follower requests of one partition. A larger first batch is returned whole.",
+        broker="replica.fetch.max.bytes", min=0,
+    )  # fmt: skip
     backoff_ms: float = 20.0
-    backoff_max_ms: float = 1000.0
+    backoff_max_ms: float = setting(
+        _INT, 1000, "Maximum time between the attempts of a follower after failed fetches, in milliseconds.",
+        broker="replica.fetch.backoff.ms", min=0,
+    )  # fmt: skip
     timeout_ms: float = 5000.0
     """How long a response may take beyond `max_wait_ms`."""
     sync_patience_ms: float = 3.0
@@ -174,7 +191,7 @@ class ReplicaFetcher:
         try:
             if log.failure is None and log.epochs.latest_start_offset >= log.log_end_offset:
                 # It led and wrote nothing: records of older epochs could not be appended after that epoch.
-                state.partition.cut(log.log_end_offset)
+                state.partition.truncate_to(log.log_end_offset)
         except LogError as error:
             self._failed(state, error)
         else:

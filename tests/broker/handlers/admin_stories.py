@@ -18,7 +18,7 @@ from penstock.broker.handlers import configs, create_partitions, create_topics, 
 from penstock.broker.request import Handler, Request
 from penstock.broker.settings import BrokerSettings, settings_from
 from penstock.cluster.controller.topics import TopicDefaults
-from penstock.cluster.membership.standalone import ClusterMetadata
+from penstock.cluster.membership.standalone import StandaloneMetadata
 from penstock.cluster.tree.embedded import EmbeddedTree
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
@@ -79,7 +79,7 @@ class Stage:
         clock = ManualClock(1_700_000_000_000)
         self.services = services_for(settings, NODE_ID, clock=clock, files=files)
         self.services.loop = asyncio.get_running_loop()
-        self.services.cluster = self.cluster = ClusterMetadata(
+        self.services.cluster = self.cluster = StandaloneMetadata(
             tree,
             clock,
             SeededRandom(1),

@@ -103,7 +103,7 @@ def test_two_replicas_demanded_of_one_broker_refuse_acks_all_alone(broker: Broke
     topic = make_topic(broker)
     partition = broker.replicas.get(topic, 0)
     assert partition is not None
-    call(broker, lambda: partition.demand_insync(2))
+    call(broker, lambda: partition.set_min_insync_replicas(2))
     assert client.produce(topic, batch_of(b"value")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert log_of(broker, topic).log_end_offset == 0
     assert client.produce(topic, batch_of(b"value"), acks=1).error_code == ErrorCode.NONE

@@ -18,7 +18,7 @@ from tests.broker.wire_client import (
 
 from penstock.broker.broker import Broker
 from penstock.cluster.controller.configs import ResourceKind
-from penstock.cluster.membership.standalone import ConfigChange
+from penstock.cluster.controller.controller import ConfigChange
 from penstock.records import HEADER_SIZE, Codec, scan
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
@@ -71,8 +71,8 @@ def test_a_change_counts_for_what_comes_after_it(broker: Broker, client: WireCli
     topic = make_topic(broker)
     client.produce(topic, batch_of(b"a" * 100, codec=Codec.GZIP))
     change = ConfigChange(ResourceKind.TOPIC, topic, replacement={"compression.type": "zstd"})
-    (outcome,) = on_loop(broker, broker.cluster.alter_configs([change]))
-    assert outcome.refusal is None
+    (outcome,) = on_loop(broker, broker.cluster.require_controller().alter_configs([change]))
+    assert outcome.error is None
     client.produce(topic, batch_of(b"b" * 100, codec=Codec.GZIP))
     assert codecs_of(client, topic) == [Codec.GZIP, Codec.ZSTD]
 

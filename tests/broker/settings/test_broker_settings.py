@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.settings import InvalidSettings, LoadedSettings, Source, load_settings, settings_from
+from penstock.broker.settings import (
+    BrokerSettings,
+    InvalidSettings,
+    LoadedSettings,
+    Source,
+    load_settings,
+    log_settings,
+    settings_from,
+)
 from penstock.broker.settings.catalogue import BROKER_DEFINITIONS
-from penstock.broker.settings.config_def import HOUR_MS, MINUTE_MS, NEVER
 from penstock.broker.settings.listeners import Listener
+from penstock.config_def import HOUR_MS, MINUTE_MS, NEVER
+from penstock.log.settings import LogSettings
 
 KAFKA = r"""
 # A broker of a cluster, as its operators write it
@@ -80,6 +89,11 @@ zk.connectiontimeout.ms=1000000
 """
 
 
+def logs(settings: BrokerSettings) -> LogSettings:
+    """Of a topic without settings of its own."""
+    return log_settings(settings, {})
+
+
 def load(tmp_path: Path, text: str, *assignments: str) -> LoadedSettings:
     path = tmp_path / "server.properties"
     path.write_text(text)
@@ -98,12 +112,12 @@ def test_a_file_of_kafkas_kind_is_understood_without_a_word(tmp_path: Path) -> N
     assert loaded.notices == ()
     assert (settings.broker_id, settings.broker_rack, settings.num_partitions) == (3, "eu-1a", 4)
     assert settings.log_dirs == ("/disk1/logs", "/disk2/logs")
-    assert settings.log_retention_ms == 48 * HOUR_MS
-    assert (settings.log_flush_interval_messages, settings.log_flush_interval_ms) == (10000, 1000)
-    assert settings.log_cleanup_policy == {"compact", "delete"}
+    assert logs(settings).retention_ms == 48 * HOUR_MS
+    assert (logs(settings).flush_messages, logs(settings).flush_ms) == (10000, 1000)
+    assert logs(settings).cleanup_policy == {"compact", "delete"}
     assert settings.zookeeper_connect == "zk1:2181,zk2:2181/kafka"
     assert not settings.stands_alone
-    assert settings.group_initial_rebalance_delay_ms == 0
+    assert settings.groups.initial_rebalance_delay_ms == 0
     assert settings.socket_request_max_bytes == 100 * 1024 * 1024
     assert settings.where("log.dirs") == "server.properties:18"
     assert settings.where("log.retention.ms") == "server.properties:27"
@@ -117,11 +131,11 @@ def test_a_file_of_kafka_0_7_is_understood(tmp_path: Path) -> None:
     assert settings.listeners == (Listener("PLAINTEXT", "PLAINTEXT", "", 6667),)
     assert settings.advertised_listeners == (Listener("PLAINTEXT", "PLAINTEXT", "broker7.example", 6667),)
     assert (settings.socket_send_buffer_bytes, settings.socket_receive_buffer_bytes) == (1048576, 1048575)
-    assert (settings.socket_request_max_bytes, settings.message_max_bytes) == (104857601, 2000000)
+    assert (settings.socket_request_max_bytes, logs(settings).max_message_bytes) == (104857601, 2000000)
     assert settings.log_dirs == ("/var/kafka",)
-    assert (settings.log_flush_interval_messages, settings.log_flush_interval_ms) == (500, 2000)
-    assert (settings.log_retention_ms, settings.log_retention_bytes) == (24 * HOUR_MS, 1_000_000_000)
-    assert (settings.log_segment_bytes, settings.log_roll_ms) == (536870912, 12 * HOUR_MS)
+    assert (logs(settings).flush_messages, logs(settings).flush_ms) == (500, 2000)
+    assert (logs(settings).retention_ms, logs(settings).retention_bytes) == (24 * HOUR_MS, 1_000_000_000)
+    assert (logs(settings).segment_bytes, logs(settings).segment_ms) == (536870912, 12 * HOUR_MS)
     assert settings.log_retention_check_interval_ms == 5 * MINUTE_MS
     assert settings.zookeeper_connect == "localhost:2181"
     assert settings.zookeeper_connection_timeout_ms == 1_000_000
@@ -214,11 +228,10 @@ def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
 
 def test_a_refusal_has_name_value_type_and_range(tmp_path: Path) -> None:
     assert refused(tmp_path, "num.partitions=0") == [
-        "server.properties:1: num.partitions: '0' is not allowed: expected an int (a whole number of 32 bits), "
-        "at least 1"
+        "server.properties:1: num.partitions: '0' is not allowed: expected an int (32-bit integer), at least 1"
     ]
     assert refused(tmp_path, "log.cleaner.min.cleanable.ratio=1.5") == [
-        "server.properties:1: log.cleaner.min.cleanable.ratio: '1.5' is not allowed: expected a double (a decimal "
+        "server.properties:1: log.cleaner.min.cleanable.ratio: '1.5' is not allowed: expected a double (decimal "
         "number), 0 to 1"
     ]
 
@@ -247,9 +260,9 @@ def test_a_refusal_has_name_value_type_and_range(tmp_path: Path) -> None:
         ("replica.lag.time.max.ms=100", "replica.lag.time.max.ms, which is 100"),
         ("log.cleaner.min.compaction.lag.ms=10\nlog.cleaner.max.compaction.lag.ms=5", "10 must not be larger"),
         ("group.min.session.timeout.ms=9\ngroup.max.session.timeout.ms=8", "9 must not be larger"),
-        ("offsets.topic.replication.factor=40000", "16 bits"),
+        ("offsets.topic.replication.factor=40000", "16-bit"),
         ("log.cleaner.dedupe.buffer.size=1024", "at least 1048577"),
-        ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "everybody would be let in"),
+        ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "every client would have access"),
         ("security.inter.broker.protocol=SSL", "not supported"),
         ("zookeeper.set.acl=true", "not supported"),
         ("zookeeper.ssl.client.enable=true", "not supported"),
@@ -267,7 +280,7 @@ def test_one_mistake_makes_one_message(tmp_path: Path) -> None:
 
 def test_a_name_in_capitals_or_misspelt_is_ignored_with_the_nearest_one(tmp_path: Path) -> None:
     loaded = load(tmp_path, "log.retention.hour=1\nNUM.PARTITIONS=8\ncolour=secret\n")
-    assert loaded.settings.log_retention_ms == 168 * HOUR_MS
+    assert logs(loaded.settings).retention_ms == 168 * HOUR_MS
     assert [str(notice) for notice in loaded.notices] == [
         "server.properties:1: log.retention.hour: no such setting, so it is ignored; did you mean log.retention.hours?",
         "server.properties:2: NUM.PARTITIONS: no such setting, so it is ignored; did you mean num.partitions?",
@@ -308,15 +321,15 @@ def test_a_name_that_is_set_twice_has_its_last_value(tmp_path: Path) -> None:
     ],
 )
 def test_the_finest_unit_counts(tmp_path: Path, text: str, retention_ms: int) -> None:
-    assert load(tmp_path, text).settings.log_retention_ms == retention_ms
+    assert logs(load(tmp_path, text).settings).retention_ms == retention_ms
 
 
 def test_the_finest_unit_counts_for_rolling_and_flushing_too(tmp_path: Path) -> None:
     settings = load(tmp_path, "log.roll.hours=2\nlog.roll.jitter.hours=1\nlog.flush.scheduler.interval.ms=9").settings
-    assert (settings.log_roll_ms, settings.log_roll_jitter_ms) == (2 * HOUR_MS, HOUR_MS)
-    assert settings.log_flush_interval_ms == 9
+    assert (logs(settings).segment_ms, logs(settings).segment_jitter_ms) == (2 * HOUR_MS, HOUR_MS)
+    assert logs(settings).flush_ms == 9
     settings = load(tmp_path, "log.roll.ms=7\nlog.roll.hours=2\nlog.flush.interval.ms=3").settings
-    assert (settings.log_roll_ms, settings.log_flush_interval_ms) == (7, 3)
+    assert (logs(settings).segment_ms, logs(settings).flush_ms) == (7, 3)
 
 
 def test_a_value_that_another_overrules_is_mentioned(tmp_path: Path) -> None:
@@ -331,11 +344,11 @@ def test_the_older_limit_of_timestamps_stands_for_both_newer_ones(tmp_path: Path
     settings = load(
         tmp_path, "log.message.timestamp.difference.max.ms=5\nlog.message.timestamp.after.max.ms=7"
     ).settings
-    assert settings.log_message_timestamp_before_max_ms == 5
-    assert settings.log_message_timestamp_after_max_ms == 7
+    assert logs(settings).message_timestamp_before_max_ms == 5
+    assert logs(settings).message_timestamp_after_max_ms == 7
     settings = load(tmp_path, "").settings
-    assert settings.log_message_timestamp_before_max_ms == NEVER
-    assert settings.log_message_timestamp_after_max_ms == HOUR_MS
+    assert logs(settings).message_timestamp_before_max_ms == NEVER
+    assert logs(settings).message_timestamp_after_max_ms == HOUR_MS
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
@@ -351,7 +364,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     settings = loaded.settings
     assert settings.num_partitions == 8
     assert settings.where("num.partitions") == "--set"
-    assert settings.log_retention_ms == HOUR_MS
+    assert logs(settings).retention_ms == HOUR_MS
     assert [str(each) for each in settings.advertised_listeners] == ["PLAINTEXT://public.example:6667"]
     assert settings.stands_alone
     assert loaded.notices == ()
@@ -385,26 +398,26 @@ def test_settings_from_a_program_have_no_unknown_names() -> None:
 def test_a_change_makes_new_settings_and_leaves_the_old_ones() -> None:
     old = settings_from({"log.retention.ms": "5"})
     new = old.with_changes({"log.retention.ms": "60000", "max.connections": "10"})
-    assert (old.log_retention_ms, new.log_retention_ms, new.max_connections) == (5, 60000, 10)
+    assert (logs(old).retention_ms, logs(new).retention_ms, new.max_connections) == (5, 60000, 10)
     assert new.where("log.retention.ms") == "changed for this broker"
     assert new.dynamic() == {"log.retention.ms": "60000", "max.connections": "10"}
     assert new.dynamic(cluster_wide=True) == {}
-    assert new.with_changes({"log.retention.ms": None}).log_retention_ms == 5
+    assert logs(new.with_changes({"log.retention.ms": None})).retention_ms == 5
 
 
 def test_a_change_of_one_broker_is_stronger_than_one_of_all() -> None:
     settings = settings_from({}).with_changes({"log.segment.bytes": "1000"}, cluster_wide=True)
-    assert settings.log_segment_bytes == 1000
+    assert logs(settings).segment_bytes == 1000
     settings = settings.with_changes({"log.segment.bytes": "2000"})
-    assert settings.log_segment_bytes == 2000
+    assert logs(settings).segment_bytes == 2000
     (deciding, below) = settings.layers.given("log.segment.bytes")
     assert (deciding.source, below.source) == (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER)
-    assert settings.with_changes({"log.segment.bytes": None}).log_segment_bytes == 1000
+    assert logs(settings.with_changes({"log.segment.bytes": None})).segment_bytes == 1000
 
 
 def test_a_change_of_the_milliseconds_is_stronger_than_hours_in_the_file(tmp_path: Path) -> None:
     settings = load(tmp_path, "log.retention.minutes=1").settings.with_changes({"log.retention.ms": "7"})
-    assert settings.log_retention_ms == 7
+    assert logs(settings).retention_ms == 7
 
 
 @pytest.mark.parametrize(
@@ -415,7 +428,7 @@ def test_a_change_of_the_milliseconds_is_stronger_than_hours_in_the_file(tmp_pat
         ("message.max.bytes", "big", "an int"),
         ("log.retention.ms", "0", "not 0"),
         ("max.connections.per.ip", "0", "lets nobody in"),
-        ("log.cleaner.min.compaction.lag.ms", str(NEVER + 1), "64 bits"),
+        ("log.cleaner.min.compaction.lag.ms", str(NEVER + 1), "64-bit"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused(name: str, value: str | None, words: str) -> None:

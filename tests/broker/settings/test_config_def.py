@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.settings.broker_settings import ATTRIBUTES
+import penstock
 from penstock.broker.settings.catalogue import (
+    ALIASES,
     BROKER_DEFINITIONS,
     FAMILIES,
+    LISTENERS,
+    SECTIONS,
     TOPIC_DEFINITIONS,
     nearest,
     scope_of,
 )
-from penstock.broker.settings.config_def import (
+from penstock.broker.settings.server_properties import OLD_NAMES, PER_TOPIC, RENAMED
+from penstock.config_def import (
+    HOUR_MS,
+    MINUTE_MS,
     ConfigType,
     Definition,
     InvalidValue,
     Scope,
     Value,
+    declarations,
     format_value,
     list_with,
     list_without,
     parse_numbers,
     parse_value,
 )
-from penstock.broker.settings.server_properties import OLD_NAMES, PER_TOPIC, RENAMED
 
 BOOLEAN = Definition("b", ConfigType.BOOLEAN, False, "")
 SHORT = Definition("s", ConfigType.SHORT, 1, "")
-INT = Definition("i", ConfigType.INT, 1, "", least=1)
-LEVEL = Definition("l", ConfigType.INT, -1, "", least=1, most=9, also=(-1,))
+INT = Definition("i", ConfigType.INT, 1, "", min=1)
+LEVEL = Definition("l", ConfigType.INT, -1, "", min=1, max=9, also=(-1,))
 NOT_ZERO = Definition("n", ConfigType.INT, 1, "", excluded=(0,))
 LONG = Definition("l", ConfigType.LONG, 1, "")
-DOUBLE = Definition("d", ConfigType.DOUBLE, 0.5, "", least=0, most=1)
+DOUBLE = Definition("d", ConfigType.DOUBLE, 0.5, "", min=0, max=1)
 WIDE = Definition("w", ConfigType.DOUBLE, 0.5, "")
 LIST = Definition("c", ConfigType.LIST, (), "", one_of=("compact", "delete"))
 WORD = Definition("t", ConfigType.STRING, "gzip", "", one_of=("gzip", "lz4"))
@@ -81,21 +89,21 @@ def test_a_value_is_taken_as_kafka_writes_it(definition: Definition, text: str, 
         (BOOLEAN, "yes", "true or false"),
         (BOOLEAN, "1", "true or false"),
         (BOOLEAN, "", "true or false"),
-        (SHORT, "32768", "16 bits"),
+        (SHORT, "32768", "16-bit"),
         (INT, "", "an int"),
-        (INT, "abc", "an int (a whole number of 32 bits), at least 1"),
+        (INT, "abc", "an int (32-bit integer), at least 1"),
         (INT, "1.0", "an int"),
         (INT, "1_000", "an int"),
         (INT, "0x10", "an int"),
         (INT, "\u0661", "an int"),
         (INT, "1 2", "an int"),
-        (INT, "2147483648", "32 bits"),
-        (INT, "9" * 5000, "32 bits"),
+        (INT, "2147483648", "32-bit"),
+        (INT, "9" * 5000, "32-bit"),
         (INT, "0", "at least 1"),
         (LEVEL, "0", "1 to 9, or -1"),
         (LEVEL, "10", "1 to 9"),
         (NOT_ZERO, "0", "not 0"),
-        (LONG, "9223372036854775808", "64 bits"),
+        (LONG, "9223372036854775808", "64-bit"),
         (DOUBLE, "nan", "a double"),
         (DOUBLE, "Infinity", "a double"),
         (DOUBLE, "1e400", "a double"),
@@ -103,7 +111,7 @@ def test_a_value_is_taken_as_kafka_writes_it(definition: Definition, text: str, 
         (DOUBLE, "half", "a double"),
         (DOUBLE, "1.01", "0 to 1"),
         (DOUBLE, "-0.1", "0 to 1"),
-        (LIST, "compact,shred", "each of them one of compact, delete"),
+        (LIST, "compact,shred", "each one of compact, delete"),
         (LIST, "compact,", "one of compact, delete"),
         (LIST, "Compact", "one of compact, delete"),
         (WORD, "GZIP", "one of gzip, lz4"),
@@ -196,12 +204,44 @@ def test_every_setting_is_documented_in_sentences() -> None:
         assert ("without effect" in definition.documentation) is not definition.has_effect
 
 
-def test_every_setting_with_an_effect_has_an_attribute_and_no_other_has() -> None:
-    members = {member for name, family in FAMILIES.items() for member, _ in family} - set(FAMILIES)
-    apart = {"listeners", "advertised.listeners", "listener.security.protocol.map", "inter.broker.listener.name",
-             "controller.listener.names"}  # fmt: skip
-    effective = {each.name for each in BROKER_DEFINITIONS.values() if each.has_effect} - members - apart
-    assert set(ATTRIBUTES.values()) == effective
+def test_every_setting_is_read_somewhere_or_listed_as_without_effect() -> None:
+    """The attribute of each declared setting is read in the source, outside of where settings are declared."""
+    source = Path(penstock.__file__).parent
+    declaring = {source / "broker/settings/catalogue.py", source / "config_def.py"}
+    text = "\n".join(path.read_text() for path in source.rglob("*.py") if path not in declaring)
+    read = set(re.findall(r"\.([a-z_0-9]+)\b", text))
+    unread = {
+        f"{section.__name__}.{attribute}"
+        for section in SECTIONS
+        for attribute in declarations(section)
+        # The level of the codec in use is read by its name.
+        if attribute not in read and not re.fullmatch("compression_(gzip|lz4|zstd)_level", attribute)
+    }
+    assert unread == set()
+
+
+def test_only_declared_settings_and_those_of_listeners_have_an_effect() -> None:
+    declared = {
+        definition.name
+        for section in SECTIONS
+        for declaration in declarations(section).values()
+        for definition in declaration.broker_definitions()
+    }
+    apart = {each.name for each in (*LISTENERS, *ALIASES)}
+    assert {each.name for each in BROKER_DEFINITIONS.values() if each.has_effect} == declared | apart
+
+
+def test_members_of_a_family_give_one_value_in_other_units() -> None:
+    assert FAMILIES["log.retention.ms"] == (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
+    )
+    hours = BROKER_DEFINITIONS["log.retention.hours"]
+    assert (hours.type, hours.default, hours.dynamic) == (ConfigType.INT, 168, False)
+    assert hours.doc == "Same as log.retention.ms, in hours. Used if that is not set."
+    assert BROKER_DEFINITIONS["log.retention.ms"].default is None
+    assert TOPIC_DEFINITIONS["retention.ms"].default == 168 * HOUR_MS
 
 
 def test_every_topic_setting_falls_back_on_a_setting_of_the_broker_that_exists() -> None:

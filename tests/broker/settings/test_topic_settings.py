@@ -23,8 +23,8 @@ from penstock.broker.settings import (
     topic_settings,
 )
 from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS
-from penstock.broker.settings.config_def import HOUR_MS
 from penstock.cluster.controller.configs import ResourceKind
+from penstock.config_def import HOUR_MS
 from penstock.log.settings import LogSettings
 from penstock.records import Codec
 
@@ -203,7 +203,7 @@ def test_every_setting_of_a_topic_takes_its_own_default(name: str) -> None:
         ("retention.ms", "", "a long"),
         ("retention.ms", None, "a value is needed"),
         ("segment.bytes", "13", "at least 14"),
-        ("segment.bytes", "99999999999", "32 bits"),
+        ("segment.bytes", "99999999999", "32-bit"),
         ("segment.ms", "0", "at least 1"),
         ("flush.messages", "0", "at least 1"),
         ("cleanup.policy", "compact,remove", "compact, delete"),
@@ -262,7 +262,7 @@ def test_a_topics_own_value_is_described_with_all_that_is_behind_it() -> None:
     row = one(describe_topic(settings, {"retention.ms": " 7 "}, ["retention.ms"]))
     assert (row.value, row.source, row.is_default, row.read_only) == ("7", Source.TOPIC, False, False)
     assert row.type is ConfigType.LONG
-    assert row.documentation == "How long records are kept; -1 for ever."
+    assert row.documentation == "How long records are kept, in milliseconds; -1 keeps them forever."
     assert row.synonyms == (
         Synonym("retention.ms", "7", Source.TOPIC),
         Synonym("log.retention.ms", "99", Source.DYNAMIC_DEFAULT_BROKER),

@@ -40,7 +40,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
     async def move() -> None:
         outcomes = await controller.reassign(wanted)
-        answer(_response(message, {key: api_error_of(refusal) for key, refusal in outcomes.items()}))
+        answer(_response(message, {key: api_error_of(error) for key, error in outcomes.items()}))
 
     services.spawn(move(), lambda error: refuse(api_error_of(error)))
 

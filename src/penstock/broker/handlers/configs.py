@@ -29,9 +29,9 @@ from penstock.broker.settings import (
     sound_overrides,
 )
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config, replace_config
+from penstock.cluster.controller.controller import ConfigChange
 from penstock.cluster.errors import ApiException, InvalidConfig, InvalidRequest, InvalidTopicName, UnknownTopic
 from penstock.cluster.image import Settings
-from penstock.cluster.membership.standalone import ConfigChange
 from penstock.cluster.topic_names import check_topic_name
 from penstock.cluster.tree import layout
 from penstock.wire.schemas import alter_configs, incremental_alter_configs
@@ -261,9 +261,11 @@ def _alter(
                 errors[item.resource] = api_error_of(error)
             else:
                 changes[item.resource] = change
-        outcomes = await services.cluster.alter_configs(list(changes.values()), validate_only=validate_only)
+        outcomes = await services.cluster.require_controller().alter_configs(
+            list(changes.values()), validate_only=validate_only
+        )
         for resource, outcome in zip(changes, outcomes, strict=True):
-            errors[resource] = api_error_of(outcome.refusal)
+            errors[resource] = api_error_of(outcome.error)
         respond()
 
     def fail(error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request, Services
-from penstock.cluster.membership.standalone import NewPartitions
+from penstock.cluster.controller.controller import NewPartitions
 from penstock.wire.schemas.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -28,9 +28,11 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
     async def create() -> None:
         wanted = [_new_partitions(topic) for topic in message.topics]
-        outcomes = await services.cluster.create_partitions(wanted, validate_only=message.validate_only)
+        outcomes = await services.cluster.require_controller().create_partitions(
+            wanted, validate_only=message.validate_only
+        )
         # A name that comes twice is refused each time, and answered once.
-        respond({outcome.name: api_error_of(outcome.refusal) for outcome in outcomes})
+        respond({outcome.name: api_error_of(outcome.error) for outcome in outcomes})
 
     services.spawn(
         create(), lambda error: respond(dict.fromkeys((topic.name for topic in message.topics), api_error_of(error)))

@@ -77,7 +77,7 @@ class AutoTopicCreation:
             if membership is not None:
                 await membership.create_through_controller(wanted)
             else:
-                await self._services.cluster.create_topics(wanted)
+                await self._services.cluster.require_controller().create_topics(wanted)
 
     async def create_offsets_topic(self) -> None:
         """ClusterError, LinkLost."""
@@ -101,9 +101,9 @@ class AutoTopicCreation:
         if membership is not None:
             await membership.create_through_controller([topic])
             return
-        outcome = (await services.cluster.create_topics([topic]))[0]
-        if outcome.refusal is not None and OFFSETS_TOPIC not in services.cluster.image.topics:
-            raise outcome.refusal
+        outcome = (await services.cluster.require_controller().create_topics([topic]))[0]
+        if outcome.error is not None and OFFSETS_TOPIC not in services.cluster.image.topics:
+            raise outcome.error
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
@@ -114,11 +114,13 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
     async def create() -> None:
         new = await _validate(services, message.topics, results)
         described: dict[Own, list[CreatableTopicConfigs]] = {}
-        outcomes = await services.cluster.create_topics(list(new.values()), validate_only=message.validate_only)
+        outcomes = await services.cluster.require_controller().create_topics(
+            list(new.values()), validate_only=message.validate_only
+        )
         for number, outcome in enumerate(outcomes):
             result = results[outcome.name]
             if outcome.topic is None:
-                _reject(result, api_error_of(outcome.refusal))
+                _reject(result, api_error_of(outcome.error))
                 continue
             if not message.validate_only:
                 result.topic_id = outcome.topic.topic_id

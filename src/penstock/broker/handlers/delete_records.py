@@ -37,7 +37,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         services.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
     )
     here = [partition for partition in found if partition is not None]
-    services.replicas.when_vouched_for(here, lambda: _delete(services, request, answer))
+    services.replicas.when_settled(here, lambda: _delete(services, request, answer))
 
 
 def _delete(services: Services, request: Request, answer: Answer) -> None:
@@ -102,4 +102,4 @@ def _await_others(
             done()
 
     for partition, offset, result in begun:
-        services.replicas.when_begun(partition, offset, timeout_ms, partial(one_done, partition, result))
+        services.replicas.when_deleted(partition, offset, timeout_ms, partial(one_done, partition, result))

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.broker.errors import ApiError, api_error_of
 from penstock.broker.request import Answer, Request, Services
-from penstock.cluster.membership.standalone import TopicOutcome
+from penstock.cluster.controller.controller import TopicOutcome
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.delete_topics import (
     DeletableTopicResult,
@@ -48,7 +48,9 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         return
 
     async def delete() -> None:
-        outcomes = dict(zip(wanted, await services.cluster.delete_topics(list(wanted)), strict=True))
+        outcomes = dict(
+            zip(wanted, await services.cluster.require_controller().delete_topics(list(wanted)), strict=True)
+        )
         respond(lambda key: _result(key, outcomes[key]))
 
     services.spawn(delete(), lambda error: refuse_all(api_error_of(error)))
@@ -72,5 +74,5 @@ def _refused(name: str | None, topic_id: bytes, reason: ApiError) -> DeletableTo
 
 def _result(key: str | bytes, outcome: TopicOutcome) -> DeletableTopicResult:
     if outcome.topic is None:
-        return _refused(*_name_and_id(key), api_error_of(outcome.refusal))
+        return _refused(*_name_and_id(key), api_error_of(outcome.error))
     return DeletableTopicResult(name=outcome.topic.name, topic_id=outcome.topic.topic_id)

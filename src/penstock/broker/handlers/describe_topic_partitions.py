@@ -1,12 +1,10 @@
-"""DescribeTopicPartitions: topics page by page, with the replicas that are eligible to lead.
+"""DescribeTopicPartitions: topics page by page, with their eligible leader replicas (KIP-966).
 
-Rule: topics come in the order of their names, and a page ends where its limit does, in the middle of a topic if need
-be; the cursor says where the next one begins.
+Topics are sorted by name. A page ends at its limit, if need be in the middle of a topic; the cursor says where the next
+one begins.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from penstock.broker.request import Answer, Request, Services
 from penstock.cluster.image import ClusterImage, PartitionImage
@@ -19,15 +17,13 @@ from penstock.wire.schemas.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-_MOST: Final = 2000
-
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DescribeTopicPartitionsRequest = request.message
     image = services.cluster.image
     names = sorted({topic.name for topic in message.topics} or set(image.topics) - image.deleting)
     first, index = (None, 0) if message.cursor is None else (message.cursor.topic_name, message.cursor.partition_index)
-    left = min(_MOST, max(1, message.response_partition_limit))
+    left = min(services.settings.max_request_partition_size_limit, max(1, message.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if first is not None and name < first:

@@ -53,7 +53,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
 
 def _explained(outcomes: Mapping[TopicPartition, ApiException | None]) -> dict[TopicPartition, ApiError]:
-    return {key: api_error_of(refusal) for key, refusal in outcomes.items()}
+    return {key: api_error_of(error) for key, error in outcomes.items()}
 
 
 def _results(reasons: Mapping[TopicPartition, ApiError]) -> list[ReplicaElectionResult]:

@@ -292,7 +292,7 @@ class _Follower(Reader):
         position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
         brokers = self.services.replicas.brokers
         start = wanted.log_start_offset
-        code, end = partition.asked_by(self._id, self._epoch, position, brokers, self._now_ms, start)
+        code, end = partition.fetched_by(self._id, self._epoch, position, brokers, self._now_ms, start)
         return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
 
     def fill(
@@ -420,12 +420,25 @@ def _wide_pass(
 async def _convert_and_answer(
     services: Services, context: FetchContext, request: Request, reader: Reader, read: ReadResult, answer: Answer
 ) -> None:
+    _reject_unconverted(services, read)
     offsets = {(topic, wanted.partition): wanted.fetch_offset for topic, wanted in context.partitions}
     rows = [(data, offsets[topic, data.partition_index]) for topic, data in read.rows]
     await services.conversions.convert(rows, request.version)
     await services.long_requests.through(
         _answer_in_slices(services, context, request, reader, read, answer), request.channel
     )
+
+
+def _reject_unconverted(services: Services, read: ReadResult) -> None:
+    """Fail the partitions of topics with message.downconversion.enable=false."""
+    image = services.cluster.image
+    allowed = {
+        topic: services.config.topic(image, topic).message_downconversion_enable
+        for topic in {topic for topic, data in read.rows if data.records}
+    }
+    for topic, data in read.rows:
+        if data.records and not allowed[topic]:
+            data.records, data.error_code = b"", ErrorCode.UNSUPPORTED_VERSION
 
 
 def _answer_in_slices(

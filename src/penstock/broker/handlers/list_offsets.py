@@ -35,7 +35,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         services.replicas.get(topic.name, each.partition_index) for topic in message.topics for each in topic.partitions
     )
     here = [partition for partition in found if partition is not None]
-    services.replicas.when_vouched_for(here, lambda: _answer(services, request, answer))
+    services.replicas.when_settled(here, lambda: _answer(services, request, answer))
 
 
 def _answer(services: Services, request: Request, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""PushImage: the controller tells a broker how the cluster is. Brokers ask it of each other, clients never do."""
+"""PushImage: the controller sends a broker its image of the cluster. A private API between brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.cluster.image_propagation import AckError, ImageAck, response_of, 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     update = update_of(request.message)
 
-    async def take() -> None:
-        answer(response_of(await services.membership.take(update)))
+    async def apply() -> None:
+        answer(response_of(await services.membership.apply(update)))
 
-    services.spawn(take(), lambda _: answer(response_of(ImageAck(AckError.FAILED))))
+    services.spawn(apply(), lambda _: answer(response_of(ImageAck(AckError.FAILED))))

@@ -5,8 +5,8 @@
     loaded.settings.where("num.partitions")           "--set"
     log_settings(loaded.settings, {"retention.ms": "60000"})
 
-The tables (`network_table`, `log_table`, `cluster_table`, `topic_table`) say what there is; `layers` who said what;
-`broker_settings` and `topic_settings` are what the rest of the broker uses.
+`catalogue` has all settings by name; `broker_settings` the values of a broker and where each comes from;
+`topic_settings` those of a topic.
 """
 
 from penstock.broker.settings.broker_settings import (
@@ -17,7 +17,18 @@ from penstock.broker.settings.broker_settings import (
     load_settings,
     settings_from,
 )
-from penstock.broker.settings.config_def import (
+from penstock.broker.settings.catalogue import TopicSettings
+from penstock.broker.settings.description import Row, Synonym, describe_all_brokers, describe_broker, describe_topic
+from penstock.broker.settings.listeners import Listener, unreachable_hosts, with_bound_ports
+from penstock.broker.settings.server_properties import TopicPreset
+from penstock.broker.settings.topic_settings import (
+    check_topic_setting,
+    check_topic_settings,
+    log_settings,
+    sound_overrides,
+    topic_settings,
+)
+from penstock.config_def import (
     ConfigType,
     InvalidSettings,
     Notice,
@@ -26,17 +37,6 @@ from penstock.broker.settings.config_def import (
     UnreadableFile,
     list_with,
     list_without,
-)
-from penstock.broker.settings.description import Row, Synonym, describe_all_brokers, describe_broker, describe_topic
-from penstock.broker.settings.listeners import Listener, unreachable_hosts, with_bound_ports
-from penstock.broker.settings.server_properties import TopicPreset
-from penstock.broker.settings.topic_settings import (
-    TopicSettings,
-    check_topic_setting,
-    check_topic_settings,
-    log_settings,
-    sound_overrides,
-    topic_settings,
 )
 
 __all__ = [

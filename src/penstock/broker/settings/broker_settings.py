@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, ELSEWHERE, FAMILIES, QUEUED_BYTES, family_of, nearest
-from penstock.broker.settings.config_def import (
-    ConfigType,
-    InvalidSettings,
-    InvalidValue,
-    Notice,
-    Problem,
-    Value,
-    parse_list,
-    parse_numbers,
-    parse_value,
-    shown,
+from penstock.broker.settings.catalogue import (
+    BROKER_DEFINITIONS,
+    ELSEWHERE,
+    FAMILIES,
+    QUEUED_BYTES,
+    ServerSettings,
+    family_of,
+    nearest,
 )
 from penstock.broker.settings.listeners import (
     PROTOCOLS,
@@ -51,6 +47,33 @@ from penstock.broker.settings.server_properties import (
     read_properties,
     translate,
 )
+from penstock.config_def import (
+    ConfigType,
+    InvalidSettings,
+    InvalidValue,
+    Notice,
+    Problem,
+    Value,
+    declarations,
+    parse_list,
+    parse_numbers,
+    parse_value,
+    shown,
+)
+from penstock.coordination.groups.group import GroupSettings
+from penstock.replication.follower import FetcherSettings
+
+COMMAND: Final = "--set"
+DEFAULT_WHERE: Final = "default"
+# Finding the nearest name takes a millisecond, and a file full of unknown names is not a settings file.
+_MAX_HINTS: Final = 50
+# A request may name any number of settings.
+_MAX_PROBLEMS: Final = 20
+_NO_LISTENER: Final = Listener("", "", "", 0)
+_NO_PRESET: Final = TopicPreset()
+
+
+# --- layers
 
 
 class Source(IntEnum):
@@ -77,7 +100,6 @@ class Given:
 
 
 Layer = Mapping[str, Given]
-DEFAULT_WHERE: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +170,16 @@ def admit(name: str, text: str, source: Source, where: str, written: str = "") -
         return Problem(where, f"{written or name}{stands_for}", str(error))
 
 
-_NONE: Final = Listener("", "", "", 0)
+# --- listeners
 
 
 @dataclass(slots=True)
 class ResolvedListeners:
-    """Of use only where there are no problems."""
+    """Complete only if there are no problems."""
 
     listeners: tuple[Listener, ...] = ()
     advertised: tuple[Listener, ...] = ()
-    inter_broker: Listener = _NONE
+    inter_broker: Listener = _NO_LISTENER
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -191,6 +213,9 @@ def resolve_listeners(layers: Layers, host_name: str, broken: Collection[str] = 
 def _text(layers: Layers, name: str) -> str | None:
     value = layers.effective(name)
     return None if value is None else str(value)
+
+
+# --- settings that contradict each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +289,13 @@ _CHECKS: Final = (
     _at_most("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
     _at_most("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
     _at_most("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
-    # What would protect somewhere else and does not here is refused: whoever wrote it relies on it.
-    _unsupported("authorizer.class.name", "", "there are no authorizers here, and everybody would be let in; remove it to "
-             "run without access control"),
-    _unsupported("security.inter.broker.protocol", "PLAINTEXT", "brokers speak PLAINTEXT among themselves; anything else "
-             "is not supported"),
-    _unsupported("zookeeper.set.acl", False, "access lists in ZooKeeper are not supported; remove it to run without them"),
-    _unsupported("zookeeper.ssl.client.enable", False, "encrypted connections to ZooKeeper are not supported; remove it to "
-             "run without encryption"),
+    # Settings that protect a Kafka broker are rejected, because their operator relies on them.
+    _unsupported("authorizer.class.name", "", "authorizers are not supported, and every client would have access; "
+                 "remove it to run without access control"),
+    _unsupported("security.inter.broker.protocol", "PLAINTEXT", "only PLAINTEXT is supported between brokers"),
+    _unsupported("zookeeper.set.acl", False, "ACLs in ZooKeeper are not supported; remove it to run without them"),
+    _unsupported("zookeeper.ssl.client.enable", False, "TLS connections to ZooKeeper are not supported; remove it to "
+                 "run without encryption"),
 )  # fmt: skip
 
 
@@ -291,149 +315,18 @@ def contradictions(layers: Layers, broken: Collection[str] = ()) -> list[Problem
     return problems
 
 
-_NO_PRESET: Final = TopicPreset()
-# A request may name any number of settings; nobody reads on after so many problems.
-_MAX_PROBLEMS: Final = 20
-_COMPUTED: Final = frozenset({"listeners", "advertised_listeners", "inter_broker_listener", "layers", "presets",
-                              "host_name"})  # fmt: skip
+# --- settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
-    # identity; -1: none was given
-    broker_id: int
-    broker_id_generation_enable: bool
-    reserved_broker_max_id: int
-    broker_rack: str | None
-    zookeeper_connect: str | None
-    zookeeper_session_timeout_ms: int
-    zookeeper_connection_timeout_ms: int
+class BrokerSettings(ServerSettings):
+    """The settings of a broker. Those of topics and their logs are made by `topic_settings`."""
 
-    # sockets
+    groups: GroupSettings
+    replication: FetcherSettings
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
     inter_broker_listener: Listener
-    socket_send_buffer_bytes: int
-    socket_receive_buffer_bytes: int
-    socket_request_max_bytes: int
-    socket_busy_poll_us: int
-    socket_listen_backlog_size: int
-    connections_max_idle_ms: int
-    max_connections: int
-    max_connections_per_ip: int
-    max_connections_per_ip_overrides: Mapping[str, int]
-    max_connection_creation_rate: int
-    queued_max_requests: int
-    queued_max_request_bytes: int
-    request_timeout_ms: int
-    socket_connection_setup_timeout_ms: int
-    penstock_http_hosts: tuple[str, ...]
-    fetch_max_bytes: int
-    max_incremental_fetch_session_cache_slots: int
-    max_incremental_fetch_session_cache_partitions: int
-    max_request_partition_size_limit: int
-
-    # topics
-    num_partitions: int
-    default_replication_factor: int
-    auto_create_topics_enable: bool
-    delete_topic_enable: bool
-    message_max_bytes: int
-    min_insync_replicas: int
-    unclean_leader_election_enable: bool
-    compression_type: str
-    compression_gzip_level: int
-    compression_lz4_level: int
-    compression_zstd_level: int
-
-    # logs
-    log_dirs: tuple[str, ...]
-    num_recovery_threads_per_data_dir: int
-    penstock_strays: str
-    log_segment_bytes: int
-    log_roll_ms: int
-    log_roll_jitter_ms: int
-    log_index_size_max_bytes: int
-    log_index_interval_bytes: int
-    log_segment_delete_delay_ms: int
-    log_initial_task_delay_ms: int
-    log_flush_interval_messages: int
-    log_flush_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    log_retention_ms: int
-    log_retention_bytes: int
-    log_retention_check_interval_ms: int
-    log_cleanup_policy: frozenset[str]
-    log_cleaner_enable: bool
-    log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_backoff_ms: int
-    log_cleaner_min_cleanable_ratio: float
-    log_cleaner_delete_retention_ms: int
-    log_cleaner_min_compaction_lag_ms: int
-    log_cleaner_max_compaction_lag_ms: int
-    log_message_timestamp_type: str
-    log_message_timestamp_before_max_ms: int
-    log_message_timestamp_after_max_ms: int
-    log_message_downconversion_enable: bool
-
-    # replication and control
-    replica_lag_time_max_ms: int
-    replica_socket_timeout_ms: int
-    replica_socket_receive_buffer_bytes: int
-    replica_fetch_max_bytes: int
-    replica_fetch_response_max_bytes: int
-    replica_fetch_wait_max_ms: int
-    replica_fetch_min_bytes: int
-    replica_fetch_backoff_ms: int
-    num_replica_fetchers: int
-    replica_high_watermark_checkpoint_interval_ms: int
-    leader_replication_throttled_rate: int
-    follower_replication_throttled_rate: int
-    auto_leader_rebalance_enable: bool
-    leader_imbalance_per_broker_percentage: int
-    leader_imbalance_check_interval_seconds: int
-    controlled_shutdown_enable: bool
-    controlled_shutdown_max_retries: int
-    controlled_shutdown_retry_backoff_ms: int
-    controller_socket_timeout_ms: int
-
-    # groups and committed offsets
-    group_min_session_timeout_ms: int
-    group_max_session_timeout_ms: int
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
-    group_max_member_metadata_bytes: int
-    group_max_metadata_bytes: int
-    group_consumer_session_timeout_ms: int
-    group_consumer_min_session_timeout_ms: int
-    group_consumer_max_session_timeout_ms: int
-    group_consumer_heartbeat_interval_ms: int
-    group_consumer_min_heartbeat_interval_ms: int
-    group_consumer_max_heartbeat_interval_ms: int
-    group_consumer_max_size: int
-    group_consumer_assignors: tuple[str, ...]
-    offset_metadata_max_bytes: int
-    offsets_topic_num_partitions: int
-    offsets_topic_replication_factor: int
-    offsets_topic_segment_bytes: int
-    offsets_retention_minutes: int
-    offsets_retention_check_interval_ms: int
-    offsets_commit_timeout_ms: int
-
-    # transactions
-    transaction_max_timeout_ms: int
-    transactional_id_expiration_ms: int
-    transaction_state_log_num_partitions: int
-    transaction_state_log_replication_factor: int
-    transaction_state_log_min_isr: int
-    transaction_state_log_segment_bytes: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
-    transaction_partition_verification_enable: bool
-    producer_id_expiration_ms: int
-    producer_id_expiration_check_interval_ms: int
 
     # where it all comes from
     layers: Layers = field(repr=False)
@@ -457,12 +350,9 @@ class BrokerSettings:
         InvalidSettings with these and all others.
         """
         found = list(problems)
-        values: dict[str, Any] = {}
-        for attribute, name in ATTRIBUTES.items():
-            try:
-                values[attribute] = _attribute(name, layers.effective(name))
-            except InvalidValue as error:
-                found.append(Problem(layers.where(name), name, str(error)))
+        values = _values(ServerSettings, layers, found)
+        groups = _values(GroupSettings, layers, found)
+        replication = _values(FetcherSettings, layers, found)
         if values["zookeeper_connection_timeout_ms"] is None:
             values["zookeeper_connection_timeout_ms"] = values["zookeeper_session_timeout_ms"]
         resolved = resolve_listeners(layers, host_name, broken)
@@ -472,6 +362,8 @@ class BrokerSettings:
             raise InvalidSettings(found)
         return cls(
             **values,
+            groups=GroupSettings(**groups),
+            replication=FetcherSettings(**replication),
             listeners=resolved.listeners,
             advertised_listeners=resolved.advertised,
             inter_broker_listener=resolved.inter_broker,
@@ -540,32 +432,19 @@ def check_changeable(name: str) -> str | None:
     return None
 
 
-# Attribute: the setting it holds.
-ATTRIBUTES: Final = {
-    each.name: each.name.replace("_", ".") for each in fields(BrokerSettings) if each.name not in _COMPUTED
-}
+def _values(section: type[Any], layers: Layers, problems: list[Problem]) -> dict[str, Any]:
+    """The values of a class's declared fields."""
+    values = {}
+    for attribute, declared in declarations(section).items():
+        name = declared.definition.name
+        try:
+            values[attribute] = declared.convert(layers.effective(name))
+        except InvalidValue as error:
+            problems.append(Problem(layers.where(name), name, str(error)))
+    return values
 
 
-def _attribute(name: str, value: Value) -> Any:
-    """The value in the form that the attribute has."""
-    match name:
-        case "log.dirs":
-            return parse_list(str(value or ""))
-        case "log.cleanup.policy":
-            return frozenset(value) if isinstance(value, tuple) else frozenset({value})
-        case "max.connections.per.ip.overrides":
-            numbers = parse_numbers(str(value))
-            if min(numbers.values(), default=0) < 0:
-                raise InvalidValue("a number of connections is at least 0")
-            return numbers
-        case "log.retention.ms" | "log.retention.bytes":
-            return max(value, -1) if isinstance(value, int) else value
-    return value
-
-
-COMMAND: Final = "--set"
-# To find the nearest name takes a millisecond; a file full of unknown names is no file of settings.
-_HINTS: Final = 50
+# --- loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,7 +521,7 @@ def _admit_all(
     layer: dict[str, Given] = {}
     for name, setting in translation.settings.items():
         if name not in BROKER_DEFINITIONS:
-            notices.append(_unknown(setting, with_hint=len(notices) < _HINTS))
+            notices.append(_unknown(setting, with_hint=len(notices) < _MAX_HINTS))
             continue
         given = admit(name, setting.text, Source.STATIC_BROKER, setting.where, setting.written)
         if isinstance(given, Problem):

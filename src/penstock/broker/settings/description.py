@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 from penstock.broker.settings.broker_settings import BrokerSettings, Layer, Source
-from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, family_of
-from penstock.broker.settings.config_def import ConfigType, Definition, Value, format_value
-from penstock.broker.settings.topic_settings import effective_value, own_names
+from penstock.broker.settings.catalogue import BROKER_DEFINITIONS, TOPIC_DEFINITIONS, family_of, own_names
+from penstock.broker.settings.topic_settings import effective_value
+from penstock.config_def import ConfigType, Definition, Value, format_value
 
 
 @dataclass(frozen=True, slots=True)

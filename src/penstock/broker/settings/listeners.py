@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.broker.settings.config_def import SettingsError, parse_list, shown
+from penstock.config_def import SettingsError, parse_list, shown
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # A protocol that is not served is refused: a listener must not speak in the clear where encryption was asked for.

@@ -18,7 +18,9 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS
-from penstock.broker.settings.config_def import (
+from penstock.broker.settings.listeners import DEFAULT_PORT
+from penstock.cluster.topic_names import check_topic_name
+from penstock.config_def import (
     HOUR_MS,
     INT_MAX,
     MINUTE_MS,
@@ -30,8 +32,6 @@ from penstock.broker.settings.config_def import (
     parse_value,
     shown,
 )
-from penstock.broker.settings.listeners import DEFAULT_PORT
-from penstock.cluster.topic_names import check_topic_name
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 

@@ -1,37 +1,39 @@
 """Settings of a topic: its own, and the broker's where it has none.
 
-Rule: a topic's own settings are texts, as they are stored and sent. They are judged before they are stored (the
-`check_` functions say why not, in words for the client), and made into values for a log when it is opened or they
-change.
+A topic's own settings are strings, as they are stored and sent. They are validated before they are stored (the `check_`
+functions return the reason for the client), and become values when a log is opened or they change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from penstock.broker.settings.broker_settings import BrokerSettings
-from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS, family_of, nearest
-from penstock.broker.settings.config_def import InvalidSettings, InvalidValue, Problem, Value, parse_value, shown
+from penstock.broker.settings.catalogue import TOPIC_DEFINITIONS, TopicSettings, family_of, nearest, own_names
+from penstock.config_def import (
+    InvalidSettings,
+    InvalidValue,
+    Problem,
+    Value,
+    declarations,
+    parse_value,
+    shown,
+)
 from penstock.log.settings import LogSettings
 from penstock.records import Codec
 
-# A request may name any number of settings; nobody reads on after so many reasons.
+# A request may name any number of settings.
 _MAX_REASONS: Final = 20
-_BEFORE, _AFTER, _DIFFERENCE = (
-    "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",
-)  # fmt: skip
-
 _FLUSH_NAMES: Final = ("flush.messages", "flush.ms")
 
-# compression.type: the codec of what is stored.
+# By compression.type, the codec of what is stored.
 _CODECS: Final[Mapping[str, Codec | None]] = {
     "producer": None, "uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in Codec if codec},
 }  # fmt: skip
 
-# A broker's setting: the topic's that stands for the same.
+# By a broker's setting, the topic's that overrides it.
 _TOPIC_NAMES: Final = {
     member: each.name
     for each in TOPIC_DEFINITIONS.values()
@@ -40,21 +42,7 @@ _TOPIC_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What a broker needs to know of a topic's settings."""
-
-    log: LogSettings
-    compression_type: str
-    compression_level: int | None  # of the codec that compression_type names
-    min_insync_replicas: int
-    unclean_leader_election_enable: bool
-    message_downconversion_enable: bool
-    leader_throttled_replicas: tuple[str, ...]
-    follower_throttled_replicas: tuple[str, ...]
-
-
-# --- judge
+# --- validation
 
 
 def check_topic_setting(name: str, value: str | None) -> str | None:
@@ -95,67 +83,48 @@ def sound_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[
     return sound, [reason for reason in reasons.values() if reason is not None]
 
 
-# --- use
+# --- values
 
 
 def topic_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
     """A topic's settings as values. InvalidSettings."""
     values = _values(broker, overrides)
-    kind = values["compression.type"]
-    return TopicSettings(
-        log=_log_settings(broker, overrides, values),
-        compression_type=kind,
-        compression_level=values.get(f"compression.{kind}.level"),
-        min_insync_replicas=values["min.insync.replicas"],
-        unclean_leader_election_enable=values["unclean.leader.election.enable"],
-        message_downconversion_enable=values["message.downconversion.enable"],
-        leader_throttled_replicas=values["leader.replication.throttled.replicas"],
-        follower_throttled_replicas=values["follower.replication.throttled.replicas"],
-    )
+    return TopicSettings(log=_log_settings(broker, overrides, values), **_fields(TopicSettings, broker, values))
 
 
 def log_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> LogSettings:
-    """How the logs of a topic behave. InvalidSettings."""
+    """The settings of a topic's logs. InvalidSettings."""
     return _log_settings(broker, overrides, _values(broker, overrides))
-
-
-def _has_flush_policy(broker: BrokerSettings, overrides: Mapping[str, str]) -> bool:
-    """Whether somebody said when to flush, if only that it be Kafka's default."""
-    return any(
-        name in overrides or broker.layers.deciding(TOPIC_DEFINITIONS[name].broker_name or name) is not None
-        for name in _FLUSH_NAMES
-    )
 
 
 def _log_settings(broker: BrokerSettings, overrides: Mapping[str, str], values: Mapping[str, Any]) -> LogSettings:
     kind = values["compression.type"]
     level = values.get(f"compression.{kind}.level")
     if level is not None and level == TOPIC_DEFINITIONS[f"compression.{kind}.level"].default:
-        level = None  # Kafka's default for lz4, 9, is its fast compressor, which is no level at all
+        level = None  # Kafka's default for lz4, 9, is its fast compressor, which has no levels
     return LogSettings(
-        segment_bytes=values["segment.bytes"],
-        segment_ms=values["segment.ms"],
-        segment_jitter_ms=values["segment.jitter.ms"],
-        segment_index_bytes=values["segment.index.bytes"],
-        index_interval_bytes=values["index.interval.bytes"],
-        flush_messages=values["flush.messages"],
-        flush_ms=values["flush.ms"],
+        **_fields(LogSettings, broker, values),
         sync_before_ack=not _has_flush_policy(broker, overrides),
-        retention_ms=values["retention.ms"],
-        retention_bytes=max(-1, values["retention.bytes"]),
-        cleanup_policy=frozenset(values["cleanup.policy"]),
-        file_delete_delay_ms=values["file.delete.delay.ms"],
-        delete_retention_ms=values["delete.retention.ms"],
-        min_compaction_lag_ms=values["min.compaction.lag.ms"],
-        max_compaction_lag_ms=values["max.compaction.lag.ms"],
-        min_cleanable_dirty_ratio=values["min.cleanable.dirty.ratio"],
-        max_message_bytes=values["max.message.bytes"],
-        message_timestamp_append_time=values["message.timestamp.type"] == "LogAppendTime",
-        message_timestamp_before_max_ms=values[_BEFORE],
-        message_timestamp_after_max_ms=values[_AFTER],
         compression_codec=_CODECS[kind],
         compression_level=level,
-        producer_id_expiration_ms=broker.producer_id_expiration_ms,
+    )
+
+
+def _fields(section: type[Any], broker: BrokerSettings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared fields of a class; those that topics do not have come from the broker."""
+    return {
+        attribute: declared.convert(
+            values[declared.topic] if declared.topic is not None else broker.layers.effective(declared.definition.name)
+        )
+        for attribute, declared in declarations(section).items()
+    }
+
+
+def _has_flush_policy(broker: BrokerSettings, overrides: Mapping[str, str]) -> bool:
+    """Whether a flush interval was set, even to Kafka's default."""
+    return any(
+        name in overrides or broker.layers.deciding(TOPIC_DEFINITIONS[name].broker_name or name) is not None
+        for name in _FLUSH_NAMES
     )
 
 
@@ -168,14 +137,9 @@ def effective_value(broker: BrokerSettings, overrides: Mapping[str, str], name: 
     if definition.broker_name is None:
         return definition.default
     value = broker.layers.effective(definition.broker_name)
-    if name == "retention.ms" and isinstance(value, int):
-        return max(-1, value)
+    if definition.min is not None and isinstance(value, int) and not isinstance(value, bool):
+        return max(int(definition.min), value)  # a broker may have other negative values for "forever"
     return value
-
-
-def own_names(name: str) -> tuple[str, ...]:
-    """The names by which a topic may set this, the one that counts first."""
-    return (name, _DIFFERENCE) if name in (_BEFORE, _AFTER) else (name,)
 
 
 def _values(broker: BrokerSettings, overrides: Mapping[str, str]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
 
+from penstock.config_def import DAY_MS, INT_MAX, MIB, MINUTE_MS, ConfigType, Importance, setting
 from penstock.coordination.errors import ImpossibleTransition, Rejected
 from penstock.coordination.group_records import NO_TIME, SavedGroup, SavedMember
 from penstock.coordination.responses import RequestContext, Turn, join_error_response
@@ -33,26 +34,54 @@ from penstock.wire.schemas.consumer_protocol import ConsumerProtocolSubscription
 from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.wire.schemas.sync_group import SyncGroupResponse
 
-_MINUTE_MS: Final = 60_000
-NO_LIMIT: Final = 2**31 - 1
+_INT, _HIGH = ConfigType.INT, Importance.HIGH
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 30 * _MINUTE_MS
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = NO_LIMIT
-    # What a member brings with JoinGroup, and what those of all groups of a broker have brought.
-    max_member_bytes: int = 1024 * 1024
-    max_members_bytes: int = 256 * 1024 * 1024
-    # A member that joins for the first time cannot send heartbeats yet; its wait is bounded by this instead.
-    new_member_join_timeout_ms: int = 5 * _MINUTE_MS
+    min_session_timeout_ms: int = setting(
+        _INT, 6_000, "Minimum session timeout that a member may request, in milliseconds.",
+        broker="group.min.session.timeout.ms", min=0,
+    )  # fmt: skip
+    max_session_timeout_ms: int = setting(
+        _INT, 30 * MINUTE_MS, "Maximum session timeout that a member may request, in milliseconds.",
+        broker="group.max.session.timeout.ms", min=0,
+    )  # fmt: skip
+    initial_rebalance_delay_ms: int = setting(
+        _INT, 3_000, "How long a new group waits for more members before its first assignment, in milliseconds.",
+        broker="group.initial.rebalance.delay.ms", min=0,
+    )  # fmt: skip
+    max_size: int = setting(_INT, INT_MAX, "Maximum number of members of a group.", broker="group.max.size", min=1)
+    # Not Kafka's, where only the size of a request bounds what a member sends. A consumer sends its subscription and
+    # its partitions: about 30 bytes per partition.
+    max_member_bytes: int = setting(
+        _INT, MIB, "Maximum size of what a member sends with JoinGroup, in bytes. Not a setting of Kafka.",
+        broker="group.max.member.metadata.bytes", min=1,
+    )  # fmt: skip
+    max_members_bytes: int = setting(
+        ConfigType.LONG, 256 * MIB, "Maximum size of what the members of all groups of a broker have sent, in bytes; "
+        "beyond, new members are rejected with GROUP_MAX_SIZE_REACHED. Not a setting of Kafka.",
+        broker="group.max.metadata.bytes", min=1,
+    )  # fmt: skip
+    # A new member cannot send heartbeats yet; its wait is bounded by this instead.
+    new_member_join_timeout_ms: int = 5 * MINUTE_MS
 
-    offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS
-    offsets_retention_check_interval_ms: int = 10 * _MINUTE_MS
-    offset_metadata_max_bytes: int = 4096
-    commit_timeout_ms: int = 5_000  # of anything that is written
+    offsets_retention_ms: int = setting(
+        _INT, 7 * DAY_MS, "How long the offsets of a group are kept after its last member left, in minutes.",
+        broker=(("offsets.retention.minutes", MINUTE_MS),), importance=_HIGH, min=1,
+    )  # fmt: skip
+    offsets_retention_check_interval_ms: int = setting(
+        ConfigType.LONG, 10 * MINUTE_MS, "How often expired offsets are looked for, in milliseconds.",
+        broker="offsets.retention.check.interval.ms", importance=_HIGH, min=1,
+    )  # fmt: skip
+    offset_metadata_max_bytes: int = setting(
+        _INT, 4096, "Maximum size of the metadata of a committed offset, in bytes.",
+        broker="offset.metadata.max.bytes", importance=_HIGH, min=0,
+    )  # fmt: skip
+    commit_timeout_ms: int = setting(  # of anything that is written
+        _INT, 5_000, "How long a commit may wait for its replicas, in milliseconds.",
+        broker="offsets.commit.timeout.ms", importance=_HIGH, min=1,
+    )  # fmt: skip
     # What one round of expiry writes; the next round follows as soon as it is written.
     expiry_batch_records: int = 1_000
 
