@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -37,20 +37,8 @@ from penstock.wire.schemas.offset_commit import (
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(settings={"offsets.topic.num.partitions": "1"}) as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as connected:
-        yield connected
+def broker_settings() -> Mapping[str, str]:
+    return {"offsets.topic.num.partitions": "1"}
 
 
 # --- offsets

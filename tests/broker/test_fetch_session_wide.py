@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,29 +33,6 @@ from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, Partition
 
 WIDTH = 40
 Key = tuple[str, int]
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
-
-
-@pytest.fixture
-def other(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
 
 
 class Reader:

@@ -30,12 +30,6 @@ def embedded() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
-
-
 def text_of(embedded: EmbeddedBroker) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{embedded.http_port}/metrics", timeout=PATIENCE_S) as answer:
         data: bytes = answer.read()

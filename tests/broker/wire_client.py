@@ -20,6 +20,7 @@ from tests.timeouts import PATIENCE_S, until
 
 from penstock.broker.broker import Broker
 from penstock.cluster.controller.topics import NewTopic
+from penstock.log.partition_log import PartitionLog
 from penstock.records import Record, encode_batch, records_of, scan
 from penstock.wire.framing import chunk_size, decode_response, encode_request
 from penstock.wire.protocol import ApiKey, response_codec
@@ -234,6 +235,13 @@ def delete_topic(broker: Broker, name: str) -> None:
     outcomes: Sequence[Any] = on_loop(broker, broker.cluster.require_controller().delete_topics([name]))
     if outcomes[0].error is not None:
         raise outcomes[0].error
+
+
+def log_of(broker: Broker, topic: str, partition: int = 0) -> PartitionLog:
+    found = broker.replicas.get(topic, partition)
+    if found is None:
+        raise AssertionError(f"{topic}-{partition} is not on this broker")
+    return found.log
 
 
 def send_and_be_heard(broker: Broker, client: WireClient, api: ApiKey, message: Message, version: int) -> int:

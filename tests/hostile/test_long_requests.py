@@ -60,20 +60,9 @@ def embedded() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
 @pytest.fixture(scope="module")
 def wide_topic(embedded: EmbeddedBroker) -> str:
     return make_topic(embedded.broker, partitions=WIDE)
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
 
 
 def is_answered(embedded: EmbeddedBroker) -> None:

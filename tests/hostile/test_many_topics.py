@@ -26,12 +26,6 @@ def embedded() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as connected:
-        yield connected
-
-
 class Counted:
     """What a change of the metadata costs, in steps: writes to the tree, and images that everybody follows."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from struct import pack
@@ -31,27 +31,14 @@ SESSION_PARTITIONS = 1_000
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    settings = {
+def broker_settings() -> Mapping[str, str]:
+    return {
         "queued.max.request.bytes": str(QUEUED_BYTES),
         "socket.request.max.bytes": str(2 * MIB),
         "group.max.metadata.bytes": str(GROUP_BYTES),
         "max.incremental.fetch.session.cache.partitions": str(SESSION_PARTITIONS),
         "offsets.topic.num.partitions": "1",
     }
-    with EmbeddedBroker(settings=settings) as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
 
 
 def server_of(broker: Broker) -> Any:

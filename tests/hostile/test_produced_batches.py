@@ -6,7 +6,7 @@ Over a socket, with checksums that are right: only who looks into the records ca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tests.broker.wire_client import (
     WireClient,
     batch_of,
     call,
+    log_of,
     make_topic,
     produce_request,
     send_and_be_heard,
@@ -24,7 +25,6 @@ from tests.records.record_bytes import payload_of, record_of, varint
 
 from penstock.broker.broker import Broker
 from penstock.log import validation
-from penstock.log.partition_log import PartitionLog
 from penstock.log.settings import LogSettings
 from penstock.records import HEADER_SIZE, Codec, TooLarge, encode_batch, scan
 from penstock.records.batch import payload_of as payload_in_batch
@@ -37,30 +37,6 @@ from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.init_producer_id import InitProducerIdRequest
 
 THREE = payload_of([(BEGIN_MS, b"k", b"value", ())] * 3)
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
-
-
-def log_of(broker: Broker, topic: str, partition: int = 0) -> PartitionLog:
-    found = broker.replicas.get(topic, partition)
-    if found is None:
-        raise LookupError(topic)
-    return found.log
 
 
 def sealed(payload: bytes, count: int, *, codec: int = Codec.NONE, attributes: int = 0) -> bytearray:
@@ -194,7 +170,7 @@ class Gate:
 @pytest.fixture
 def gate(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(broker, "validators", gate)
+    monkeypatch.setattr(broker.services, "validators", gate)
     return gate
 
 

@@ -12,7 +12,7 @@ import os
 import random
 import resource
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -54,9 +54,8 @@ SERVED_VERSIONS = [
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(settings=SETTINGS) as broker:
-        yield broker
+def broker_settings() -> Mapping[str, str]:
+    return SETTINGS
 
 
 @pytest.fixture

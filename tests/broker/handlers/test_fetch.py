@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,29 +27,6 @@ from penstock.records.legacy import decode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.fetch import FetchResponse, ForgottenTopic, PartitionData
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
-
-
-@pytest.fixture
-def other(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
 
 
 def bytes_of(data: PartitionData) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,23 +33,6 @@ from penstock.wire.schemas.offset_for_leader_epoch import (
 )
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
 
 
 def offset_at(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.broker.wire_client import (
     ALL,
@@ -11,6 +9,7 @@ from tests.broker.wire_client import (
     WireClient,
     batch_of,
     call,
+    log_of,
     make_topic,
     produce_request,
     records_in,
@@ -18,35 +17,9 @@ from tests.broker.wire_client import (
 )
 
 from penstock.broker.broker import Broker
-from penstock.log.partition_log import PartitionLog
 from penstock.records import Codec
 from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
-from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(embedded: EmbeddedBroker) -> Broker:
-    return embedded.broker
-
-
-@pytest.fixture
-def client(embedded: EmbeddedBroker) -> Iterator[WireClient]:
-    with WireClient(embedded.port) as client:
-        yield client
-
-
-def log_of(broker: Broker, topic: str, partition: int = 0) -> PartitionLog:
-    found = broker.replicas.get(topic, partition)
-    if found is None:
-        raise LookupError(topic)
-    return found.log
 
 
 def legacy(*values: bytes, timestamp: int) -> list[LegacyMessage]:
