@@ -163,7 +163,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> C
     """A method that calls a coroutine method of `self._async` and waits for it by `self._run`."""
 
     @functools.wraps(method)
-    def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self._run(method(self._async, *args, **kwargs))
         return result
 

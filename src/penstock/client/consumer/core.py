@@ -299,6 +299,16 @@ class ConsumerCore:
         if self.settings.commits_by_itself:
             self._spawn(self._remind_of_commits())
 
+    async def open(self, subscription: SubscriptionRequest) -> None:
+        """Start and subscribe; closes everything if that fails."""
+        try:
+            await self.start()
+            if not subscription.is_empty:
+                await self.want(subscription)
+        except BaseException:
+            await self.close()
+            raise
+
     async def close(self, leave_timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
         """End everything; the group is told, if its coordinator hears within `farewell_s`. Whoever has offsets to
         commit does so before."""

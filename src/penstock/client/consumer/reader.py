@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 from penstock.client.cluster_metadata import TopicPartition
 from penstock.client.consumer.core import ConsumerCore, Pattern, SubscriptionRequest, subscription_request
 from penstock.client.consumer.fetcher import RebalanceCallback
-from penstock.client.consumer.settings import ConsumerSettings
 from penstock.client.errors import ConfigError, DeserializationError, MissingDependency, RecordUnreadable, TimedOut
 from penstock.client.fetch_state import Chunk, PartitionState, is_offset
 from penstock.client.offset_stores.base import OffsetAndMetadata
@@ -441,15 +440,13 @@ class RebalanceCallbacks:
 
 
 class Reader(Generic[K, V]):
-    def __init__(
-        self, settings: ConsumerSettings, core: ConsumerCore, key: Decoder[K] | None, value: Decoder[V] | None
-    ) -> None:
+    def __init__(self, core: ConsumerCore, key: Decoder[K] | None, value: Decoder[V] | None) -> None:
+        settings = core.settings
         on_error: OnDecodeError | None = None
         if settings.on_decode_error == "skip":
             on_error = _skip
         elif callable(settings.on_decode_error):
             on_error = settings.on_decode_error
-        self.settings = settings
         self.core = core
         self.queue = core.queue
         self.decoders: Decoders[K, V] = Decoders(key, value, on_error)
