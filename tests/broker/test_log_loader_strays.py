@@ -18,7 +18,7 @@ SET_ASIDE = {"penstock.strays": "set-aside"}
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     told = (each.getMessage() for each in caplog.records)
-    return [text for text in told if "the cluster does not know" in text]
+    return [text for text in told if "stray partition set aside" in text]
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
@@ -62,7 +62,7 @@ def test_a_stray_is_set_aside_untouched_and_named_with_its_path(
     told = warnings_of(caplog)
     assert len(told) == 2
     for text, name in zip(told, ("elsewhere-0", f"{topic}-7"), strict=True):
-        assert text.startswith(f"{tmp_path}/{name}: ")
+        assert text.startswith(f"stray partition set aside: folder={tmp_path}/{name} ")
         assert str(strays[name]) in text
     assert "there is no such topic" in told[0]
     assert "the topic has 1 partitions" in told[1]

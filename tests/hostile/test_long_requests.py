@@ -275,7 +275,7 @@ def test_requests_with_an_absurd_number_of_elements_are_rejected_before_they_are
             with pytest.raises(Disconnected):
                 hostile.receive_frame()
     assert broker.services.long_requests.slices == before
-    assert "above the number of elements that are allowed" in caplog.text
+    assert "too many elements in the message" in caplog.text
     is_answered(embedded)
 
 

@@ -121,7 +121,7 @@ def test_what_is_not_known_is_refused() -> None:
         request_codec(999, 0)
     with pytest.raises(UnknownApi):
         find_api(ApiKey.ENVELOPE)
-    with pytest.raises(UnknownVersion, match="Produce version 14 is not known; 0 to 13 are"):
+    with pytest.raises(UnknownVersion, match="unknown version 14 of Produce; known are 0 to 13"):
         response_codec(ApiKey.PRODUCE, 14)
 
 

@@ -25,11 +25,11 @@ from penstock.wire.errors import EncodeError
 from penstock.wire.layout import ArrayOf, Field, Kind, Struct, layout, minimum_size
 from penstock.wire.types import BUFFERS, STRING, Buffer, Chunk, M, Message, Primitive, Value
 
-__all__ = ["Codec", "codec_for"]
+# --------------------------------------------------------------------------------------------------------- source code
 
 
 class Source:
-    """Lines of functions that will be executed in one namespace of constants."""
+    """Source lines of functions that are executed in one namespace of constants."""
 
     def __init__(self, constants: dict[str, Any]) -> None:
         self.constants = constants
@@ -50,7 +50,7 @@ class Source:
 
     @contextmanager
     def function(self, head: str) -> Iterator[None]:
-        """A function of its own, set before whatever is being written."""
+        """A separate function, placed before the one being written."""
         outer, depth = self._lines, self._depth
         self._lines, self._depth = [], 0
         with self.block(head):
@@ -74,7 +74,7 @@ class Source:
         return self._packers[key]
 
     def default(self, field: Field) -> str:
-        """An expression for a field's default, new at each evaluation where it must be."""
+        """An expression for a field's default; a new object each time if it is mutable."""
         if field.fresh:
             return "[]" if field.factory is list else f"{self.constant('F', field.factory)}()"
         if field.default is None or type(field.default) in (bool, int, str, float):
@@ -85,7 +85,7 @@ class Source:
         return "\n".join(self._lines) + "\n"
 
     def compile(self, name: str, label: str) -> Callable[..., Any]:
-        """Executes the source and answers with one of its functions."""
+        """Execute the source and return one of its functions."""
         namespace = dict(self.constants)
         exec(compile(self.text(), f"<{label}>", "exec"), namespace)
         function: Callable[..., Any] = namespace[name]
@@ -110,6 +110,9 @@ class Run(NamedTuple):
         return codes, terms
 
 
+# ------------------------------------------------------------------------------------------------------------- decoder
+
+
 _DECODE_NAMESPACE: dict[str, Any] = {
     "FAULTS": (IndexError, struct_error, UnicodeDecodeError),
     "starmap": starmap,
@@ -122,14 +125,14 @@ _DECODE_NAMESPACE: dict[str, Any] = {
     "bad_length": primitives.bad_length,
     "bad_count": primitives.bad_count,
     "too_many": primitives.too_many,
-    "refuse_decode": primitives.refuse_decode,
-    "refuse_overrun": primitives.refuse_overrun,
+    "decode_error": primitives.decode_error,
+    "overrun_error": primitives.overrun_error,
 }
 _UNPACK_TABLES = {code: primitives.unpack_table(code) for code in ("b", "h", "i", "q")}
 
 
 def emit_decode(struct: Struct, version: int, *, sliced: bool = False) -> tuple[Callable[..., Any], str]:
-    """The compiled function, and its source for those who want to read it."""
+    """The compiled function and its source."""
     emitter = _Decoder(struct, version, sliced=sliced)
     return emitter.source.compile("decode", f"decode {struct.message.__name__} v{version}"), emitter.source.text()
 
@@ -161,8 +164,8 @@ class _Decoder:
                 source.line("limit = len(b)")
                 self._struct(struct, "m = {}")
             with source.block("except FAULTS as error:"):
-                source.line(f"raise refuse_decode(error, {claim}) from None")
-            source.line(f"if p > limit: raise refuse_overrun({claim}, p, limit)")
+                source.line(f"raise decode_error(error, {claim}) from None")
+            source.line(f"if p > limit: raise overrun_error({claim}, p, limit)")
             source.line("return m, p")
 
     def _flush(self) -> None:
@@ -176,7 +179,7 @@ class _Decoder:
         self.source.line(f"{targets} = {self.source.packer(codes, 'unpack_from')}(b, p); p += {calcsize('>' + codes)}")
 
     def _struct(self, struct: Struct, sink: str) -> None:
-        """Emits the fields of a struct, and hands the expression that builds it to `sink`."""
+        """Emit the fields of a struct, and put the expression that builds it into `sink`."""
         source = self.source
         values = {field.name: self._value(field.kind, field.nullable, _label(struct, field)) for field in struct.fields}
         cls = source.constant("C", struct.message)
@@ -212,7 +215,7 @@ class _Decoder:
         return f"{cls}({', '.join(arguments)})"
 
     def _tagged_reader(self, struct: Struct) -> str:
-        """A function for the rare section: known fields decoded, the others kept as bytes."""
+        """A function for the tagged section: known fields are decoded, others kept as bytes."""
         source, outer_run, outer_views, outer_sliced = self.source, self._run, self._views, self._sliced
         self._run, self._views, self._sliced = Run([], []), False, False
         name = source.name("tagged")
@@ -235,7 +238,7 @@ class _Decoder:
         return name
 
     def _value(self, kind: Kind, nullable: bool, label: str) -> str:
-        """Emits what reads one value, and answers with the name that will hold it once the run is flushed."""
+        """Emit code that reads one value; the name that holds it once the run is flushed."""
         source = self.source
         target = source.name("x")
         if isinstance(kind, Struct):
@@ -266,19 +269,19 @@ class _Decoder:
             source.line(f"{target} = None")
 
     def _lengthy(self, kind: Primitive | ArrayOf, nullable: bool, label: str, target: str) -> None:
-        """A length prefix, and the content behind it unless it is null."""
+        """A length prefix, and the content after it unless it is null."""
         source = self.source
         n = source.name("n")
         self._run.add("B" if self._flexible else "h" if kind is STRING else "i", n)
         self._flush()
         if self._flexible:
             self._long_length(kind, n)
-        there, refusal = (n, f"not {n}") if self._flexible else (f"{n} >= 0", f"{n} < 0")
+        present, is_null = (n, f"not {n}") if self._flexible else (f"{n} >= 0", f"{n} < 0")
         if not nullable:
-            source.line(f"if {refusal}: bad_length({label!r}, {-1 if self._flexible else n})")
+            source.line(f"if {is_null}: bad_length({label!r}, {-1 if self._flexible else n})")
             self._content(kind, n, label, target)
             return
-        with source.block(f"if {there}:"):
+        with source.block(f"if {present}:"):
             self._content(kind, n, label, target)
         with source.block("else:"):
             if not self._flexible:
@@ -286,7 +289,7 @@ class _Decoder:
             source.line(f"{target} = None")
 
     def _long_length(self, kind: Primitive | ArrayOf, n: str) -> None:
-        """Goes on where the first byte of a compact length is not the last, which is usual with records only."""
+        """Read the rest of a compact length of several bytes, which is common only for records."""
         source = self.source
         longest = primitives.LONGEST_STRING if kind is STRING else primitives.LONGEST_ANYTHING
         read = f"{n}, p = read_length(b, p, {n}, {longest + 1})"
@@ -299,7 +302,7 @@ class _Decoder:
             source.line(f"else: {read}")
 
     def _content(self, kind: Primitive | ArrayOf, n: str, label: str, target: str) -> None:
-        """What a prefix announces; `n` is the prefix as read, so in compact form one more than the length."""
+        """The content. `n` is the prefix as read: in compact form one more than the length."""
         if isinstance(kind, ArrayOf):
             self._array(kind, n, label, target)
             return
@@ -353,7 +356,7 @@ class _Decoder:
             return
         table = f"T_{code}"
         source.constants[table] = _UNPACK_TABLES[code]
-        # A short array needs no check of its own: unpacking refuses what is not there.
+        # A short array needs no check: unpacking beyond the end raises.
         source.line(f"if {n} < {primitives.TABLE}: {target} = list({table}[{n}](b, p))")
         with source.block("else:"):
             source.line(check)
@@ -361,7 +364,7 @@ class _Decoder:
         source.line(f"p += {n} * {element.size}")
 
     def _fixed_structs(self, struct: Struct, n: str, size: int, label: str, target: str) -> None:
-        """All elements at once; those with tagged fields, which are longer, take the loop instead."""
+        """All elements at once. Elements with tagged fields are longer and take the loop instead."""
         source = self.source
         codes = "".join(field.kind.code for field in struct.fields if isinstance(field.kind, Primitive))
         names = [field.name for field in struct.fields]
@@ -391,6 +394,9 @@ def _label(struct: Struct, field: Field) -> str:
     return f"{struct.message.__name__}.{field.name}"
 
 
+# ------------------------------------------------------------------------------------------------------------- encoder
+
+
 _ENCODE_NAMESPACE: dict[str, Any] = {
     "FAULTS": (struct_error, AttributeError, TypeError, ValueError, OverflowError, IndexError),
     "BUFFERS": BUFFERS,
@@ -402,7 +408,7 @@ _ENCODE_NAMESPACE: dict[str, Any] = {
     "compact_length": primitives.compact_length,
     "write_tags": primitives.write_tags,
     "lost_field": primitives.lost_field,
-    "refuse_encode": primitives.refuse_encode,
+    "encode_error": primitives.encode_error,
 }
 _PACK_TABLES = {
     (prefix, code): primitives.pack_table(prefix, code) for prefix in ("B", "i") for code in ("b", "h", "i", "q")
@@ -410,7 +416,7 @@ _PACK_TABLES = {
 
 
 def emit_encode(struct: Struct, version: int, *, sliced: bool = False) -> tuple[Callable[..., Any], str]:
-    """The compiled function and its source; it answers with bytes, or with chunks if there are records."""
+    """The compiled function and its source. It returns bytes, or chunks if the message has records."""
     emitter = _Encoder(struct, version, sliced=sliced)
     return emitter.source.compile("encode", f"encode {struct.message.__name__} v{version}"), emitter.source.text()
 
@@ -438,7 +444,7 @@ class _Encoder:
                     source.line("if parts: chunks.append(b''.join(parts))")
                 source.line("return chunks" if chunked else "return b''.join(parts)")
             with source.block("except FAULTS as error:"):
-                source.line(f"raise refuse_encode(error, {struct.message.__name__!r}, {version}) from error")
+                source.line(f"raise encode_error(error, {struct.message.__name__!r}, {version}) from error")
 
     def _flush(self) -> None:
         codes, terms = self._run.take()
@@ -446,7 +452,7 @@ class _Encoder:
             self.source.line(f"a({self.source.packer(codes, 'pack')}({', '.join(terms)}))")
 
     def _struct(self, struct: Struct, m: str) -> None:
-        self._refuse_lost(struct, m)
+        self._check_absent_fields(struct, m)
         for field in struct.fields:
             self._value(field.kind, field.nullable, f"{m}.{field.name}")
         if not struct.flexible:
@@ -464,7 +470,7 @@ class _Encoder:
                 f"a({self._tagged_writer(struct)}({m}))" if struct.tagged else f"a(write_tags({m}.unknown_tags))"
             )
 
-    def _refuse_lost(self, struct: Struct, m: str) -> None:
+    def _check_absent_fields(self, struct: Struct, m: str) -> None:
         source = self.source
         strict = [field for field in struct.absent if not field.ignorable]
         checks = [f"not ({_is_default(source, field, m)})" for field in strict]
@@ -505,7 +511,7 @@ class _Encoder:
         elif kind.code:
             self._run.add(kind.code, value)
             if kind.name == "uuid":
-                # `struct` would pad or cut silently.
+                # `struct` would pad or truncate silently.
                 source.line(f"if len({value}) != 16: raise ValueError('a UUID has 16 bytes')")
         elif kind.name.startswith("uvar"):
             self._flush()
@@ -528,9 +534,9 @@ class _Encoder:
             self._flush()
 
     def _length(self, n: str, code: str, longest: int, *, wide: bool = False) -> None:
-        """The prefix in `n` joins the run; in compact form null is 0, and one was added to a real length.
+        """Add the prefix in `n` to the run. In compact form null is 0, and one was added to a real length.
 
-        `wide` where lengths of two bytes are as usual as those of one.
+        `wide`: lengths of two bytes are as common as those of one.
         """
         source = self.source
         if not self._flexible:
@@ -628,7 +634,7 @@ class _Encoder:
 
 
 def _is_default(source: Source, field: Field, m: str) -> str:
-    """An expression that is true if the field has its default; cheap, and false for an equal `Value`."""
+    """A cheap expression that is true if the field has its default; it is false for an equal `Value`."""
     value = f"{m}.{field.name}"
     if field.default is None or (isinstance(field.default, Value) and not field.fresh):
         return f"{value} is {source.default(field)}"
@@ -637,6 +643,9 @@ def _is_default(source: Source, field: Field, m: str) -> str:
     if type(field.default) in (int, str, bool):
         return f"{value} == {field.default!r}"
     return f"{value} == {source.constant('D', field.default)}"
+
+
+# --------------------------------------------------------------------------------------------------------------- codec
 
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -651,15 +660,14 @@ class Decode(Protocol[M_co]):
 class Codec(Generic[M]):
     """Reads and writes one message class in one version.
 
-    - `decode(buffer, position=0)` answers with the message and the position after it; what follows is the
-      caller's. Records are views of `buffer`, everything else is copied out of it.
-    - `encode(message)` answers with bytes.
-    - `encode_chunks(message)` answers with a list whose items are to be sent one after the other. Records of
-      at least 1 KiB, and regions, are items of their own; they are not copied, so they must not change until
-      they are sent.
+    - `decode(buffer, position=0)` returns the message and the position after it. Records are views of `buffer`;
+      everything else is copied.
+    - `encode(message)` returns bytes.
+    - `encode_chunks(message)` returns a list of chunks to send one after the other. Records of at least 1 KiB, and
+      regions, are chunks of their own; they are not copied, so they must not change until they are sent.
     - `decode_slices(buffer, position, most_elements)` and `encode_slices(message)` are generators for long messages.
-      They yield after every thousand elements or so, and return what `decode` and `encode_chunks` would.
-      TooManyElements as soon as a message announces more than `most_elements` in all its arrays.
+      They yield about every thousand elements, and return what `decode` and `encode_chunks` would. TooManyElements as
+      soon as a message announces more than `most_elements` in all its arrays.
     """
 
     __slots__ = (
@@ -701,7 +709,7 @@ def _joined(write: Callable[[Any], list[Chunk]]) -> Callable[[Any], bytes]:
     def encode(message: Any) -> bytes:
         chunks = write(message)
         if not all(isinstance(chunk, BUFFERS) for chunk in chunks):
-            raise EncodeError("a message with regions of a file can only be written as chunks")
+            raise EncodeError("a message with file regions can only be encoded as chunks")
         return b"".join(cast("list[bytes]", chunks))
 
     return encode
@@ -711,7 +719,7 @@ _codecs: Final[dict[tuple[type[Message], int], Codec[Any]]] = {}
 
 
 def codec_for(message: type[M], version: int) -> Codec[M]:
-    """The codec of a message class in a version; raises UnknownVersion where the schema has none."""
+    """The codec of a message class in a version. Raises UnknownVersion if the schema does not have it."""
     codec = _codecs.get((message, version))
     if codec is None:
         codec = _codecs[message, version] = Codec(message, version)

@@ -1,9 +1,8 @@
-"""What can be wrong on the wire.
+"""Errors of the wire protocol, all of them `WireError`.
 
-Everything this package raises is a `WireError`: bytes that cannot be read (`DecodeError`), a message that
-cannot be written (`EncodeError`), a frame that must not be taken in (`FrameError`), or an API and version
-that nobody here knows. The edge that holds the socket decides between an answer and a closed connection;
-errors that could still be answered carry the correlation id.
+Bytes that cannot be read (`DecodeError`), a message that cannot be written (`EncodeError`), a frame length that is
+rejected (`FrameError`), or an unknown API or version. Errors that could still be answered carry the correlation id; the
+code that holds the socket decides between a response and closing the connection.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ Frame: TypeAlias = bytes | memoryview
 
 
 class WireError(Exception):
-    """The peer, or our own caller, broke the protocol."""
+    """Base of the errors."""
 
 
 class DecodeError(WireError):
-    """The bytes given are not a message of the version they claim to be."""
+    """The bytes are not a message of the given version."""
 
 
 class Truncated(DecodeError):
-    """The message ends before its fields do, or announces more elements than the bytes left could hold."""
+    """The message ends before its fields do, or announces more elements than the bytes left can hold."""
 
 
 class TooManyElements(DecodeError):
-    """More array elements, or tagged fields, than the reader is willing to build."""
+    """More array elements or tagged fields than the reader accepts."""
 
 
 class InvalidLength(DecodeError):
-    """A length that no sender may write: below -1, too long for its type, or contradicting its content."""
+    """An invalid length: below -1, too long for its type, or contradicting its content."""
 
 
 class InvalidUtf8(DecodeError):
-    """A string field holds bytes that are not UTF-8."""
+    """A string is not UTF-8."""
 
 
 class UnexpectedNull(DecodeError):
@@ -48,35 +47,35 @@ class UnexpectedNull(DecodeError):
 
 
 class EncodeError(WireError):
-    """A value that does not fit its field: of another type, out of range, or null where it must not be."""
+    """A value that does not fit its field: wrong type, out of range, or null where that is not allowed."""
 
 
 class FieldNotInVersion(EncodeError):
-    """A value other than the default would be lost, since the version to write has no such field."""
+    """A value would be lost, because the version has no such field."""
 
     def __init__(self, message: str, field: str, version: int) -> None:
-        super().__init__(f"{message} version {version} cannot carry {field}")
+        super().__init__(f"{message} version {version} does not have the field {field}")
         self.message = message
         self.field = field
         self.version = version
 
 
 class SchemaError(WireError):
-    """A message class whose annotations are no schema: a mistake in the source, not in the data."""
+    """A message class with invalid annotations: an error in the source, not in the data."""
 
 
 class UnknownApi(WireError):
-    """An API key without a schema here."""
+    """An API key without a schema."""
 
     def __init__(self, api_key: int, api_version: int | None = None, correlation_id: int | None = None) -> None:
-        super().__init__(f"API key {api_key} is not known")
+        super().__init__(f"unknown API key {api_key}")
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
 
 
 class UnknownVersion(WireError):
-    """A known message or API, asked for in a version outside its range."""
+    """A version outside the range of a message or API."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class UnknownVersion(WireError):
         api_key: int | None = None,
         correlation_id: int | None = None,
     ) -> None:
-        super().__init__(f"{name} version {version} is not known; {lowest} to {highest} are")
+        super().__init__(f"unknown version {version} of {name}; known are {lowest} to {highest}")
         self.version = version
         self.lowest = lowest
         self.highest = highest
@@ -97,9 +96,9 @@ class UnknownVersion(WireError):
 
 
 class FrameError(WireError):
-    """A length prefix that must not be followed; nothing after it on the connection can be trusted.
+    """An invalid length prefix. Nothing after it on the connection can be used.
 
-    `frames` holds what was complete before it, in the same piece of the stream.
+    `frames` are the complete frames before it in the same piece of the stream.
     """
 
     def __init__(self, reason: str, size: int, frames: Sequence[Frame]) -> None:
@@ -116,7 +115,7 @@ class NegativeFrame(FrameError):
 
 
 class FrameTooLarge(FrameError):
-    """A frame longer than the receiver is willing to hold."""
+    """A frame above the limit."""
 
     def __init__(self, size: int, limit: int, frames: Sequence[Frame]) -> None:
         super().__init__(f"frame of {size} bytes exceeds the limit of {limit}", size, frames)

@@ -44,10 +44,13 @@ _LENGTH: Final = Struct(">h")
 _CORRELATION: Final = Struct(">i")
 _LONGEST_FRAME: Final = 0x7FFFFFFF
 
-# API and request header version, by key and version: only what exists is kept, so its size is bounded.
+# API and request header version, by key and version. Only existing ones are kept, so the size is bounded.
 _known: Final[dict[tuple[int, int], tuple[Api, int]]] = {}
-# Whether the header of a response is flexible, likewise.
+# Whether the header of a response is flexible, by key and version.
 _flexible: Final[dict[tuple[int, int], bool]] = {}
+
+
+# -------------------------------------------------------------------------------------------------------------- frames
 
 
 class FrameReceiver:
@@ -134,8 +137,11 @@ class FrameReceiver:
         self._frame, self._size, self._filled = frame, size, count
 
 
+# ------------------------------------------------------------------------------------------------------------- headers
+
+
 class RequestHeader(NamedTuple):
-    """Who asks for what. `client_id` is None where the header has none or says null."""
+    """The header of a request. `client_id` is None if it is null or the header has none."""
 
     api: Api
     api_version: int
@@ -145,6 +151,8 @@ class RequestHeader(NamedTuple):
 
 
 class ResponseHeader(NamedTuple):
+    """The header of a response."""
+
     correlation_id: int
     unknown_tags: dict[int, bytes] | None = None
 
@@ -152,14 +160,14 @@ class ResponseHeader(NamedTuple):
 def decode_request(frame: Buffer) -> tuple[RequestHeader, int]:
     """The header of a request, and the position of its body.
 
-    Raises UnknownApi or UnknownVersion, with the correlation id, if there is no schema for the body.
+    Raises UnknownApi or UnknownVersion, with the correlation id, if the body has no schema.
     """
     if len(frame) < _FIXED.size:
-        raise Truncated(f"a request of {len(frame)} bytes has no room for its header")
+        raise Truncated(f"request of {len(frame)} bytes is shorter than its header")
     api_key, version, correlation_id = _FIXED.unpack_from(frame)
     known = _known.get((api_key, version))
     if known is None:
-        known = _learn(api_key, version, correlation_id)
+        known = _look_up(api_key, version, correlation_id)
     api, header_version = known
     position = _FIXED.size
     if header_version == 0:
@@ -171,7 +179,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, int]:
     return RequestHeader(api, version, correlation_id, client_id, tags), position
 
 
-def _learn(api_key: int, version: int, correlation_id: int) -> tuple[Api, int]:
+def _look_up(api_key: int, version: int, correlation_id: int) -> tuple[Api, int]:
     api = APIS.get(api_key)
     if api is None:
         raise UnknownApi(api_key, version, correlation_id)
@@ -181,7 +189,7 @@ def _learn(api_key: int, version: int, correlation_id: int) -> tuple[Api, int]:
 
 
 def _is_flexible(api_key: int, version: int) -> bool:
-    """Of a response; UnknownApi."""
+    """Whether the header of a response is flexible. UnknownApi."""
     flexible = _flexible.get((api_key, version))
     if flexible is None:
         api = find_api(api_key)
@@ -194,7 +202,7 @@ def _is_flexible(api_key: int, version: int) -> bool:
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[ResponseHeader, int]:
     """The header of the response to a request of this API and version, and the position of its body."""
     if len(frame) < _CORRELATION.size:
-        raise Truncated(f"a response of {len(frame)} bytes has no room for its header")
+        raise Truncated(f"response of {len(frame)} bytes is shorter than its header")
     (correlation_id,) = _CORRELATION.unpack_from(frame)
     if not _is_flexible(api_key, version):
         return ResponseHeader(correlation_id), _CORRELATION.size
@@ -205,18 +213,18 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[Response
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> list[Chunk]:
-    """A whole request, its length prefix included, as chunks to be sent one after the other."""
+    """A request with its length prefix, as chunks to send one after the other."""
     chunks = request_codec(api_key, version).encode_chunks(message)
-    _, header_version = _known.get((api_key, version)) or _learn(api_key, version, correlation_id)
+    _, header_version = _known.get((api_key, version)) or _look_up(api_key, version, correlation_id)
     if header_version == 0:
         size = _sized(chunks, _FIXED.size)
         return _with_header(_packed(_REQUEST_WITHOUT_CLIENT, size, api_key, version, correlation_id), chunks)
     try:
         client = b"" if client_id is None else client_id.encode()
     except UnicodeEncodeError as error:
-        raise EncodeError(f"the client id is no text: {error.reason}") from None
+        raise EncodeError(f"the client id cannot be encoded as UTF-8: {error.reason}") from None
     if len(client) > primitives.LONGEST_STRING:
-        raise EncodeError(f"a client id of {len(client)} bytes is too long")
+        raise EncodeError(f"client id of {len(client)} bytes exceeds {primitives.LONGEST_STRING}")
     length = -1 if client_id is None else len(client)
     end = b"\0" if header_version == 2 else b""
     size = _sized(chunks, _FIXED.size + _LENGTH.size + len(client) + len(end))
@@ -224,7 +232,7 @@ def encode_request(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Chunk]:
-    """A whole response, its length prefix included, as chunks to be sent one after the other."""
+    """A response with its length prefix, as chunks to send one after the other."""
     chunks = response_codec(api_key, version).encode_chunks(message)
     if _is_flexible(api_key, version):
         return _with_header(_packed(_FLEXIBLE_RESPONSE, _sized(chunks, 5), correlation_id), chunks)
@@ -232,7 +240,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
 
 
 def frame_response(api_key: int, version: int, correlation_id: int, chunks: list[Chunk]) -> list[Chunk]:
-    """A whole response, from the chunks of its body; the list becomes part of the result."""
+    """A response with its length prefix, from the chunks of its body. The list is reused."""
     layout = _FLEXIBLE_RESPONSE if _is_flexible(api_key, version) else _RESPONSE
     return _with_header(_packed(layout, _sized(chunks, layout.size - 4), correlation_id), chunks)
 
@@ -245,7 +253,7 @@ def _packed(layout: Struct, *numbers: int) -> bytes:
     try:
         return layout.pack(*numbers)
     except struct_error as error:
-        raise EncodeError(f"a header cannot be written: {error}") from None
+        raise EncodeError(f"cannot encode a header: {error}") from None
 
 
 def _sized(chunks: list[Chunk], header_bytes: int) -> int:
@@ -253,12 +261,12 @@ def _sized(chunks: list[Chunk], header_bytes: int) -> int:
     for chunk in chunks:
         size += chunk_size(chunk)
     if size > _LONGEST_FRAME:
-        raise EncodeError(f"a frame of {size} bytes exceeds what its length prefix can say")
+        raise EncodeError(f"frame of {size} bytes exceeds the maximum of {_LONGEST_FRAME}")
     return size
 
 
 def _with_header(head: bytes, chunks: list[Chunk]) -> list[Chunk]:
-    """Header and first chunk become one: a copy of what is small anyway, and one chunk less to send."""
+    """Join header and first chunk, which is small: one chunk less to send."""
     if chunks and type(chunks[0]) is bytes:
         chunks[0] = head + chunks[0]
     else:
@@ -276,10 +284,10 @@ def _client_id(frame: Buffer, position: int) -> tuple[str | None, int]:
         if length < 0:
             raise InvalidLength(f"the client id has length {length}")
         if end > len(frame):
-            raise Truncated("a request ends inside its client id")
+            raise Truncated("the request ends inside its client id")
         return str(frame[position:end], "utf-8"), end
     except struct_error:
-        raise Truncated("a request ends inside its header") from None
+        raise Truncated("the request ends inside its header") from None
     except UnicodeDecodeError as error:
         raise InvalidUtf8(f"the client id is not UTF-8 ({error.reason})") from None
 
@@ -291,4 +299,4 @@ def _tags(frame: Buffer, position: int) -> tuple[dict[int, bytes] | None, int]:
             return None, position + 1
         return primitives.read_tags(frame, position + 1, first)
     except IndexError:
-        raise Truncated("a message ends inside its header") from None
+        raise Truncated("the message ends inside its header") from None

@@ -34,7 +34,7 @@ class ArrayOf(NamedTuple):
 
 
 class Struct(NamedTuple):
-    """A struct as it lies on the wire in one version."""
+    """The layout of a struct in one version."""
 
     message: type[msgspec.Struct]
     fields: tuple[Field, ...]
@@ -42,7 +42,7 @@ class Struct(NamedTuple):
     tagged: tuple[Field, ...]
     """Fields of the tagged section, by ascending tag."""
     absent: tuple[Field, ...]
-    """Fields of other versions: left at their default by the decoder, checked by the encoder."""
+    """Fields of other versions: the decoder leaves their default, the encoder checks it."""
     flexible: bool
 
 
@@ -59,9 +59,9 @@ class Field(NamedTuple):
     """Whether it is nullable in any version."""
     tag: int
     default: Any
-    """The default value; for a mutable one, a sample that must not be handed out."""
+    """The default value. If it is mutable, a sample that must not be used in messages."""
     fresh: bool
-    """Whether each message needs a default of its own, made by `factory`."""
+    """Whether each message needs its own default, created by `factory`."""
     factory: Any
     ignorable: bool
 
@@ -81,7 +81,7 @@ class _Declared(NamedTuple):
 
 
 def layout(message: type[Message], version: int) -> Struct:
-    """The layout of a top-level message; raises UnknownVersion outside of its schema's range."""
+    """The layout of a top-level message. Raises UnknownVersion outside its schema's range."""
     schema = message.SCHEMA
     if version not in schema.versions:
         raise UnknownVersion(message.__name__, version, schema.versions.lowest, schema.versions.highest)
@@ -89,7 +89,7 @@ def layout(message: type[Message], version: int) -> Struct:
 
 
 def struct_layout(message: type[msgspec.Struct], version: int, flexible: bool) -> Struct:
-    """The layout of a struct at any depth, which takes flexibility from the message around it."""
+    """The layout of a struct at any depth. The message around it decides whether it is flexible."""
     fields: list[Field] = []
     tagged: list[Field] = []
     absent: list[Field] = []
@@ -111,7 +111,7 @@ def struct_layout(message: type[msgspec.Struct], version: int, flexible: bool) -
 
 
 def minimum_size(kind: Kind, nullable: bool, flexible: bool) -> int:
-    """The fewest bytes a value can take: what bounds an array's count by the bytes that are left."""
+    """The minimum size of a value, which bounds an array's count by the bytes that are left."""
     if isinstance(kind, Struct):
         own = sum(minimum_size(field.kind, field.nullable, flexible) for field in kind.fields)
         return 1 if nullable else own + flexible
@@ -159,7 +159,7 @@ def _declared(annotation: Any, where: str) -> _Declared:
         marks = (*more, *marks)
     by_type = {type(mark): mark for mark in marks}
     if not by_type.keys() <= {Primitive, Versions, Nullable, Tagged, Ignorable}:
-        raise SchemaError(f"{where} carries a mark that is not part of a schema")
+        raise SchemaError(f"{where} has an annotation that is not part of a schema")
     tag: Tagged = by_type.get(Tagged, Tagged(-1, NO_VERSIONS))
     if Versions in by_type:
         exists: VersionRange = by_type[Versions].range
@@ -198,5 +198,5 @@ def _kind(declared: _Declared, version: int, flexible: bool, where: str) -> Kind
         return struct_layout(declared.base, version, flexible)
     kind = declared.primitive or _PLAIN.get(declared.base)
     if kind is None:
-        raise SchemaError(f"{where} has a type that the protocol does not know: {declared.base!r}")
+        raise SchemaError(f"{where} has a type that the protocol does not have: {declared.base!r}")
     return kind

@@ -25,18 +25,18 @@ from penstock.wire.types import Buffer
 LONGEST_STRING: Final = 0x7FFF
 LONGEST_ANYTHING: Final = 0x7FFFFFFF
 BY_REFERENCE_BYTES: Final = 1024
-"""Records of at least this size are handed on as they are; below it, copying costs less than a chunk."""
+"""Records of at least this size are passed by reference; below it, copying costs less than a chunk."""
 
 SLICE: Final = 1024
-"""Elements that a sliced codec reads or writes between two yields: about two milliseconds."""
+"""Elements that a sliced codec reads or writes between two yields: about 2 ms."""
 
-_MOST_TAGS: Final = 1000
 TABLE: Final = 32
+_MAX_TAGS: Final = 1000
 ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
 
 
 def pack_table(prefix: str, code: str) -> list[Callable[..., bytes]]:
-    """Packers for 0, 1, 2... values of one type, behind a prefix; longer arrays take `pack_many`."""
+    """Packers for 0, 1, 2... values of one type after a prefix, for short arrays."""
     return [struct.Struct(f">{prefix}{code * n}").pack for n in range(TABLE)]
 
 
@@ -53,7 +53,7 @@ def uvarint(value: int) -> bytes:
     """An unsigned varint of any length."""
     if value < 128:
         if value < 0:
-            raise EncodeError(f"{value} is negative, which an unsigned varint cannot be")
+            raise EncodeError(f"unsigned varint {value} is negative")
         return ONE_BYTE[value]
     if value < 1 << 21:
         low, high = value & 127 | 128, value >> 7
@@ -73,14 +73,14 @@ def uvarint_within(value: int, bits: int) -> bytes:
 
 
 def compact_length(length: int, longest: int) -> bytes:
-    """The prefix of a compact string, which is one more than its length; `length` has that one added."""
+    """The prefix of a compact string: its length plus one, which `length` includes."""
     if length > longest:
-        raise EncodeError(f"{length - 1} bytes exceed the longest value allowed, {longest - 1}")
+        raise EncodeError(f"length {length - 1} exceeds the maximum of {longest - 1}")
     return uvarint(length)
 
 
 def read_uvarint(buffer: Buffer, position: int, first: int, bits: int = 32) -> tuple[int, int]:
-    """The rest of a varint whose first byte, already read and above 127, lies just before `position`."""
+    """The rest of a varint whose first byte, above 127, was read and is just before `position`."""
     value = first & 127
     shift = 7
     while True:
@@ -91,17 +91,17 @@ def read_uvarint(buffer: Buffer, position: int, first: int, bits: int = 32) -> t
             break
         shift += 7
         if shift >= bits:
-            raise InvalidLength(f"a varint goes on beyond {bits} bits")
+            raise InvalidLength(f"varint is longer than {bits} bits")
     if value >> bits:
-        raise InvalidLength(f"a varint exceeds {bits} bits")
+        raise InvalidLength(f"varint exceeds {bits} bits")
     return value, position
 
 
 def read_length(buffer: Buffer, position: int, first: int, longest: int) -> tuple[int, int]:
-    """A compact length of several bytes, refused above `longest` (one has been added to the real length)."""
+    """A compact length of several bytes, rejected above `longest` (both include the added one)."""
     value, position = read_uvarint(buffer, position, first)
     if value > longest:
-        raise InvalidLength(f"length {value - 1} exceeds the longest allowed, {longest - 1}")
+        raise InvalidLength(f"length {value - 1} exceeds the maximum of {longest - 1}")
     return value, position
 
 
@@ -113,19 +113,19 @@ def next_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_tags(buffer: Buffer, position: int, first: int) -> tuple[dict[int, bytes], int]:
-    """A tagged section as raw bytes by tag; `first`, just before `position`, is where its count starts."""
+    """A tagged section as raw bytes by tag. `first`, just before `position`, is the first byte of its count."""
     count, position = (first, position) if first < 128 else read_uvarint(buffer, position, first)
     if count * 2 > len(buffer) - position:
-        raise Truncated(f"{count} tagged fields do not fit into the bytes left")
-    if count > _MOST_TAGS:
-        raise TooManyElements(f"{count} tagged fields in one section; {_MOST_TAGS} are allowed")
+        raise Truncated(f"{count} tagged fields exceed the bytes left")
+    if count > _MAX_TAGS:
+        raise TooManyElements(f"{count} tagged fields exceed the maximum of {_MAX_TAGS}")
     tags: dict[int, bytes] = {}
     for _ in range(count):
         tag, position = next_uvarint(buffer, position)
         size, position = next_uvarint(buffer, position)
         end = position + size
         if end > len(buffer):
-            raise Truncated(f"tagged field {tag} ends beyond the message")
+            raise Truncated(f"tagged field {tag} exceeds the message")
         if tag in tags:
             raise DecodeError(f"tagged field {tag} occurs twice")
         tags[tag] = bytes(buffer[position:end])
@@ -157,11 +157,11 @@ def bad_count(field: str, count: int, left: int) -> NoReturn:
 
 
 def too_many(field: str) -> NoReturn:
-    raise TooManyElements(f"{field} brings the message above the number of elements that are allowed")
+    raise TooManyElements(f"too many elements in the message, at {field}")
 
 
 def lost_field(message: Any, version: int, flexible: bool, defaults: dict[str, Any]) -> None:
-    """Says which field it is that the version cannot carry, unless a value only looked unlike its default."""
+    """Raise FieldNotInVersion for a field that differs from its default; some values only look different."""
     name = type(message).__name__
     for field, default in defaults.items():
         if getattr(message, field) != default:
@@ -170,17 +170,17 @@ def lost_field(message: Any, version: int, flexible: bool, defaults: dict[str, A
         raise FieldNotInVersion(name, "unknown_tags", version)
 
 
-def refuse_decode(error: Exception, name: str, version: int) -> WireError:
-    """The typed error for what `struct`, indexing or UTF-8 decoding made of damaged bytes."""
+def decode_error(error: Exception, name: str, version: int) -> WireError:
+    """The typed error for an error of `struct`, indexing or UTF-8 decoding."""
     what = f"{name} version {version}"
     if isinstance(error, UnicodeDecodeError):
         return InvalidUtf8(f"{what}: a string is not UTF-8 ({error.reason} at its byte {error.start})")
     return Truncated(f"{what} ends before its fields do")
 
 
-def refuse_overrun(name: str, version: int, end: int, size: int) -> WireError:
-    return Truncated(f"{name} version {version} needs {end} bytes, and has {size}")
+def overrun_error(name: str, version: int, end: int, size: int) -> WireError:
+    return Truncated(f"{name} version {version} needs {end} bytes, has {size}")
 
 
-def refuse_encode(error: Exception, name: str, version: int) -> WireError:
-    return EncodeError(f"{name} version {version} cannot be written: {error}")
+def encode_error(error: Exception, name: str, version: int) -> WireError:
+    return EncodeError(f"cannot encode {name} version {version}: {error}")

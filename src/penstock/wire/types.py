@@ -22,12 +22,12 @@ import msgspec
 from penstock.wire.protocol import VersionRange
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# For isinstance, which takes several times as long with a union.
+# For isinstance, which is several times slower with a union.
 BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 class Region(Protocol):
-    """Bytes that stay where they are, such as a range of a file: the codec needs their number only."""
+    """Bytes that are not copied, such as a range of a file. The codec needs only their number."""
 
     @property
     def size(self) -> int: ...
@@ -37,7 +37,7 @@ Chunk: TypeAlias = bytes | bytearray | memoryview | Region
 
 
 class Primitive(NamedTuple):
-    """How one value lies on the wire. `code` is its `struct` format, empty where the length varies."""
+    """The encoding of a value. `code` is its `struct` format, empty if the length varies."""
 
     name: str
     code: str = ""
@@ -57,9 +57,9 @@ class Nullable(NamedTuple):
 
 
 class Tagged(NamedTuple):
-    """The versions in which a field lies in the tagged section, and its number there.
+    """The versions in which a field is in the tagged section, and its tag.
 
-    Without `versions` beside it, these are the versions in which the field exists at all.
+    Without `versions`, the field exists only in these.
     """
 
     tag: int
@@ -67,7 +67,7 @@ class Tagged(NamedTuple):
 
 
 class Ignorable(NamedTuple):
-    """A field that may silently be left out of a version without it."""
+    """The field may be dropped in versions that do not have it."""
 
 
 def versions(text: str) -> Versions:
@@ -92,9 +92,9 @@ UInt16: TypeAlias = Annotated[int, Primitive("uint16", "H", 2)]
 UInt32: TypeAlias = Annotated[int, Primitive("uint32", "I", 4)]
 UVarInt: TypeAlias = Annotated[int, Primitive("uvarint")]
 UVarLong: TypeAlias = Annotated[int, Primitive("uvarlong")]
-# Raw bytes instead of uuid.UUID: an id is compared and hashed far more often than it is shown.
+# Raw bytes instead of uuid.UUID: ids are compared and hashed far more often than shown.
 Uuid: TypeAlias = Annotated[bytes, Primitive("uuid", "16s", 16)]
-# Decoded as a view of the frame. A view given to be encoded must be one of single bytes.
+# Decoded as a view of the frame. A view to encode must have format "B".
 Records: TypeAlias = Annotated[bytes | bytearray | memoryview | Region | None, Primitive("records")]
 
 BOOL: Final = Primitive("bool", "?", 1)
@@ -109,7 +109,7 @@ EMPTY: Any = msgspec.field(default_factory=list)
 
 
 class Schema:
-    """The versions a message exists in, and those written with compact lengths and tagged fields."""
+    """The versions of a message, and its flexible versions (compact lengths, tagged fields)."""
 
     __slots__ = ("flexible", "versions")
 
@@ -121,8 +121,8 @@ class Schema:
 class Message(msgspec.Struct, gc=False, kw_only=True):
     """A request, a response, or a struct nested in one. Top-level messages override `SCHEMA`.
 
-    `unknown_tags` keeps tagged fields that the schema does not name, so that re-encoding loses nothing.
-    Messages are trees, never cycles, which lets them stay out of the garbage collector's sight.
+    `unknown_tags` keeps tagged fields that the schema does not have, so that re-encoding loses nothing. Messages are
+    trees without cycles, so the garbage collector does not track them.
     """
 
     SCHEMA: ClassVar[Schema] = Schema("none")
@@ -131,7 +131,7 @@ class Message(msgspec.Struct, gc=False, kw_only=True):
 
 
 class Value(msgspec.Struct, gc=False, frozen=True, kw_only=True):
-    """A nested struct that never changes: a single instance can be the default in any number of messages."""
+    """An immutable nested struct: one instance can be the default of many messages."""
 
     unknown_tags: dict[int, bytes] | None = None
 
