@@ -90,6 +90,8 @@ class ProducerSettings(ClientSettings):
     start_timeout_ms: int | None = field(default=None, metadata=at_least(1))
     required_acks: int = field(init=False)
     """`acks` as a Produce request has it."""
+    max_in_flight: int = field(init=False)
+    """Requests in flight to a broker."""
     is_idempotent: bool = field(init=False)
     codec: Codec = field(init=False)
 
@@ -108,6 +110,7 @@ class ProducerSettings(ClientSettings):
                 hint="A record of the largest size must fit: raise buffer_memory, or lower max_request_size",
             )
         self._set("required_acks", _ACKS[self.acks])
+        self._set("max_in_flight", self.max_in_flight_requests_per_connection)
         self._set("is_idempotent", self._idempotence())
         self._set("codec", self._codec())
         self._set("batch_size", min(max(self.batch_size, 1), self.max_request_size))
@@ -115,10 +118,6 @@ class ProducerSettings(ClientSettings):
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-    @property
-    def max_in_flight(self) -> int:
-        return self.max_in_flight_requests_per_connection
 
     def _check_interceptors(self) -> None:
         if not isinstance(self.interceptors, (list, tuple)):
