@@ -119,15 +119,15 @@ def test_a_broker_that_demands_more_replicas_than_itself_says_so_and_honours_it(
 ) -> None:
     demanding = {"min.insync.replicas": "2", "offsets.topic.num.partitions": "1"}
     with EmbeddedBroker(settings=demanding, http_port=0) as embedded, WireClient(embedded.port) as client:
-        assert "min.insync.replicas is 2 and this broker stands alone" in caplog.text
+        assert "this broker stands alone, min.insync.replicas=2" in caplog.text
         asked = CreateTopicsRequest(
             topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("strict", "loose")]
         )
         asked.topics[1].configs = [CreatableTopicConfig(name="min.insync.replicas", value="1")]
         answer = client.ask(ApiKey.CREATE_TOPICS, asked, 5)
         assert [each.error_code for each in answer.topics] == [ErrorCode.NONE, ErrorCode.NONE]
-        assert "topic strict has 1 replicas, and the brokers' min.insync.replicas is 2" in caplog.text
-        assert "topic loose" not in caplog.text
+        assert "topic=strict replicas=1 min.insync.replicas=2" in caplog.text
+        assert "topic=loose" not in caplog.text
         for acks, code in ((-1, ErrorCode.NOT_ENOUGH_REPLICAS), (1, ErrorCode.NONE)):
             assert client.produce("strict", batch_of(b"x"), acks=acks).error_code == code
         assert client.produce("loose", batch_of(b"x")).error_code == ErrorCode.NONE

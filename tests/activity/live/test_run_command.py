@@ -170,7 +170,7 @@ def test_a_run_ends_by_ctrl_c_and_a_second_one_goes_on_with_its_data(tmp_path: P
         assert run.process.wait(PATIENCE_S) == 0, run.output.read_text()
         run.until_alone()
         assert json.loads((folder / "generated.json").read_text())["unacknowledged"] == 0
-        assert "broker 0 stopped" in (folder / "logs" / "broker.log").read_text(), "it ended cleanly"
+        assert "broker stopped: id=0 clean=true" in (folder / "logs" / "broker.log").read_text(), "it ended cleanly"
         told = (folder / "logs" / "pipelines.log").read_text().rpartition("\n--- ")[2]
         assert "Stopping" in told
         landed = total(state)
