@@ -1,22 +1,22 @@
-# Everything a newcomer needs: `make run` and `make test`. Python 3.11+, make and PyPI are enough for both.
+# `make run` and `make test` need only Python 3.11+, make and PyPI.
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
-# Python keeps the compiled tests: rewriting their asserts takes each worker longer than running many of them.
+# Keep compiled tests: rewriting their asserts takes each worker longer than running many of them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 .PHONY: help setup run test test-long test-peers check bench simulate clean
 
 help:
-	@echo "make setup       .venv with the pinned set and the compiled kernel"
-	@echo "make run         the main job: a site's activity through the log into Spark"
-	@echo "make test        the tests, in about five minutes (PyPI only)"
-	@echo "make test-long   the tests that take long: more of Spark, of kills and of faults (PyPI only)"
-	@echo "make test-peers  the tests that need Debian, npm, Maven or Go packages"
-	@echo "make check       ruff, mypy, import-linter"
-	@echo "make bench       benchmarks beside the peers; ARGS=page writes docs/benchmarks.md from the kept results"
-	@echo "make simulate    simulated clusters and their clients under faults [SEEDS=100] [SEED=7] [BROKERS=1]"
-	@echo 'ARGS="..." is passed on, e.g. make test ARGS="-k recovery"'
+	@echo "make setup       create .venv with the pinned dependencies and the compiled kernel"
+	@echo "make run         run the live example: a site's events through the log into Spark"
+	@echo "make test        run the tests, in about five minutes (needs only PyPI)"
+	@echo "make test-long   run the long tests: more of Spark, kills and faults (needs only PyPI)"
+	@echo "make test-peers  run the tests that need Debian, npm, Maven or Go packages"
+	@echo "make check       run ruff, mypy and import-linter"
+	@echo "make bench       run the benchmarks; ARGS=page writes docs/benchmarks.md from the kept results"
+	@echo "make simulate    simulate clusters and clients under faults [SEEDS=100] [SEED=7] [BROKERS=1]"
+	@echo 'ARGS="..." is passed on, as in make test ARGS="-k recovery"'
 
 setup:
 	@$(PYTHON) tools/bootstrap.py

@@ -2,7 +2,7 @@
 
     python examples/at_least_once.py localhost:9092 views results.txt
 
-Right for work that may be repeated: setting a value, filling a cache, an insert that ignores what is there already.
+For work that may be repeated: setting a value, filling a cache, an insert that ignores duplicates.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address", help="host:port of a broker")
     parser.add_argument("topic")
-    parser.add_argument("results", help="a file; a line is appended to it for each record")
+    parser.add_argument("results", help="file to which a line is appended for each record")
     parser.add_argument("--group", default="at-least-once")
-    parser.add_argument("--idle-ms", type=int, help="end when no record has come for so long")
+    parser.add_argument("--idle-ms", type=int, help="stop if no record arrives for this long")
     options = parser.parse_args()
 
     with (
@@ -27,7 +27,7 @@ def main() -> None:
             options.topic,
             bootstrap_servers=options.address,
             group_id=options.group,
-            # Started again it takes its old place at once; without a name of its own it would wait for its session.
+            # A static member: after a restart it gets its partitions back at once instead of waiting for its session.
             group_instance_id=f"{options.group}-1",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -39,9 +39,9 @@ def main() -> None:
         for record in consumer:
             results.write(f"{record.value}\n")
             try:
-                consumer.commit(record)  # only now: what is not committed is read again
+                consumer.commit(record)  # only now: an uncommitted record is read again
             except CommitFailed:
-                continue  # the group has met meanwhile; whoever has the partition now repeats the record
+                continue  # the group was rebalanced; the new owner of the partition repeats the record
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python examples/exactly_once_sql.py localhost:9092 views results.db
     sqlite3 results.db 'SELECT count(*), count(DISTINCT value) FROM results'
 
-A crash leaves both or neither, so that reading goes on exactly where the results end. A member that was replaced while
-it was only slow cannot store any more (StaleOwner), nor can a record be stored again that a rebalance delivered twice
-(AlreadyStored): the transaction is rolled back. Any DB-API 2 driver serves.
+A crash leaves both or neither, so reading continues exactly where the results end. A slow member that was replaced
+can no longer store (StaleOwner), and a record that a rebalance delivered twice is not stored again (AlreadyStored): the
+transaction is rolled back. Any DB-API 2 driver works.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address", help="host:port of a broker")
     parser.add_argument("topic")
-    parser.add_argument(
-        "results", help="an SQLite database; a row is inserted into its table `results` for each record"
-    )
+    parser.add_argument("results", help="SQLite database; a row is inserted into its table `results` for each record")
     parser.add_argument("--group", default="exactly-once")
-    parser.add_argument("--idle-ms", type=int, help="end when no record has come for so long")
+    parser.add_argument("--idle-ms", type=int, help="stop if no record arrives for this long")
     options = parser.parse_args()
 
     store = SqlOffsetStore(lambda: sqlite3.connect(options.results))
     with closing(sqlite3.connect(options.results)) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # whoever reads the results holds nobody up
+        database.execute("PRAGMA journal_mode = WAL")  # readers of the results do not block this program
         database.execute("CREATE TABLE IF NOT EXISTS results (value TEXT NOT NULL)")
         store.create_table(database)
         database.commit()
@@ -39,7 +37,7 @@ def main() -> None:
             options.topic,
             bootstrap_servers=options.address,
             group_id=options.group,
-            # Started again it takes its old place at once; without a name of its own it would wait for its session.
+            # A static member: after a restart it gets its partitions back at once instead of waiting for its session.
             group_instance_id=f"{options.group}-1",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -54,7 +52,7 @@ def main() -> None:
                         place = (record.topic, record.partition)
                         store.save_in(database, options.group, {place: record.offset + 1})
                 except (AlreadyStored, StaleOwner):
-                    continue  # handled before a rebalance, or left to the partition's new owner
+                    continue  # stored before a rebalance, or left to the new owner of the partition
 
 
 if __name__ == "__main__":

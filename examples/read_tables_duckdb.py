@@ -1,10 +1,9 @@
-"""A loaded table with DuckDB: SQL over the table, without DuckDB's delta extension, which it would have to download.
+"""Reads a loaded table with DuckDB, without DuckDB's delta extension, which it would have to download.
 
     python examples/read_tables_duckdb.py warehouse views
 
-`deltalake` knows which files the table has; DuckDB reads them as an Arrow dataset, and only what the query needs of
-them. Needs `pip install duckdb deltalake pyarrow`; where the extension may be had, `SELECT ... FROM
-delta_scan('warehouse/views')` does the same.
+`deltalake` lists the files of the table; DuckDB reads from them, as an Arrow dataset, only what the query needs. With
+the extension, `SELECT ... FROM delta_scan('warehouse/views')` does the same. Needs duckdb, deltalake and pyarrow.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ QUERY = """
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("warehouse", help="the folder that penstock load writes to")
+    parser.add_argument("warehouse", help="folder that penstock load writes to")
     parser.add_argument("table")
     options = parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""A loaded table with pandas: a Delta table, read by `deltalake`, only the columns and days that are asked for.
+"""Reads selected columns of a loaded table with pandas and `deltalake`.
 
     python examples/read_tables_pandas.py warehouse views
 
-Needs `pip install penstock[spark]`, or deltalake, pyarrow and pandas alone: the table is plain Delta.
+Needs deltalake, pyarrow and pandas: the table is plain Delta.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("warehouse", help="the folder that penstock load writes to")
+    parser.add_argument("warehouse", help="folder that penstock load writes to")
     parser.add_argument("table")
     options = parser.parse_args()
 

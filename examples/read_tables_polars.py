@@ -1,4 +1,4 @@
-"""A loaded table with Polars: a lazy query, of which only the columns and files that it needs are read.
+"""Reads a loaded table with Polars: a lazy query that reads only the columns and files it needs.
 
     python examples/read_tables_polars.py warehouse views
 
@@ -16,7 +16,7 @@ import polars
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("warehouse", help="the folder that penstock load writes to")
+    parser.add_argument("warehouse", help="folder that penstock load writes to")
     parser.add_argument("table")
     options = parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""Draws docs/images/activity-page.png and activity-terminal.svg: the main job, as it was when this was run.
+"""Draws docs/images/activity-page.png and activity-terminal.svg from a real run of `penstock activity run`.
 
-Rule: both are of one real run of `penstock activity run`, in a temporary folder on free ports, some seconds into the
-incident that is planted a minute after its start. Only the ports and the folder are replaced by those that a user sees.
-Chromium is needed for the page (on Debian: apt-get install chromium).
+The run uses a temporary folder and free ports, and is drawn some seconds into the incident planted a minute after its
+start. Only the ports and the folder are replaced by the defaults. The page needs Chromium (on Debian: apt-get install
+chromium).
 
     .venv/bin/python tools/activity_pictures.py
 """
@@ -33,18 +33,18 @@ from penstock.activity.live.terminal import screen
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT = 100, 30
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rate", default="1000", help="events a second")
-    options.add_argument("--images", type=Path, default=IMAGES, help="where the pictures go")
-    options.add_argument("--whole", action="store_true", help="the whole page, dark and on a phone too")
+    options.add_argument("--rate", default="1000", help="events per second")
+    options.add_argument("--images", type=Path, default=IMAGES, help="folder of the pictures")
+    options.add_argument("--whole", action="store_true", help="also draw the whole page, dark, and for a phone")
     asked = options.parse_args()
     chromium = shutil.which("chromium")
     if chromium is None:
-        sys.exit("There is no chromium. On Debian: apt-get install chromium")
+        sys.exit("chromium is not installed. On Debian: apt-get install chromium")
     sys.path.insert(0, str(ROOT))
     asked.images.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -68,18 +68,18 @@ def main() -> None:
 
 
 def _page(run: subprocess.Popen[bytes], said: Path) -> str:
-    """Where the page is, once it is there."""
+    """The address of the page, once it is served."""
     while run.poll() is None:
         found = re.search(r"page +(http://\S+)\n(?s:.*)broker ", said.read_text())
         if found is not None:
             return found[1]
         time.sleep(0.2)
-    sys.exit("The run has ended.")
+    sys.exit("The run ended early.")
 
 
 def _in_the_incident(run: subprocess.Popen[bytes], url: str) -> Snapshot:
-    """The run's state once every part of it has something to show, and an incident is open."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    """The state once every section has something to show and an incident is open."""
+    deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s and run.poll() is None:
         time.sleep(1)
         with urllib.request.urlopen(f"{url}/api/state", timeout=10) as answer:
@@ -89,7 +89,7 @@ def _in_the_incident(run: subprocess.Popen[bytes], url: str) -> Snapshot:
         has_all = all((snapshot.ranking, snapshot.suspects, snapshot.rising, snapshot.members))
         if has_all and len(snapshot.open_incidents) >= 2 and generating_s > 80:
             return snapshot
-    sys.exit("There was no incident within the time that was given for it.")
+    sys.exit(f"No incident within {TIMEOUT_S:.0f} s.")
 
 
 def _draw_terminal(snapshot: Snapshot, picture: Path) -> None:
@@ -108,7 +108,7 @@ def _draw_page(chromium: Path, url: str, images: Path, *, is_whole: bool) -> Non
         browser.open(url)
         browser.wait_for("document.querySelector('#ranking tbody tr') && document.querySelector('#feed li')")
         browser.screenshot(images / "activity-page.png")
-        print(f"wrote {images / 'activity-page.png'}; the page complains of {browser.complaints or 'nothing'}")
+        print(f"wrote {images / 'activity-page.png'}; errors of the page: {browser.complaints or 'none'}")
         if is_whole:
             for name, width, is_dark in (("whole", 1280, False), ("dark", 1280, True), ("phone", 390, False)):
                 browser.resize(width, 800, 1, is_dark=is_dark)

@@ -3,8 +3,8 @@
     python tools/api_reference.py            write the page
     python tools/api_reference.py --check    exit with 1 if the page is not what would be written
 
-The page holds every public name of `penstock` with its public methods. What the kernel may compile is described from
-its Python twin, so that the page is the same on every machine.
+The page holds every public name of `penstock` with its public methods. Classes of the compiled kernel are described
+from its Python twin, so that the page is the same on every machine.
 """
 
 from __future__ import annotations

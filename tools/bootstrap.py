@@ -1,10 +1,10 @@
-"""Makes `.venv` with the pinned set and the compiled kernel; run by `make setup` with any Python 3.11+.
+"""Creates `.venv` with the pinned dependencies and the compiled kernel. `make setup` runs it with any Python 3.11+.
 
-Rule: standard library only, nothing assumed but Python, pip's registry and a writable folder; each step says
-what it does. What was installed is remembered by a digest of its inputs, so a second run ends at once.
+It uses the standard library only, and needs Python, pip's registry and a writable folder. A digest of its inputs is
+kept, so a second run returns at once.
 
-The kernel is built by the system's C compiler; where none works, by `ziglang` from PyPI; where that fails too,
-Penstock runs on its plain-Python twin, and this script says so aloud.
+The kernel is built by the system's C compiler; if none works, by `ziglang` from PyPI; if that fails too, Penstock runs
+on its plain-Python twin, and this script says so.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def main() -> None:
     if kernel.stdout.strip() == "compiled":
         say("kernel: compiled")
     else:
-        say("kernel: NOT COMPILED. Penstock runs on its plain-Python twin: same results, many times slower.")
+        say("kernel: NOT COMPILED. Penstock runs on its plain-Python twin: the same results, many times slower.")
     STAMP.write_text(wanted)
     say("done")
 

@@ -1,8 +1,7 @@
-"""Draws docs/images/first-minutes.svg: a new user's first minutes, as they happened when this was run.
+"""Draws docs/images/first-minutes.svg: the first minutes of a new user.
 
-Rule: nothing in the picture is written by hand but the prompts. The commands are run against a real broker on a free
-port in a temporary folder, with what they print taken as it is; only the folder's and the port's names are replaced
-by those that a user would see.
+The commands run against a real broker on a free port in a temporary folder, and their output is drawn unchanged, except
+that folder and port are replaced by the defaults.
 
     .venv/bin/python tools/first_minutes.py
 """
@@ -53,7 +52,7 @@ def main() -> None:
             def shown(text: str) -> str:
                 return text.replace(f"{folder}/", "").replace(str(port), "9092")
 
-            _prompt(console, "pip install penstock && penstock up")
+            _prompt(console, "penstock up")
             console.print(Text.from_ansi(shown(said)))
             for step in STEPS:
                 _prompt(console, step)
@@ -71,17 +70,17 @@ def main() -> None:
             broker.send_signal(signal.SIGINT)
             broker.wait(30)
     PICTURE.write_text(console.export_svg(title="the first minutes", theme=MONOKAI))
-    print(f"drawn: {PICTURE.relative_to(ROOT)}")
+    print(f"wrote {PICTURE.relative_to(ROOT)}")
 
 
 def _start(broker: subprocess.Popen[str]) -> tuple[str, str]:
-    """What `penstock up` says, and its port."""
+    """The output of `penstock up`, and its port."""
     said, port = "", ""
     for line in broker.stdout or ():
         said += line
         found = re.search(r"(?:localhost|127\.0\.0\.1):(\d+)", line)
         port = port or (found[1] if found else "")
-        if "Ctrl-C" in line and "stops" in line:
+        if "Ctrl-C" in line and "to stop" in line:
             return said.rstrip(), port
     raise RuntimeError(f"the broker ended: {said}")
 

@@ -269,7 +269,7 @@ def test_a_demand_for_what_is_not_a_peer_is_reported_before_anything_runs(
     run_peers: Callable[..., tuple[int, str]],
 ) -> None:
     code, said = run_peers("--demand", "there,Gone")
-    assert "--demand names Gone, which is not a peer; the peers are there, gone" in said
+    assert "unknown peers in --demand: Gone; the peers are there, gone" in said
     assert "passed" not in said
     assert code not in (0, 1)
 
