@@ -243,7 +243,7 @@ def test_a_demanded_peer_whose_tests_are_skipped_fails_the_run(
     code, said = run_peers("--demand", "there,gone", workers=workers)
     assert "1 passed, 1 skipped" in said
     assert "peers that ran: there; not run: gone (no network)" in said
-    assert "FAILED, since tests of demanded peers were skipped or not run: gone (no network)" in said
+    assert "FAILED, tests of required peers were skipped or did not run: gone (no network)" in said
     assert code == 1
 
 
@@ -258,10 +258,10 @@ def test_a_demanded_peer_none_of_whose_tests_was_selected_fails_the_run(
     run_peers: Callable[..., tuple[int, str]],
 ) -> None:
     code, said = run_peers("--demand", "there", "-k", "of_both")
-    assert "skipped or not run: there (its tests need another one too)" in said
+    assert "skipped or did not run: there (its tests need another peer too)" in said
     assert code == 1
     code, said = run_peers("--demand", "there", "-k", "neither")
-    assert "skipped or not run: there (no test of it was selected)" in said
+    assert "skipped or did not run: there (no test of it was selected)" in said
     assert code != 0
 
 
