@@ -2,7 +2,7 @@
 
     from penstock import Broker, Producer, Consumer, Admin, TopicSpec, Json, errors
 
-Rule: a name is imported when it is first asked for, so that `import penstock` costs next to nothing.
+Names are imported when they are first used, so `import penstock` costs next to nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error of the clients, under the name by which users catch them: `except penstock.errors.BootstrapError`."""
+"""All errors of the clients: `except penstock.errors.BootstrapError`."""
 
 from __future__ import annotations
 

@@ -293,10 +293,10 @@ def test_versions_are_the_highest_that_both_know() -> None:
             assert connection.supports(ApiKey.METADATA, 12)
             assert not connection.supports(ApiKey.METADATA, 13)
             assert not connection.supports(ApiKey.DESCRIBE_CLUSTER, 0)
-            with pytest.raises(UnsupportedVersion, match="does not have it, 0 to 2 are known here"):
+            with pytest.raises(UnsupportedVersion, match="broker does not have it, this client has 0 to 2"):
                 connection.version_of(ApiKey.DESCRIBE_CLUSTER)
             connection.agree([(ApiKey.FETCH, 30, 40)])
-            with pytest.raises(UnsupportedVersion, match="has it in versions 30 to 40, 0 to 18 are known here"):
+            with pytest.raises(UnsupportedVersion, match="broker has versions 30 to 40, this client has 0 to 18"):
                 connection.version_of(ApiKey.FETCH)
             connection.close()
 

