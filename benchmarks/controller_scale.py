@@ -21,10 +21,9 @@ from benchmarks import results
 from benchmarks.results import Better, Figure, Row
 from penstock.cluster.controller.configs import ResourceKind
 from penstock.cluster.controller.controller import Controller
-from penstock.cluster.controller.election import Changes, IsrRequest, PartitionRules, PartitionsByBroker, put_isr
-from penstock.cluster.controller.failover import brokers_changed, shut_down
+from penstock.cluster.controller.election import Changes, IsrRequest, PartitionsByBroker, alter_isr, elect_partitions
+from penstock.cluster.controller.failover import shut_down
 from penstock.cluster.controller.store import claim_controller
-from penstock.cluster.controller.topics import state_of
 from penstock.cluster.errors import NoNode
 from penstock.cluster.image import (
     ClusterImage,
@@ -39,11 +38,13 @@ from penstock.cluster.image_propagation import AckError, ImageAck, ImageUpdate, 
 from penstock.cluster.placement import plan_rebalance
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import (
+    DEFAULT_BROKER,
     BrokerRegistration,
     Endpoint,
     encode_broker,
     encode_broker_epochs,
     encode_cluster_id,
+    encode_config,
     encode_partition_state,
     encode_topic,
 )
@@ -124,7 +125,7 @@ class MemoryTree:
 
 REPLICAS = 3
 ROUNDS = 7
-RULES = PartitionRules(min_insync_replicas=2)
+SETTINGS = {"min.insync.replicas": "2"}
 T = TypeVar("T")
 
 
@@ -173,7 +174,7 @@ def build(shape: Shape) -> ClusterImage:
         first = number * of_topic
         partitions = tuple(_partition(first + index, shape.brokers) for index in range(of_topic))
         topics.append(TopicImage(f"topic-{number:06}", (number + 1).to_bytes(16, "big"), partitions))
-    return ClusterImage("c", 0, 7, brokers).with_topics(topics)
+    return ClusterImage("c", 0, 7, brokers).with_topics(topics).with_broker_config(DEFAULT_BROKER, SETTINGS)
 
 
 def _partition(number: int, brokers: int) -> PartitionImage:
@@ -206,9 +207,7 @@ def failover(shape: Shape) -> list[Measured]:
     image = build(shape)
     partitions_by_broker = PartitionsByBroker(image)
     led = sum(each.leader == 1 for topic in image.topics.values() for each in topic.partitions)
-    decide_ms, decision = timed(
-        lambda: brokers_changed(partitions_by_broker, image.without_broker(1), (), (1,), (1,), lambda _: RULES)
-    )
+    decide_ms, decision = timed(lambda: elect_partitions(image.without_broker(1), partitions_by_broker.of((1,))))
     delta_ms, data = timed(lambda: encode_delta(make_delta(image, decision.image)))
     apply_ms, after = timed(lambda: apply_delta(image, decode_delta(data)))
     if after != decision.image:
@@ -244,12 +243,12 @@ def other_decisions(shape: Shape) -> list[Measured]:
             partition = image.topics[name].partitions[index]
             isr = partition.isr[:-1]
             members = tuple(epochs[broker] for broker in isr)
-            put_isr(changes, IsrRequest(name, index, 1, epochs[1], 12, 40, isr, members), epochs, RULES)
+            alter_isr(changes, IsrRequest(name, index, 1, epochs[1], 12, 40, isr, members))
         return len(changes.decision().operations)
 
     one_ms, _ = timed(lambda: shrink(1))
     all_ms, operations = timed(lambda: shrink(1000))
-    stop_ms, stopped = timed(lambda: shut_down(partitions_by_broker, 1, epochs[1], lambda _: RULES))
+    stop_ms, stopped = timed(lambda: shut_down(partitions_by_broker, 1, epochs[1]))
     return [
         _time("change one ISR", one_ms),
         _time("change up to 1,000 ISRs", all_ms),
@@ -319,13 +318,15 @@ def tree_of(image: ClusterImage) -> MemoryTree:
     put(layout.BROKER_EPOCHS, encode_broker_epochs({broker: each.epoch for broker, each in image.brokers.items()}))
     for broker, registration in image.brokers.items():
         put(layout.broker_path(broker), encode_broker(registration), created=registration.epoch)
+    for name, settings in image.broker_configs.items():
+        put(layout.broker_config_path(name), encode_config(settings))
     for topic in image.topics.values():
         replicas = [each.assignment for each in topic.partitions]
         put(layout.topic_path(topic.name), encode_topic(topic.topic_id, replicas))
         for index, each in enumerate(topic.partitions):
             put(
                 layout.partition_state_path(topic.name, index),
-                encode_partition_state(state_of(each)),
+                encode_partition_state(each.state),
                 each.state_version,
             )
     return MemoryTree(nodes.items())
@@ -362,7 +363,6 @@ async def _in_action(shape: Shape) -> list[Measured]:
         SeededRandom(0),
         _NoConfig(),
         broker_id=0,
-        rules_of=lambda _, __: RULES,
         on_image=lambda _, image: publisher.publish(image),
     )
     started = process_time()

@@ -1,8 +1,8 @@
 """Samples of a run from outside: what its pipelines report, what its processes use, what Java's heap holds.
 
 Memory that processes share is counted once (Pss); resident memory is kept beside it. A process that is new since the
-last sample has no CPU share yet. The memory of a Java process says how far its heap was allowed to grow; what a full
-collection leaves is what it holds.
+last sample has no CPU share yet. The memory of a Java process shows how far its heap may grow; what a full
+collection leaves is what it uses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock.activity.live.usage import (
+    PROC,
+    TICKS_PER_S,
+    ProcessStat,
+    descendants,
+    process_stats,
+    proportional_bytes,
+)
 from penstock.activity.pipelines.engine import status
 
 GENERATOR: Final = "generator"
-_PARENT, _USER, _SYSTEM = 1, 11, 12
-"""Fields of /proc/PID/stat after the name in parentheses, from 0."""
 _MB: Final = 1 << 20
 _KINDS: Final = (
     ("pyspark", "Spark's Python"),
@@ -27,13 +33,16 @@ _KINDS: Final = (
     ("server start", "broker"),
     ("pipeline run", "pipelines"),
 )
-"""Words of a command line, and what such a process is; the one that starts all of them is the run."""
+"""Texts in command lines, and the kind of such a process; the process that starts them is the run."""
 _RUN: Final = "run"
 _JAVA: Final = "Spark's Java"
+_VARIABLE: Final = "JDK_JAVA_OPTIONS"
+_FULL: Final = re.compile(r"^\[([^\]]+)\].* Pause Full .* \d+M->(\d+)M\(\d+M\)")
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%f%z"
 
 
 class Query(NamedTuple):
-    """What a query says of itself."""
+    """The status of a query."""
 
     lag: int
     rows: int
@@ -41,16 +50,16 @@ class Query(NamedTuple):
     batch_ms: int
     restarts: int
     state_mb: float = 0.0
-    """What Spark's Java keeps of it from batch to batch."""
+    """State that Spark keeps between batches."""
 
 
 class Usage(NamedTuple):
-    """Of all processes of a kind."""
+    """The usage of all processes of a kind."""
 
     memory_mb: float
     cores: float
     rss_mb: dict[int, float]
-    """By process."""
+    """Resident memory by process."""
 
 
 class Sample(NamedTuple):
@@ -62,29 +71,26 @@ class Sample(NamedTuple):
 
 
 class Family:
-    """A process and all that descend from it."""
+    """A process and its descendants."""
 
-    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
         self._pid = pid
         self._proc = proc
-        self._ticks_a_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._ticks: dict[int, int] = {}
-        self._looked_s: float | None = None
+        self._before: dict[int, ProcessStat] = {}
+        self._sampled_s: float | None = None
 
-    def look(self, now_s: float) -> dict[str, Usage]:
-        """By kind; what is not there is left out."""
-        stats = dict(self._stats())
-        members = list(_family(self._pid, {pid: parent for pid, (parent, _) in stats.items()}))
-        elapsed_s = None if self._looked_s is None else max(now_s - self._looked_s, 1e-3)
+    def sample(self, now_s: float) -> dict[str, Usage]:
+        """Usage by kind of process, without kinds that do not run."""
+        stats = process_stats(self._proc)
+        elapsed_s = None if self._sampled_s is None else max(now_s - self._sampled_s, 1e-3)
         found: dict[str, list[tuple[int, float, float, float]]] = defaultdict(list)
-        for pid in members:
-            ticks = stats[pid][1]
-            spent = ticks - self._ticks.get(pid, ticks)
-            cores = 0.0 if elapsed_s is None else spent / self._ticks_a_second / elapsed_s
-            found[self._kind(pid)].append((pid, self._share_mb(pid), self._rss_mb(pid), cores))
-        self._ticks = {pid: stats[pid][1] for pid in members}
-        self._looked_s = now_s
+        for pid in descendants(self._pid, stats):
+            ticks = stats[pid].ticks - self._before.get(pid, stats[pid]).ticks
+            cores = 0.0 if elapsed_s is None else ticks / TICKS_PER_S / elapsed_s
+            share_mb = proportional_bytes(pid, self._proc) / _MB
+            found[self._kind(pid)].append((pid, share_mb, self._rss_mb(pid), cores))
+        self._before, self._sampled_s = stats, now_s
         return {
             kind: Usage(
                 sum(share for _, share, _, _ in each),
@@ -93,16 +99,6 @@ class Family:
             )
             for kind, each in found.items()
         }
-
-    def _stats(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        for entry in self._proc.iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), (int(fields[_PARENT]), int(fields[_USER]) + int(fields[_SYSTEM]))
-            except (OSError, ValueError, IndexError):
-                continue
 
     def _kind(self, pid: int) -> str:
         if pid == self._pid:
@@ -114,15 +110,7 @@ class Family:
         if Path(words[0]).name == "java":
             return _JAVA
         line = " ".join(words)
-        return next((kind for said, kind in _KINDS if said in line), _RUN)
-
-    def _share_mb(self, pid: int) -> float:
-        try:
-            text = (self._proc / str(pid) / "smaps_rollup").read_text()
-            line = next(line for line in text.splitlines() if line.startswith("Pss:"))
-            return int(line.split()[1]) * 1024 / _MB
-        except (OSError, ValueError, IndexError, StopIteration):
-            return 0.0
+        return next((kind for text, kind in _KINDS if text in line), _RUN)
 
     def _rss_mb(self, pid: int) -> float:
         try:
@@ -132,19 +120,8 @@ class Family:
         return pages * self._page_bytes / _MB
 
 
-def _family(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    children: dict[int, list[int]] = defaultdict(list)
-    for each, parent in parents.items():
-        children[parent].append(each)
-    waiting = [pid] if pid in parents else []
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += children[each]
-
-
 def queries_of(warehouse: Path) -> dict[str, Query]:
-    """By pipeline and query, as far as they run; nothing before there is a warehouse."""
+    """Queries by pipeline and name; none before the warehouse exists."""
     if not warehouse.is_dir():
         return {}
     return {
@@ -161,20 +138,18 @@ def queries_of(warehouse: Path) -> dict[str, Query]:
     }
 
 
-_VARIABLE: Final = "JDK_JAVA_OPTIONS"
-_FULL: Final = re.compile(r"^\[([^\]]+)\].* Pause Full .* \d+M->(\d+)M\(\d+M\)")
-_TIME: Final = "%Y-%m-%dT%H:%M:%S.%f%z"
+# ---------------------------------------------------------------------------------------------- Java's heap
 
 
 def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which every Java that is started writes such a log into the folder."""
+    """Environment variables that make every Java write a GC log into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     asked = f"-Xlog:gc:file={folder}/gc-%p.log:time"
     return {**given, _VARIABLE: f"{given.get(_VARIABLE, '')} {asked}".strip()}
 
 
 def held_mb(folder: Path, began_ms: int) -> list[tuple[float, float]]:
-    """Seconds since then, and what was left at that time, in order; nothing if no log is there."""
+    """(seconds, MB left by a full collection) in order; none without a log."""
     return sorted(one for path in folder.glob("gc-*.log") for one in _read(path, began_ms))
 
 

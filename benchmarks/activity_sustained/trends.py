@@ -23,15 +23,15 @@ MEMORY_MB: Final = 16.0
 MEMORY_SHARE: Final = 0.05
 RATE_SHARE: Final = 0.99
 _WARM_UP_S: Final = 2_100.0
-"""Three of the pipelines look back half an hour, and that much is kept: until then memory grows by design."""
+"""Three pipelines keep half an hour of rows: until then memory grows by design."""
 _WARM_UP_SHARE: Final = 0.7
 _HEAP_WARM_UP_S: Final = 600.0
-"""What looks back so far is no part of the heap; and full collections are rare, one in two minutes."""
+"""Those rows are not in the heap; and full collections are rare, one every two minutes."""
 _IN_A_ROW: Final = 3
 _MOST_PAIRED: Final = 200
 
 P50, P95, HIGHEST, PER_MINUTE, GROWTH = "p50", "p95", "highest", "per minute", "growth"
-"""The columns of the tables. The growth over all of the judged time is what is judged."""
+"""The columns of the tables. The growth over the judged time is what is judged."""
 REACHED: Final = "penstock"
 
 HEAP: Final = "Spark's Java after collections, without state"
@@ -41,14 +41,14 @@ Points = Sequence[tuple[float, float]]
 
 
 class Course(NamedTuple):
-    """Over the judged minutes."""
+    """A series over the judged time."""
 
     p50: float
     p95: float
     most: float
     slope_per_min: float
     growth: float
-    """What the slope makes of the whole judged time."""
+    """The slope times the judged time."""
     may_grow: float
 
     @property
@@ -66,7 +66,7 @@ def warm_up_s(length_s: float) -> float:
 
 
 def judged(samples: Sequence[Sample]) -> list[Sample]:
-    """Those after the warm-up."""
+    """The samples after the warm-up."""
     if not samples:
         return []
     since_s = warm_up_s(samples[-1].at_s)
@@ -74,7 +74,7 @@ def judged(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def course(points: Points, least: float, share: float) -> Course | None:
-    """None for fewer than three points: there is no slope to speak of."""
+    """The course of a series; None for fewer than three points, which have no meaningful slope."""
     if len(points) < 3:
         return None
     values = sorted(value for _, value in points)
@@ -85,7 +85,7 @@ def course(points: Points, least: float, share: float) -> Course | None:
 
 
 def slope_per_min(points: Points) -> float:
-    """The median slope between all pairs, of every so-manieth point if there are many."""
+    """The median slope between all pairs, of every n-th point if there are many."""
     step = math.ceil(len(points) / _MOST_PAIRED)
     kept = points[::step]
     slopes = [
@@ -98,7 +98,7 @@ def slope_per_min(points: Points) -> float:
 
 
 def lag_seconds(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
-    """How far a query is behind at each moment; moments at which nobody knew are left out."""
+    """The lag of a query in seconds over time, without unknown values."""
     known = [(one.at_s, one.queries[name]) for one in samples if name in one.queries and one.queries[name].lag >= 0]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return []
@@ -121,10 +121,10 @@ def memories(samples: Sequence[Sample]) -> dict[str, Course]:
 
 
 def heap(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
-    """What full collections have left, at the seconds of `held`, after the first minutes.
+    """What full collections left, after the first minutes.
 
-    A collection in the middle of a batch finds what the batch is at: the least of some in a row is what stays. State is
-    left out, which the site's members make, and is told for itself.
+    A collection during a batch leaves the data of the batch, so the least of some in a row counts. Streaming state
+    depends on the site's members; it is left out and reported separately.
     """
     if not samples:
         return {}
@@ -142,7 +142,7 @@ def heap(samples: Sequence[Sample], held: Points) -> dict[str, Course]:
 
 
 def state(samples: Sequence[Sample]) -> dict[str, Course]:
-    """What Spark keeps from batch to batch, of all queries; shown and not judged."""
+    """The streaming state of all queries; shown, not judged."""
     return _courses([(STATE, state_mb(judged(samples)), math.inf, 0.0)])
 
 
@@ -151,7 +151,7 @@ def state_mb(samples: Sequence[Sample]) -> list[tuple[float, float]]:
 
 
 def batches(samples: Sequence[Sample]) -> dict[str, Course]:
-    """Times of batches, each once; they are shown and not judged."""
+    """Batch durations, each batch once; shown, not judged."""
     return _courses(
         (name, batch_ms(judged(samples), name), math.inf, 0.0) for name in _names(one.queries for one in samples)
     )
@@ -171,7 +171,7 @@ def batch_ms(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
 
 
 def cores(samples: Sequence[Sample]) -> dict[str, float]:
-    """Of each kind of process, in the mean of the judged time."""
+    """Mean cores of each kind of process over the judged time."""
     rest = judged(samples)
     kinds = _names(one.usages for one in rest)
     return {kind: _mean(one.usages[kind].cores for one in rest if kind in one.usages) for kind in kinds}
@@ -181,7 +181,7 @@ def verdicts(
     samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None,
     held: Points = (),
 ) -> list[Verdict]:  # fmt: skip
-    """What was to be so, and whether it is. `failures` are the report's, None if there was none to be."""
+    """The conditions, and whether they are met. `failures` are those of the report, None without a report."""
     reached = float(summary.get("events_per_second", 0.0))
     found = [Verdict(reached >= RATE_SHARE * rate, f"the generator kept to {rate:,.0f} events/s: {reached:,.0f}")]
     memory = {**memories(samples), **heap(samples, held)}
@@ -195,7 +195,7 @@ def verdicts(
     again = sorted({name for one in samples for name, query in one.queries.items() if query.restarts})
     found.append(Verdict(not again, f"nothing was started again{': ' + ', '.join(again) if again else ''}"))
     if failures is not None:
-        found.append(Verdict(not failures, f"the run's report has nothing to complain of{_list(failures)}"))
+        found.append(Verdict(not failures, f"the run's report meets all goals{_list(failures)}"))
     return found
 
 
@@ -203,7 +203,7 @@ def rows(
     samples: Sequence[Sample], rate: float, summary: Mapping[str, Any], failures: Sequence[str] | None,
     held: Points = (),
 ) -> list[Row]:  # fmt: skip
-    """Everything that was measured, with the goals by which it is judged."""
+    """All measurements, with their goals."""
     reached = float(summary.get("events_per_second", 0.0))
     used = cores(samples)
     again = sum(max((one.queries[name].restarts for one in samples if name in one.queries), default=0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 
 from benchmarks import results
 from benchmarks.clients import consume, produce
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if not options.ours_only:
         try:
             starters.append(kafka.Kafka().start)
-        except NotToBeHad as error:
+        except NotAvailable as error:
             recording.lacks(f"Apache Kafka 4.3 is not installed: {error}")
     memory = _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else None
     if memory is None:

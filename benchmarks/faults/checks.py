@@ -22,6 +22,11 @@ from benchmarks.faults.cluster import Cluster, WaitTimedOut
 from benchmarks.faults.load import Acked, Assigned, ClientError, Committed, Event, Failed, Read, Sent, identity_of
 
 _EXAMPLES: Final = 5
+_TIMEOUT_S: Final = 60.0
+_ANSWER_S: Final = 10.0
+_MOST: Final = 10_000
+
+# ---------------------------------------------------------------------------------------------- the verdict
 
 
 class Stored(NamedTuple):
@@ -36,7 +41,7 @@ Contents = Mapping[int, Sequence[Stored]]
 
 @dataclass
 class Verdict:
-    """`wrong` counts the findings by kind, with examples. The other figures describe the run.
+    """Findings by kind (`wrong`) with examples, and figures that describe the run.
 
     `handed_over` is the sum of `acked`, `failed` and `unresolved`, as long as nothing is wrong with the client itself.
     `starts` counts the assignments whose first record was compared with the commits before it.
@@ -53,7 +58,7 @@ class Verdict:
     wrong: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_good(self) -> bool:
@@ -67,7 +72,7 @@ class Verdict:
 
 
 def check_contents(contents: Contents) -> Verdict:
-    """The log by itself: offsets without a hole, each record once and in the order of sending."""
+    """Checks the log itself: offsets without gaps, each record once and in the order of sending."""
     verdict = Verdict()
     for partition, records in contents.items():
         last: dict[str, int] = {}
@@ -86,7 +91,7 @@ def check_contents(contents: Contents) -> Verdict:
 
 
 def check_client(events: Sequence[Event], contents: Contents, committed: Mapping[int, int] | None = None) -> Verdict:
-    """What one client was told. `committed` is what its group has committed in the end, by partition."""
+    """Checks what one client saw. `committed` are the final committed offsets of its group."""
     verdict = Verdict()
     _check_sends(verdict, events)
     _check_acknowledgements(verdict, events, contents)
@@ -96,12 +101,12 @@ def check_client(events: Sequence[Event], contents: Contents, committed: Mapping
         _check_committed(verdict, events, committed)
     for event in events:
         if isinstance(event, ClientError):
-            verdict.told[event.text] += 1
+            verdict.errors[event.text] += 1
     return verdict
 
 
 def _check_sends(verdict: Verdict, events: Sequence[Event]) -> None:
-    """Every record that was handed over has exactly one outcome."""
+    """Every sent record has exactly one outcome."""
     open_sends: dict[tuple[str, int, int], Sent] = {}
     known: set[tuple[str, int, int]] = set()
     for event in events:
@@ -141,7 +146,7 @@ def _check_acknowledgements(verdict: Verdict, events: Sequence[Event], contents:
         where = f"{event.sender} {event.number}, acknowledged as {event.partition}/{event.offset}"
         if place is None:
             verdict.add("acknowledged, then lost", where)
-        # A broker that has the record already may acknowledge it without knowing its offset.
+        # A broker that already has the record may acknowledge it without its offset.
         elif event.offset >= 0 and place != event.offset:
             verdict.add("acknowledged at another offset", f"{where}, is at {place}")
 
@@ -180,7 +185,7 @@ def _check_reads(verdict: Verdict, events: Sequence[Event], contents: Contents) 
 
 
 def _check_starts(verdict: Verdict, events: Sequence[Event]) -> None:
-    """The first record after an assignment is not below a commit that was acknowledged before the assignment."""
+    """The first record after an assignment is not below a commit that was acknowledged before."""
     highest: dict[int, int] = {}
     floors: dict[tuple[int, int], int] = {}
     for event in events:
@@ -204,7 +209,7 @@ def _check_starts(verdict: Verdict, events: Sequence[Event]) -> None:
 
 
 def _check_committed(verdict: Verdict, events: Sequence[Event], committed: Mapping[int, int]) -> None:
-    """What the group has committed in the end is not below any commit that was acknowledged."""
+    """The final committed offsets are not below any acknowledged commit."""
     highest: dict[int, int] = {}
     for event in events:
         if isinstance(event, Committed):
@@ -217,13 +222,11 @@ def _check_committed(verdict: Verdict, events: Sequence[Event], committed: Mappi
             verdict.add("committed, then lost", f"partition {partition}: {offset} was acknowledged, {now} committed")
 
 
-_PATIENCE_S: Final = 60.0
-_ANSWER_S: Final = 10.0
-_MOST: Final = 10_000
+# ---------------------------------------------------------------------------------------------- what the cluster holds
 
 
 def ends(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, int]:
-    """Where each partition ends."""
+    """The end offset of each partition."""
     consumer = _consumer(bootstrap)
     try:
         return {
@@ -235,16 +238,16 @@ def ends(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, int
 
 
 def contents(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int, list[Stored]]:
-    """Every record, by partition. NotInTime."""
+    """All records by partition. Raises WaitTimedOut."""
     wanted = ends(bootstrap, topic, partitions)
     found: dict[int, list[Stored]] = {partition: [] for partition in wanted}
     consumer = _consumer(bootstrap)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in wanted])
         while any(not found[at] or found[at][-1].offset < end - 1 for at, end in wanted.items() if end):
             if time.monotonic() > deadline:
-                raise WaitTimedOut(f"{topic} cannot be read to its end")
+                raise WaitTimedOut(f"timed out reading {topic} to its end")
             for message in consumer.consume(_MOST, 0.2):
                 error, partition, offset, value = (
                     message.error(), message.partition(), message.offset(), message.value(),
@@ -260,7 +263,7 @@ def contents(bootstrap: Sequence[str], topic: str, partitions: int) -> dict[int,
 
 
 def committed(bootstrap: Sequence[str], group: str, topic: str, partitions: int) -> dict[int, int]:
-    """What a group has committed, by partition; a partition without a commit is left out."""
+    """The committed offsets of a group by partition, without partitions that have none."""
     consumer = _consumer(bootstrap, group)
     try:
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
@@ -275,11 +278,14 @@ def _consumer(bootstrap: Sequence[str], group: str = "read-back") -> Consumer:
     )
 
 
-def replica_findings(cluster: Cluster, topic: str, ends: Mapping[int, int], timeout_s: float = 15.0) -> list[str]:
-    """What is wrong with the replicas' files once nothing is written any more; `ends` has the end of each partition.
+# ---------------------------------------------------------------------------------------------- the replicas' files
 
-    Every broker that the assignment names has a folder for the partition, with a log in it if there are records, and
-    the logs of a partition are the same bytes. Followers have `timeout_s` to take over the last records.
+
+def replica_findings(cluster: Cluster, topic: str, ends: Mapping[int, int], timeout_s: float = 15.0) -> list[str]:
+    """Findings in the replicas' files after the last write; `ends` has the end of each partition.
+
+    Every broker of the assignment has a folder for the partition, with a log if there are records, and the logs of a
+    partition are identical. Followers have `timeout_s` to fetch the last records.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -304,9 +310,9 @@ def replica_findings(cluster: Cluster, topic: str, ends: Mapping[int, int], time
 
 
 def compare_replicas(folders: Mapping[int, Path], *, has_records: bool) -> list[str]:
-    """What is wrong with the replicas of one partition, by broker."""
+    """Findings in the replicas of one partition."""
     if not folders:
-        return ["it has no replicas"]
+        return ["no replicas"]
     found = []
     for number, folder in folders.items():
         if not folder.is_dir():
@@ -319,7 +325,7 @@ def compare_replicas(folders: Mapping[int, Path], *, has_records: bool) -> list[
 
 
 def fingerprint(folder: Path) -> str:
-    """Of the bytes of a partition's log; segments may end elsewhere."""
+    """A digest of the bytes of a partition's log; segment boundaries may differ."""
     digest = hashlib.sha256()
     for segment in segments(folder):
         digest.update(segment.read_bytes())

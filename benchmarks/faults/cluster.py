@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.faults.namespaces import Network, Place
-from benchmarks.peers.servers import ServerFailed, request_frame
+from benchmarks.peers.servers import ServerFailed, process_cpu_s, request_frame
 from penstock.runtime.process import suspend
 from penstock.wire.errors import Frame, WireError
 from penstock.wire.framing import FrameReceiver, decode_response
@@ -34,16 +34,291 @@ from penstock.wire.protocol import ApiKey, response_codec
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 from penstock.wire.schemas.metadata import MetadataRequest, MetadataRequestTopic
 
+BROKERS: Final = 3
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 _ANSWER_S: Final = 1.0
 _MAX_ANSWER_BYTES: Final = 100 * 1024 * 1024
 _METADATA_VERSION: Final = 9
 _VERSIONS_VERSION: Final = 3
+_START_S: Final = 90.0
+_STOP_S: Final = 60.0
+_POLL_S: Final = 0.02
+_TAIL_CHARACTERS: Final = 2000
+_PR_SET_PDEATHSIG: Final = 1
+_TIMEOUT_S: Final = 90.0
+_RETRY_S: Final = 0.1
+
+# ---------------------------------------------------------------------------------------------- the cluster
+
+
+class WaitTimedOut(Exception):
+    """A condition was not met in time."""
+
+
+class MetadataServer(Protocol):
+    """A server of the ensemble that stores the metadata."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def launch(self) -> None: ...
+
+    def is_serving(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cpu_s(self) -> float: ...
+
+
+class Cluster(ABC):
+    """A context manager; its servers stop at its end."""
+
+    kind: str
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network = network
+        self.folder = folder
+        self.nodes: dict[int, Node] = {}
+
+    @property
+    def keepers(self) -> Sequence[MetadataServer]:
+        return ()
+
+    @abstractmethod
+    def settings(self) -> dict[str, Mapping[str, str]]:
+        """Settings that differ from the defaults, by kind of server, without addresses and folders."""
+
+    @abstractmethod
+    def controller(self) -> int:
+        """The current controller. Raises NoAnswer if it is unknown."""
+
+    def leading_keeper(self) -> MetadataServer:
+        """The leader of the metadata servers. Raises NoAnswer."""
+        raise NoAnswer(f"{self.kind} has no keepers of its own")
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Starts all servers without waiting for brokers."""
+
+    def start(self) -> None:
+        """Starts all servers and waits until every broker knows all others."""
+        self.launch()
+        self.wait_until_joined()
+
+    def wait_until_joined(self) -> None:
+        """Raises ServerFailed, WaitTimedOut."""
+        for node in self.nodes.values():
+            node.wait_until_up()
+        until(lambda: self.is_whole([]), f"the brokers of {self.kind} know each other", _TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Stops all servers, brokers first."""
+        self.network.heal()
+        for node in self.nodes.values():
+            node.kill()
+        for keeper in self.keepers:
+            keeper.kill()
+
+    def __enter__(self) -> Cluster:
+        with ExitStack() as stack:
+            stack.callback(self.stop)
+            self.start()
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [node.address for node in self.nodes.values()]
+
+    def cpu_s(self) -> float:
+        """CPU time of all servers."""
+        return sum(node.cpu_s() for node in self.nodes.values()) + sum(keeper.cpu_s() for keeper in self.keepers)
+
+    # --- state
+
+    def view(self, topics: Sequence[str]) -> View:
+        """The view of the first broker that answers. Raises NoAnswer."""
+        for node in self.nodes.values():
+            if node.is_running and not node.is_paused:
+                try:
+                    return view_of(node.place.address, node.port, topics)
+                except NoAnswer:
+                    continue
+        raise NoAnswer("no broker answers")
+
+    def agreed(self, topics: Sequence[str]) -> View | None:
+        """The view that all brokers share; None if one does not answer or they differ."""
+        try:
+            views = [view_of(node.place.address, node.port, topics) for node in self.nodes.values()]
+        except NoAnswer:
+            return None
+        first = views[0]
+        alike = all(view.partitions == first.partitions and view.brokers == first.brokers for view in views)
+        return first if alike else None
+
+    def is_whole(self, topics: Sequence[str]) -> bool:
+        """Whether every broker sees all brokers and all replicas in sync, and every metadata server serves."""
+        if not all(keeper.is_serving() for keeper in self.keepers):
+            return False
+        view = self.agreed(topics)
+        return view is not None and view.is_whole(len(self.nodes))
+
+    def make_topic(self, name: str, partitions: int, configs: Mapping[str, str], leader: int | None = None) -> None:
+        """Creates a topic with a replica on every broker. With `leader`, that broker leads all partitions."""
+        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
+        if leader is None:
+            topic = NewTopic(name, partitions, len(self.nodes), config=dict(configs))
+        else:
+            replicas = [leader, *(number for number in self.nodes if number != leader)]
+            topic = NewTopic(name, partitions, replica_assignment=[replicas] * partitions, config=dict(configs))
+        admin.create_topics([topic])[name].result(_TIMEOUT_S)
+        until(lambda: self.is_whole([name]), f"topic {name} is there", _TIMEOUT_S)
+
+    def delete_topic(self, name: str) -> None:
+        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
+        admin.delete_topics([name])[name].result(_TIMEOUT_S)
+
+
+def settings_without(settings: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The settings without these names. Raises ServerFailed if one is not set: the list is out of date."""
+    missing = [name for name in names if name not in settings]
+    if missing:
+        raise ServerFailed(f"{', '.join(missing)} is not set: the list of settings that place a server is out of date")
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def until(is_so: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Waits until a condition is met. Raises WaitTimedOut."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise WaitTimedOut(f"timed out after {timeout_s:.0f} s waiting until {what}")
+        time.sleep(_RETRY_S)
+
+
+# ---------------------------------------------------------------------------------------------- a broker's process
+
+
+class Node:
+    """A broker's process, which can be started, stopped and paused repeatedly. `number` is its broker id."""
+
+    def __init__(self, number: int, command: Sequence[str], place: Place, port: int, folder: Path) -> None:
+        self.number = number
+        self.place = place
+        self.port = port
+        self.folder = folder
+        self.is_paused = False
+        self.command = command
+        self._output = folder / "output.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.place.address}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Starts the process without waiting. Only in the main thread: the process ends with that thread."""
+        with self.place.enter(), self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder,
+                start_new_session=True, preexec_fn=dies_with_parent(),
+            )  # fmt: skip
+
+    def wait_until_up(self, timeout_s: float = _START_S) -> None:
+        """Waits until the broker answers. Raises ServerFailed with the end of its output."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return answers(self.place.address, self.port)
+            except NoAnswer as error:
+                if not self.is_running or time.monotonic() > deadline:
+                    raise ServerFailed(f"broker {self.number} is not up ({error}): {self.output_tail()}") from None
+                time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        """Kills the process (SIGKILL); the page cache stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> bool:
+        """Stops the process (SIGTERM). Returns False if it had to be killed."""
+        return self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Suspends the process until `resume`; its connections stay open."""
+        if self._process is not None:
+            suspend(self._process)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def cpu_s(self) -> float:
+        """CPU time of all its threads since the start, user and system."""
+        if self._process is None:
+            raise ServerFailed(f"broker {self.number} does not run")
+        return process_cpu_s(self._process.pid)
+
+    def output_tail(self) -> str:
+        """The end of its output."""
+        if not self._output.exists():
+            return "(nothing)"
+        return self._output.read_text(errors="replace")[-_TAIL_CHARACTERS:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> bool:
+        if self._process is None:
+            return True
+        self._signal(number)
+        self.resume()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        return True
+
+
+def dies_with_parent() -> Callable[[], None]:
+    """For `preexec_fn`: a killed parent takes its children along."""
+    library, parent = ctypes.CDLL(None), os.getpid()
+
+    def ask() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
+# ---------------------------------------------------------------------------------------------- a broker's view
+
 
 Key = tuple[str, int]
 
 
 class NoAnswer(Exception):
-    """Refused, cut off, or late."""
+    """The connection was rejected or cut off, or the answer was late."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +338,7 @@ class View:
     partitions: Mapping[Key, PartitionView]
 
     def is_whole(self, brokers: int) -> bool:
-        """Everybody is there; every partition has a leader, and all its replicas are in sync."""
+        """All brokers are up; every partition has a leader, and all its replicas are in sync."""
         return len(self.brokers) == brokers and all(
             one.leader in one.insync and len(one.insync) == len(one.replicas) for one in self.partitions.values()
         )
@@ -73,12 +348,12 @@ class View:
 
 
 def answers(host: str, port: int) -> None:
-    """NoAnswer if it does not."""
+    """Raises NoAnswer if the broker does not answer a request."""
     _ask(host, port, ApiKey.API_VERSIONS, _VERSIONS_VERSION, ApiVersionsRequest("faults", "1"))
 
 
 def view_of(host: str, port: int, topics: Sequence[str]) -> View:
-    """What the broker at this address says of these topics. NoAnswer; also if it does not know one of them."""
+    """How a broker sees these topics. Raises NoAnswer, also if it does not know one of them."""
     wanted = MetadataRequest(
         topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False
     )
@@ -114,278 +389,3 @@ def _ask(host: str, port: int, api: ApiKey, version: int, message: Any) -> Any:
         return response_codec(api, version).decode(frames[0], position)[0]
     except (OSError, WireError) as error:
         raise NoAnswer(str(error)) from error
-
-
-_START_S: Final = 90.0
-_STOP_S: Final = 60.0
-_POLL_S: Final = 0.02
-_TAIL_CHARACTERS: Final = 2000
-_PR_SET_PDEATHSIG: Final = 1
-
-
-class Node:
-    """`number` is its broker id."""
-
-    def __init__(self, number: int, command: Sequence[str], place: Place, port: int, folder: Path) -> None:
-        self.number = number
-        self.place = place
-        self.port = port
-        self.folder = folder
-        self.is_paused = False
-        self.command = command
-        self._output = folder / "output.txt"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{self.place.address}:{self.port}"
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def launch(self) -> None:
-        """Begin it, without waiting until it is up. From the main thread only: it ends with that."""
-        with self.place.enter(), self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder,
-                start_new_session=True, preexec_fn=dies_with_parent(),
-            )  # fmt: skip
-
-    def wait_until_up(self, timeout_s: float = _START_S) -> None:
-        """ServerFailed, with the end of what it said."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return answers(self.place.address, self.port)
-            except NoAnswer as error:
-                if not self.is_running or time.monotonic() > deadline:
-                    raise ServerFailed(f"broker {self.number} is not up ({error}): {self.said()}") from None
-                time.sleep(_POLL_S)
-
-    def kill(self) -> None:
-        """As a crash of the process ends it: the page cache stays."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> bool:
-        """Let it end by itself; False if it had to be killed."""
-        return self._end(signal.SIGTERM)
-
-    def pause(self) -> None:
-        """Its connections stay, but it does nothing until `resume`."""
-        if self._process is not None:
-            suspend(self._process)
-        self.is_paused = True
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-        self.is_paused = False
-
-    def cpu_s(self) -> float:
-        """CPU time of all its threads, user and system, since it began."""
-        if self._process is None:
-            raise ServerFailed(f"broker {self.number} does not run")
-        return process_cpu_s(self._process.pid)
-
-    def said(self) -> str:
-        """The end of its output."""
-        if not self._output.exists():
-            return "(nothing)"
-        return self._output.read_text(errors="replace")[-_TAIL_CHARACTERS:]
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
-    def _end(self, number: signal.Signals) -> bool:
-        if self._process is None:
-            return True
-        self._signal(number)
-        self.resume()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        return True
-
-
-def process_cpu_s(pid: int) -> float:
-    """As in /proc/PID/stat, but not rounded to ticks of 10 ms."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
-def dies_with_parent() -> Callable[[], None]:
-    """For `preexec_fn`: whoever is killed takes along what it began."""
-    library, parent = ctypes.CDLL(None), os.getpid()
-
-    def ask() -> None:
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
-
-
-BROKERS: Final = 3
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-_PATIENCE_S: Final = 90.0
-_AGAIN_S: Final = 0.1
-
-
-class WaitTimedOut(Exception):
-    """What was waited for did not come."""
-
-
-class MetadataServer(Protocol):
-    """A server of the ensemble that keeps the metadata."""
-
-    @property
-    def place(self) -> Place: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def launch(self) -> None: ...
-
-    def is_serving(self) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def cpu_s(self) -> float: ...
-
-
-class Cluster(ABC):
-    """Used as a block; its servers end with it."""
-
-    kind: str
-
-    def __init__(self, network: Network, folder: Path) -> None:
-        self.network = network
-        self.folder = folder
-        self.nodes: dict[int, Node] = {}
-
-    @property
-    def keepers(self) -> Sequence[MetadataServer]:
-        return ()
-
-    @abstractmethod
-    def settings(self) -> dict[str, Mapping[str, str]]:
-        """What differs from what is shipped, by kind of server; without what only gives each server its place."""
-
-    @abstractmethod
-    def controller(self) -> int:
-        """The broker that is the controller now. NoAnswer if that cannot be told at the moment."""
-
-    def leading_keeper(self) -> MetadataServer:
-        """NoAnswer."""
-        raise NoAnswer(f"{self.kind} has no keepers of its own")
-
-    @abstractmethod
-    def launch(self) -> None:
-        """Begin all servers; brokers need not be up yet."""
-
-    def start(self) -> None:
-        """Begin all servers, and wait until every broker knows all the others."""
-        self.launch()
-        self.wait_until_joined()
-
-    def wait_until_joined(self) -> None:
-        """ServerFailed, NotInTime."""
-        for node in self.nodes.values():
-            node.wait_until_up()
-        until(lambda: self.is_whole([]), f"the brokers of {self.kind} know each other", _PATIENCE_S)
-
-    def stop(self) -> None:
-        """End everything, brokers first."""
-        self.network.heal()
-        for node in self.nodes.values():
-            node.kill()
-        for keeper in self.keepers:
-            keeper.kill()
-
-    def __enter__(self) -> Cluster:
-        with ExitStack() as stack:
-            stack.callback(self.stop)
-            self.start()
-            stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @property
-    def bootstrap(self) -> list[str]:
-        return [node.address for node in self.nodes.values()]
-
-    def cpu_s(self) -> float:
-        """Of all that has to run for it."""
-        return sum(node.cpu_s() for node in self.nodes.values()) + sum(keeper.cpu_s() for keeper in self.keepers)
-
-    # --- what is known of it
-
-    def view(self, topics: Sequence[str]) -> View:
-        """As the first broker sees it that answers. NoAnswer."""
-        for node in self.nodes.values():
-            if node.is_running and not node.is_paused:
-                try:
-                    return view_of(node.place.address, node.port, topics)
-                except NoAnswer:
-                    continue
-        raise NoAnswer("no broker answers")
-
-    def agreed(self, topics: Sequence[str]) -> View | None:
-        """What all brokers say alike of these topics; None if one does not answer, or they differ."""
-        try:
-            views = [view_of(node.place.address, node.port, topics) for node in self.nodes.values()]
-        except NoAnswer:
-            return None
-        first = views[0]
-        alike = all(view.partitions == first.partitions and view.brokers == first.brokers for view in views)
-        return first if alike else None
-
-    def is_whole(self, topics: Sequence[str]) -> bool:
-        """Every broker says that all are there and all replicas in sync, and every keeper serves."""
-        if not all(keeper.is_serving() for keeper in self.keepers):
-            return False
-        view = self.agreed(topics)
-        return view is not None and view.is_whole(len(self.nodes))
-
-    def make_topic(self, name: str, partitions: int, configs: Mapping[str, str], leader: int | None = None) -> None:
-        """A replica on every broker. With `leader`, that broker leads all partitions."""
-        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
-        if leader is None:
-            topic = NewTopic(name, partitions, len(self.nodes), config=dict(configs))
-        else:
-            replicas = [leader, *(number for number in self.nodes if number != leader)]
-            topic = NewTopic(name, partitions, replica_assignment=[replicas] * partitions, config=dict(configs))
-        admin.create_topics([topic])[name].result(_PATIENCE_S)
-        until(lambda: self.is_whole([name]), f"topic {name} is there", _PATIENCE_S)
-
-    def delete_topic(self, name: str) -> None:
-        admin = AdminClient({"bootstrap.servers": ",".join(self.bootstrap), "log_level": 0})
-        admin.delete_topics([name])[name].result(_PATIENCE_S)
-
-
-def settings_without(settings: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Without these. ServerFailed if one of them is not set at all: then the list of names is out of date."""
-    missing = [name for name in names if name not in settings]
-    if missing:
-        raise ServerFailed(f"{', '.join(missing)} is not set, so the list of what gives a server its place is wrong")
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def until(is_so: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """NotInTime."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise WaitTimedOut(f"after {timeout_s:.0f} s it is not so that {what}")
-        time.sleep(_AGAIN_S)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.peers.installing import CACHE, NotToBeHad
+from tests.peers.installing import CACHE, NotAvailable
 
 from benchmarks import results
 from benchmarks.faults import kafka_cluster, namespaces, report
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                 raise SystemExit(1)
             return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # A run that is told to end, or whose parent is gone, takes the servers along.
+    # The servers end with this process, which ends with its parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     variant = "-".join(
         [
@@ -77,10 +77,10 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = results.parser("faults", "A cluster under load and faults: what becomes of the records.")
-    parser.add_argument("--kind", choices=KINDS, default=_OURS, help="whose cluster it is")
-    parser.add_argument("--faults", type=int, default=_FAULTS, help=f"how many [{_FAULTS}]")
-    parser.add_argument("--seed", type=int, default=1, help="of the schedule [1]")
+    parser = results.parser("faults", "A cluster under load and faults: are records lost?")
+    parser.add_argument("--kind", choices=KINDS, default=_OURS, help="kind of cluster")
+    parser.add_argument("--faults", type=int, default=_FAULTS, help=f"number of faults [{_FAULTS}]")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the schedule [1]")
     parser.add_argument("--rate", type=float, default=150.0, help="records per second of each client [150]")
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--clients", nargs="*", choices=list(SENDERS), default=list(SENDERS))
@@ -88,11 +88,12 @@ def _parser() -> argparse.ArgumentParser:
                         help="choose from these faults, such as cut:leader or kill:controller")  # fmt: skip
     parser.add_argument("--outlast", action="store_true", help="each fault lasts until writes have resumed elsewhere")
     parser.add_argument("--rolling", type=int, default=0, metavar="ROUNDS",
-                        help="instead of faults: restart each broker in turn, so many times")  # fmt: skip
-    parser.add_argument("--rough", action="store_true", help="next fault before all is well; all brokers at once too")
+                        help="instead of faults, restart each broker in turn N times")  # fmt: skip
+    parser.add_argument("--rough", action="store_true",
+                        help="start the next fault before the cluster has recovered; also hit all brokers")  # fmt: skip
     parser.add_argument("--no-cuts", dest="cuts", action="store_false", help="without network namespaces")
-    parser.add_argument("--folder", type=Path, default=CACHE, help="where the data is put meanwhile")
-    parser.add_argument("--keep", action="store_true", help="leave the data there, to look into")
+    parser.add_argument("--folder", type=Path, default=CACHE, help="folder for the data")
+    parser.add_argument("--keep", action="store_true", help="keep the data")
     return parser
 
 
@@ -122,10 +123,10 @@ def _run(options: argparse.Namespace, recording: results.Recording) -> bool:
         with _cluster(options.kind, namespaces.network(options.cuts), folder) as cluster:
             outcome = run(cluster, plan, folder, say)
     except (WaitTimedOut, ServerFailed, ZooKeeperNotStarted) as error:
-        print(f"FAILED: {error}\nwhat the servers and clients said is in {folder}")
+        print(f"FAILED: {error}\nOutput of servers and clients: {folder}")
         return False
-    except NotToBeHad as error:
-        print(f"{options.kind} is not to be had: {error}")
+    except NotAvailable as error:
+        print(f"{options.kind} is not available: {error}")
         return False
     if not outcome.is_good:
         recording.lacks(report.verdict(outcome))
@@ -134,7 +135,7 @@ def _run(options: argparse.Namespace, recording: results.Recording) -> bool:
     if outcome.is_good and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        print(f"what the servers and clients said is in {folder}")
+        print(f"Output of servers and clients: {folder}")
     return outcome.is_good
 
 

@@ -37,6 +37,23 @@ from benchmarks.faults.load import END, FLUSH, READY, Acked, Event, Read, Tail
 from benchmarks.faults.namespaces import Direction
 from benchmarks.peers.servers import ServerFailed
 
+# The shortest end before a broker notices; the longest outlast every session.
+_SHORTEST_S, _LONGEST_S = 0.5, 6.0
+_READY_S: Final = 60.0
+_FLUSH_S: Final = FLUSH_S + CLOSE_S + 20
+_END_S: Final = 60.0
+_RETRY_S: Final = 0.1
+_MEMBERS: Final = 2
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_WORKER: Final = "import sys; from benchmarks.faults.load import main; main(sys.argv[1:])"
+_RECOVERY_S: Final = 120.0
+_PROGRESS_S: Final = 90.0
+_FOUND_S: Final = 30.0
+_ROUGH_PAUSE_S: Final = 1.0
+_ROLLED_HOLD_S: Final = 0.5
+
+# ---------------------------------------------------------------------------------------------- the schedule
+
 
 class Kind(Enum):
     KILL = "killed"
@@ -57,9 +74,6 @@ class Target(Enum):
 
 
 Pair = tuple[Kind, Target]
-
-# The shortest are over before anybody notices; the longest outlast every session.
-_SHORTEST_S, _LONGEST_S = 0.5, 6.0
 _SIGNALS: Final[tuple[Pair, ...]] = (
     (Kind.KILL, Target.LEADER),
     (Kind.KILL, Target.LEADER),
@@ -98,7 +112,7 @@ class Fault:
 
 
 def deck(*, can_cut: bool, has_keepers: bool, is_rough: bool) -> tuple[Pair, ...]:
-    """What can be done to such a cluster."""
+    """The faults that are possible in such a cluster."""
     return (
         *_SIGNALS,
         *(_CUTS if can_cut else ()),
@@ -109,185 +123,26 @@ def deck(*, can_cut: bool, has_keepers: bool, is_rough: bool) -> tuple[Pair, ...
 
 
 def schedule(seed: int, count: int, pairs: tuple[Pair, ...]) -> list[Fault]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     faults: list[Fault] = []
     while len(faults) < count:
         shuffled = list(pairs)
-        chance.shuffle(shuffled)
+        rng.shuffle(shuffled)
         for kind, target in shuffled[: count - len(faults)]:
-            hold_s = round(chance.uniform(_SHORTEST_S, _LONGEST_S), 1)
+            hold_s = round(rng.uniform(_SHORTEST_S, _LONGEST_S), 1)
             faults.append(Fault(len(faults) + 1, kind, target, hold_s))
     return faults
 
 
-_READY_S: Final = 60.0
-_FLUSH_S: Final = FLUSH_S + CLOSE_S + 20
-_END_S: Final = 60.0
-_AGAIN_S: Final = 0.1
-_MEMBERS: Final = 2
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_WORKER: Final = "import sys; from benchmarks.faults.load import main; main(sys.argv[1:])"
+# ---------------------------------------------------------------------------------------------- carrying out faults
 
-
-class Worker:
-    """A client's process. Its progress is known from its journal."""
-
-    def __init__(self, client: str, folder: Path, bootstrap: Sequence[str], topic: str, partitions: int,
-                 rate: float) -> None:  # fmt: skip
-        self.client = client
-        self._partitions = partitions
-        self._tail = Tail(folder / f"{client}.journal")
-        self._errors = folder / f"{client}.errors"
-        # When the newest record was sent of those that are acknowledged, and where the group has read to.
-        self.acked_sent_s = [0.0] * partitions
-        self.seen: list[set[int]] = [set() for _ in range(partitions)]
-        arguments = [client, str(folder / f"{client}.journal"), topic, partitions, rate, _MEMBERS, *bootstrap]
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _WORKER, *map(str, arguments)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT,
-                preexec_fn=dies_with_parent(),
-            )  # fmt: skip
-
-    @property
-    def events(self) -> list[Event]:
-        return self._tail.events
-
-    def wait_until_ready(self) -> None:
-        self._expect(READY, _READY_S)
-
-    def look(self) -> None:
-        """Take in what its journal has since."""
-        if self._process.poll() is not None:
-            raise ServerFailed(f"{self.client} ended: {self._errors.read_text()[-2000:]}")
-        for event in self._tail.more():
-            if isinstance(event, Acked):
-                self.acked_sent_s[event.partition] = max(self.acked_sent_s[event.partition], event.sent_s)
-            elif isinstance(event, Read):
-                self.seen[event.partition].add(event.offset)
-
-    def has_sent_since(self, moment_s: float) -> bool:
-        """Whether in every partition a record is acknowledged that was sent later than that."""
-        return min(self.acked_sent_s) > moment_s
-
-    def stuck_since(self, moment_s: float) -> list[int]:
-        return [partition for partition, sent_s in enumerate(self.acked_sent_s) if sent_s <= moment_s]
-
-    def has_read_all(self, ends: Mapping[int, int]) -> bool:
-        return all(len(self.seen[partition]) >= end for partition, end in ends.items())
-
-    def flush(self) -> None:
-        """End the sending. The client waits until each record is acknowledged or has failed, within a bound."""
-        self._say(FLUSH)
-
-    def wait_until_flushed(self) -> None:
-        self._expect(FLUSH, _FLUSH_S)
-
-    def end(self) -> None:
-        self._say(END)
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            raise WaitTimedOut(f"{self.client} does not end: {self._errors.read_text()[-2000:]}") from None
-        self._tail.more()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def _say(self, word: str) -> None:
-        if self._process.stdin is None:
-            raise ServerFailed(f"{self.client} cannot be told")
-        self._process.stdin.write(word + "\n")
-        self._process.stdin.flush()
-
-    def _expect(self, word: str, timeout_s: float) -> None:
-        """NotInTime, ServerFailed."""
-        output = self._process.stdout
-        if output is None:
-            raise ServerFailed(f"{self.client} has no output")
-        # It writes one line for each word, so nothing of an earlier one is left in the buffer.
-        if not select.select([output], [], [], timeout_s)[0]:
-            raise WaitTimedOut(f"{self.client} did not say {word} within {timeout_s:.0f} s")
-        if output.readline().strip() != word:
-            raise ServerFailed(f"{self.client} did not say {word}: {self._errors.read_text()[-2000:]}")
-
-
-class Load:
-    """All clients."""
-
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self.workers = workers
-
-    def wait_for_progress(self, timeout_s: float) -> None:
-        """Until every client has had a record acknowledged in every partition that was sent from now on. NotInTime."""
-        began_s = time.monotonic()
-        while True:
-            for worker in self.workers:
-                worker.look()
-            late = [worker for worker in self.workers if not worker.has_sent_since(began_s)]
-            if not late:
-                return
-            if time.monotonic() > began_s + timeout_s:
-                stuck = "; ".join(f"{worker.client}, partitions {worker.stuck_since(began_s)}" for worker in late)
-                raise WaitTimedOut(f"after {timeout_s:.0f} s nothing new is acknowledged to {stuck}")
-            time.sleep(_AGAIN_S)
-
-    def flush(self) -> None:
-        for worker in self.workers:
-            worker.flush()
-        for worker in self.workers:
-            worker.wait_until_flushed()
-
-    def wait_until_read(self, ends: Mapping[int, int], timeout_s: float) -> list[str]:
-        """Until every group has read everything; the clients of which that is not so in time."""
-        deadline = time.monotonic() + timeout_s
-        late: list[str] = []
-        while True:
-            for worker in self.workers:
-                worker.look()
-            late = [worker.client for worker in self.workers if not worker.has_read_all(ends)]
-            if not late or time.monotonic() > deadline:
-                return late
-            time.sleep(_AGAIN_S)
-
-    def end(self) -> None:
-        for worker in self.workers:
-            worker.end()
-
-
-@contextmanager
-def loaded(
-    clients: Sequence[str], folder: Path, bootstrap: Sequence[str], topic: str, partitions: int, rate: float
-) -> Iterator[Load]:
-    """The clients at work, each at this rate (records a second), for as long as the block lasts."""
-    workers: list[Worker] = []
-    try:
-        for client in clients:
-            workers.append(Worker(client, folder, bootstrap, topic, partitions, rate))  # noqa: PERF401 - ended if one fails
-        for worker in workers:
-            worker.wait_until_ready()
-        yield Load(workers)
-    finally:
-        for worker in workers:
-            worker.kill()
-
-
-_RECOVERY_S: Final = 120.0
-_PROGRESS_S: Final = 90.0
-_FOUND_S: Final = 30.0
-_ROUGH_PAUSE_S: Final = 1.0
-_ROLLED_HOLD_S: Final = 0.5
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault that was: `led` are the partitions of the topic that its victim led; moments by the monotonic clock."""
+    """A fault that was carried out. `led` are the partitions that its victim led; times are monotonic."""
 
     fault: Fault
     victim: str
@@ -309,7 +164,7 @@ class Injector:
         self._outlasts = outlasts
 
     def carry_out(self, fault: Fault) -> InjectedFault:
-        """NotInTime if the cluster does not recover."""
+        """Injects a fault and waits for recovery. Raises WaitTimedOut if the cluster does not recover."""
         victims, led = self._victims(fault)
         names = " and ".join(f"broker {each.number}" if isinstance(each, Node) else each.name for each in victims)
         began_s = time.monotonic()
@@ -332,12 +187,12 @@ class Injector:
         return happened
 
     def restart(self, number: int, node: Node) -> InjectedFault:
-        """One broker of a rolling restart: it is asked to end, ends, and comes back."""
+        """One broker of a rolling restart: stops it and starts it again."""
         fault = Fault(number, Kind.STOP, Target.LEADER, _ROLLED_HOLD_S)
         led = self._led_by(node)
         began_s = time.monotonic()
         if not node.stop():
-            raise ServerFailed(f"broker {node.number} did not end when asked to: {node.said()}")
+            raise ServerFailed(f"broker {node.number} did not stop: {node.output_tail()}")
         stopped_s = time.monotonic()
         node.launch()
         undone_s = time.monotonic()
@@ -348,11 +203,11 @@ class Injector:
         return happened
 
     def wait_until_whole(self) -> None:
-        """Every replica in sync as every broker says, and every client making progress. NotInTime."""
+        """Waits until every broker sees all replicas in sync and every client makes progress. Raises WaitTimedOut."""
         try:
             until(
                 lambda: self._cluster.is_whole([self._topic, OFFSETS_TOPIC]),
-                "all brokers say that all replicas are in sync",
+                "all brokers see all replicas in sync",
                 _RECOVERY_S,
             )
         except WaitTimedOut as error:
@@ -366,11 +221,11 @@ class Injector:
             raise WaitTimedOut(f"{error}\n{self.diagnosis()}") from None
 
     def diagnosis(self) -> str:
-        """What each broker believes, and the end of what it said."""
+        """The view and the last output of each broker."""
         lines = []
         for node in self._cluster.nodes.values():
             state = "runs" if node.is_running else "has ended"
-            lines.append(f"broker {node.number} {state}; it said: ... {node.said()[-600:]}")
+            lines.append(f"broker {node.number} {state}; output: ... {node.output_tail()[-600:]}")
         try:
             view = self._cluster.view([self._topic])
             lines.append(f"brokers {sorted(view.brokers)}, controller {view.controller}")
@@ -379,10 +234,10 @@ class Injector:
             lines.append(str(error))
         return "\n".join(lines)
 
-    # --- who is hit
+    # --- victims
 
     def _victims(self, fault: Fault) -> tuple[Sequence[Node | MetadataServer], tuple[int, ...]]:
-        """NotInTime if it cannot be found out."""
+        """The victims of a fault, and the partitions they lead. Raises WaitTimedOut."""
         deadline = time.monotonic() + _FOUND_S
         while True:
             try:
@@ -390,8 +245,8 @@ class Injector:
                 break
             except NoAnswer as error:
                 if time.monotonic() > deadline:
-                    raise WaitTimedOut(f"there is no {fault.target.value}: {error}\n{self.diagnosis()}") from None
-                time.sleep(_AGAIN_S)
+                    raise WaitTimedOut(f"no {fault.target.value} found: {error}\n{self.diagnosis()}") from None
+                time.sleep(_RETRY_S)
         led = [partition for node in found if isinstance(node, Node) for partition in self._led_by(node)]
         return found, tuple(sorted(led))
 
@@ -404,7 +259,7 @@ class Injector:
         if fault.target is Target.CONTROLLER:
             return [nodes[self._cluster.controller()]]
         view = self._cluster.view([self._topic])
-        # Among equals another one each time.
+        # Alternate among equals.
         numbers = sorted(nodes, key=lambda number: (len(view.led_by(number)), (number + fault.number) % len(nodes)))
         return [nodes[numbers[-1 if fault.target is Target.LEADER else 0]]]
 
@@ -414,7 +269,7 @@ class Injector:
         except NoAnswer:
             return ()
 
-    # --- what is done
+    # --- faults
 
     def _begin(self, kind: Kind, victim: Node | MetadataServer) -> None:
         network, nodes = self._cluster.network, self._cluster.nodes.values()
@@ -440,3 +295,153 @@ class Injector:
             victim.resume()
         else:
             self._cluster.network.heal()
+
+
+# ---------------------------------------------------------------------------------------------- the clients' processes
+
+
+class Load:
+    """All clients of a run."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers
+
+    def wait_for_progress(self, timeout_s: float) -> None:
+        """Waits until every client has an acknowledged new record in every partition. Raises WaitTimedOut."""
+        began_s = time.monotonic()
+        while True:
+            for worker in self.workers:
+                worker.update()
+            late = [worker for worker in self.workers if not worker.has_sent_since(began_s)]
+            if not late:
+                return
+            if time.monotonic() > began_s + timeout_s:
+                stuck = "; ".join(f"{worker.client}, partitions {worker.stuck_since(began_s)}" for worker in late)
+                raise WaitTimedOut(f"after {timeout_s:.0f} s nothing new is acknowledged to {stuck}")
+            time.sleep(_RETRY_S)
+
+    def flush(self) -> None:
+        for worker in self.workers:
+            worker.flush()
+        for worker in self.workers:
+            worker.wait_until_flushed()
+
+    def wait_until_read(self, ends: Mapping[int, int], timeout_s: float) -> list[str]:
+        """Waits until every group has read everything. Returns the clients that have not in time."""
+        deadline = time.monotonic() + timeout_s
+        late: list[str] = []
+        while True:
+            for worker in self.workers:
+                worker.update()
+            late = [worker.client for worker in self.workers if not worker.has_read_all(ends)]
+            if not late or time.monotonic() > deadline:
+                return late
+            time.sleep(_RETRY_S)
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+
+
+@contextmanager
+def loaded(
+    clients: Sequence[str], folder: Path, bootstrap: Sequence[str], topic: str, partitions: int, rate: float
+) -> Iterator[Load]:
+    """Runs the clients inside the block, each at this rate in records/s."""
+    workers: list[Worker] = []
+    try:
+        for client in clients:
+            workers.append(Worker(client, folder, bootstrap, topic, partitions, rate))  # noqa: PERF401 - ended if one fails
+        for worker in workers:
+            worker.wait_until_ready()
+        yield Load(workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+class Worker:
+    """A client's process. Its progress is read from its journal."""
+
+    def __init__(self, client: str, folder: Path, bootstrap: Sequence[str], topic: str, partitions: int,
+                 rate: float) -> None:  # fmt: skip
+        self.client = client
+        self._partitions = partitions
+        self._tail = Tail(folder / f"{client}.journal")
+        self._errors = folder / f"{client}.errors"
+        # Per partition: when the newest acknowledged record was sent, and the offsets that the group has read.
+        self.acked_sent_s = [0.0] * partitions
+        self.seen: list[set[int]] = [set() for _ in range(partitions)]
+        arguments = [client, str(folder / f"{client}.journal"), topic, partitions, rate, _MEMBERS, *bootstrap]
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _WORKER, *map(str, arguments)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT,
+                preexec_fn=dies_with_parent(),
+            )  # fmt: skip
+
+    @property
+    def events(self) -> list[Event]:
+        return self._tail.events
+
+    def wait_until_ready(self) -> None:
+        self._expect(READY, _READY_S)
+
+    def update(self) -> None:
+        """Reads new entries of the journal."""
+        if self._process.poll() is not None:
+            raise ServerFailed(f"{self.client} ended: {self._errors.read_text()[-2000:]}")
+        for event in self._tail.more():
+            if isinstance(event, Acked):
+                self.acked_sent_s[event.partition] = max(self.acked_sent_s[event.partition], event.sent_s)
+            elif isinstance(event, Read):
+                self.seen[event.partition].add(event.offset)
+
+    def has_sent_since(self, moment_s: float) -> bool:
+        """Whether every partition has an acknowledged record that was sent after this moment."""
+        return min(self.acked_sent_s) > moment_s
+
+    def stuck_since(self, moment_s: float) -> list[int]:
+        return [partition for partition, sent_s in enumerate(self.acked_sent_s) if sent_s <= moment_s]
+
+    def has_read_all(self, ends: Mapping[int, int]) -> bool:
+        return all(len(self.seen[partition]) >= end for partition, end in ends.items())
+
+    def flush(self) -> None:
+        """Ends sending. The client waits until each record is acknowledged or failed, within a bound."""
+        self._write(FLUSH)
+
+    def wait_until_flushed(self) -> None:
+        self._expect(FLUSH, _FLUSH_S)
+
+    def end(self) -> None:
+        self._write(END)
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            raise WaitTimedOut(f"{self.client} does not end: {self._errors.read_text()[-2000:]}") from None
+        self._tail.more()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _write(self, word: str) -> None:
+        if self._process.stdin is None:
+            raise ServerFailed(f"{self.client} has no standard input")
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+
+    def _expect(self, word: str, timeout_s: float) -> None:
+        """Waits for a line of output. Raises WaitTimedOut, ServerFailed."""
+        output = self._process.stdout
+        if output is None:
+            raise ServerFailed(f"{self.client} has no output")
+        # One line per word, so no earlier line is left in the buffer.
+        if not select.select([output], [], [], timeout_s)[0]:
+            raise WaitTimedOut(f"{self.client} did not print {word} within {timeout_s:.0f} s")
+        if output.readline().strip() != word:
+            raise ServerFailed(f"{self.client} did not print {word}: {self._errors.read_text()[-2000:]}")

@@ -1,8 +1,8 @@
 """Three Apache Kafka 4.3, each broker and controller at once (KRaft).
 
-They are as shipped, but for the settings and JVM flags that are given with the cluster and for what gives each its
-place: `settings()` has all of them, and reads them from the file that the brokers read. `PROMPT` makes the others act
-as soon as ours do when a node goes away, so that a run of faults does not wait for them most of the time.
+They have their defaults, except for the settings and JVM flags of the cluster and for addresses and folders.
+`settings()` reads all of them from the file that the brokers read. With `PROMPT`, Kafka reacts as fast as Penstock to a
+lost node, so that a run of faults does not mostly wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 from tests.peers.java_process import FLAGS
 
 from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, settings_without
@@ -42,12 +42,12 @@ PROMPT: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _FILE: Final = "server.properties"
-# What gives a server its place, and so is different for each or for each run.
+# Settings that place a server, which differ by server or run.
 _PLACE: Final = (
     "process.roles", "node.id", "listeners", "advertised.listeners", "controller.listener.names",
     "controller.quorum.voters", "log.dirs",
 )  # fmt: skip
-# A short life beside others on few cores: what the optimising compiler costs is not earned back.
+# A short run on few cores: the optimizing compiler does not pay off.
 LIGHT_JVM: Final = (*FLAGS, "-Xmx512m")
 
 
@@ -57,7 +57,7 @@ class KafkaCluster(Cluster):
     def __init__(
         self, network: Network, folder: Path, settings: Mapping[str, str] = PROMPT, jvm: tuple[str, ...] = LIGHT_JVM
     ) -> None:
-        """NotToBeHad. Folders are made and formatted here. Without `jvm`, flags are those of Kafka's own script."""
+        """Creates and formats the folders. Without `jvm`, flags are those of Kafka's script. Raises NotAvailable."""
         super().__init__(network, folder)
         self._jvm = jvm
         run = Kafka().command(jvm)
@@ -85,9 +85,9 @@ class KafkaCluster(Cluster):
 
     def settings(self) -> dict[str, Mapping[str, str]]:
         lines = (self.nodes[1].folder / _FILE).read_text().splitlines()
-        told = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        written = {name: value for name, _, value in (line.partition("=") for line in lines)}
         jvm = {"JVMs": {"flags": " ".join(self._jvm)}} if self._jvm else {}
-        return {"brokers": settings_without(told, _PLACE), **jvm}
+        return {"brokers": settings_without(written, _PLACE), **jvm}
 
     def controller(self) -> int:
         from kafka import KafkaAdminClient
@@ -101,12 +101,12 @@ class KafkaCluster(Cluster):
             finally:
                 admin.close()
         except (KafkaError, LookupError, TypeError) as error:
-            raise NoAnswer(f"nobody says who leads the quorum: {error}") from error
+            raise NoAnswer(f"the leader of the quorum is unknown: {error}") from error
 
 
 def provide() -> None:
-    """Install Kafka if it is missing: inside a network namespace nothing can be fetched. Failures show there."""
-    with suppress(NotToBeHad):
+    """Installs Kafka if it is missing: inside a network namespace nothing can be downloaded."""
+    with suppress(NotAvailable):
         Kafka()
 
 
@@ -126,4 +126,4 @@ def _settings(number: int, place: Place, ports: tuple[int, ...], voters: str, fo
 def _format(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_S)
     if done.returncode:
-        raise ServerFailed(f"Kafka's folder could not be formatted: {done.stderr[-1000:]}")
+        raise ServerFailed(f"cannot format Kafka's folder: {done.stderr[-1000:]}")

@@ -34,7 +34,7 @@ _LOOPBACK_PORTS: Final = range(12_000, 30_000)
 
 
 class NoNamespaces(Exception):
-    """Network namespaces are not to be had here; the text says why."""
+    """Network namespaces are not available here; the message says why."""
 
 
 class Direction(Enum):
@@ -50,20 +50,20 @@ class Place(Protocol):
         """Ports that are free there."""
 
     def enter(self) -> AbstractContextManager[None]:
-        """Processes begun in the block run there."""
+        """Processes that are started in the block run there."""
 
 
 class Network(Protocol):
     can_cut: bool
 
     def place(self, name: str) -> Place:
-        """A new one."""
+        """Creates a place."""
 
     def cut(self, place: Place, others: Sequence[Place] | None, direction: Direction = Direction.BOTH) -> None:
-        """Lose what goes between it and the others (None: anybody), or, of that, only what it sends."""
+        """Drops packets between the place and the others (None: all), or only those that it sends."""
 
     def heal(self) -> None:
-        """Undo every cut."""
+        """Undoes all cuts."""
 
 
 class LoopbackPlace:
@@ -74,14 +74,14 @@ class LoopbackPlace:
 
     def ports(self, count: int) -> list[int]:
         found = []
-        # Outside the range from which connections are given theirs: a server that comes back must find its own free.
+        # Outside of the ephemeral range, so that a restarted server finds its port free.
         for port in random.sample(_LOOPBACK_PORTS, len(_LOOPBACK_PORTS)):
             if port not in self._given and _is_free(port):
                 self._given.add(port)
                 found.append(port)
                 if len(found) == count:
                     return found
-        raise OSError("there is no free port")
+        raise OSError("no free port")
 
     @contextmanager
     def enter(self) -> Iterator[None]:
@@ -89,7 +89,7 @@ class LoopbackPlace:
 
 
 class Loopback:
-    """All on one address."""
+    """All places on one address; nothing can be cut."""
 
     can_cut = False
 
@@ -139,7 +139,7 @@ class NamespacePlace:
 
 
 class Namespaces:
-    """Each place in a namespace of its own. The program has to run as `in_a_namespace` says."""
+    """Each place in its own namespace. The program must run as `in_a_namespace` says."""
 
     can_cut = True
 
@@ -163,11 +163,11 @@ class Namespaces:
             _ip(f"link set {own.port_of_bridge} down")
             self._ports_down.append(own)
             return
-        away = [self._own(other) for other in others] if others is not None else self._but(own)
+        away = [self._own(other) for other in others] if others is not None else self._others(own)
         for other in away:
-            self._lose(own, other.address)
+            self._drop(own, other.address)
             if direction is Direction.BOTH:
-                self._lose(other, own.address)
+                self._drop(other, own.address)
 
     def heal(self) -> None:
         while self._ports_down:
@@ -177,12 +177,12 @@ class Namespaces:
             with place.enter():
                 _ip(f"route del blackhole {address}/32")
 
-    def _lose(self, place: NamespacePlace, address: str) -> None:
+    def _drop(self, place: NamespacePlace, address: str) -> None:
         with place.enter():
             _ip(f"route add blackhole {address}/32")
         self._routes_lost.append((place, address))
 
-    def _but(self, own: NamespacePlace) -> Iterable[NamespacePlace]:
+    def _others(self, own: NamespacePlace) -> Iterable[NamespacePlace]:
         return [place for place in self._places if place is not own]
 
     def _own(self, place: Place) -> NamespacePlace:
@@ -207,21 +207,21 @@ def is_in_a_namespace() -> bool:
 
 
 def inside() -> dict[str, str]:
-    """The environment of what `in_a_namespace` gives, by which it knows."""
+    """The environment for the command of `in_a_namespace`."""
     return {**os.environ, _INSIDE: "yes"}
 
 
 def in_a_namespace(command: Sequence[str]) -> list[str]:
-    """How the command is to be run, with the environment of `inside`, for `Namespaces` to work in it. NoNamespaces."""
+    """The command that runs another inside a namespace, with the environment of `inside`. Raises NoNamespaces."""
     for program in _NEEDED:
         if shutil.which(program) is None:
-            raise NoNamespaces(f"there is no `{program}`: install util-linux and iproute2")
+            raise NoNamespaces(f"`{program}` is missing: install util-linux and iproute2")
     tried = subprocess.run(
         ["unshare", "-rn", "ip", "link", "add", _BRIDGE, "type", "bridge"],
         capture_output=True, text=True, timeout=_COMMAND_S,
     )  # fmt: skip
     if tried.returncode:
-        raise NoNamespaces(f"`unshare -rn` or a bridge in it is refused: {tried.stderr.strip()[-200:]}")
+        raise NoNamespaces(f"`unshare -rn` or a bridge in it is not permitted: {tried.stderr.strip()[-200:]}")
     return ["unshare", "-rn", *command]
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, process_cpu_s, settings_without, until
+from benchmarks.faults.cluster import BROKERS, Cluster, NoAnswer, Node, settings_without, until
 from benchmarks.faults.namespaces import Network, Place
-from benchmarks.peers.servers import ServerFailed
+from benchmarks.peers.servers import ServerFailed, process_cpu_s
 from penstock.cluster.tree.zookeeper.ensemble import Condition
 from penstock.cluster.tree.zookeeper.server import Member, ServerSettings, ZooKeeperProcess
 

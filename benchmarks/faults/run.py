@@ -22,81 +22,21 @@ from benchmarks.faults.cluster import Cluster
 from benchmarks.faults.injector import InjectedFault, Injector, Load, Pair, Say, deck, loaded, schedule
 from benchmarks.faults.load import Acked, Event
 
-
-@dataclass(frozen=True)
-class Gap:
-    happened: InjectedFault
-    client: str
-    gap_s: float
-
-
-@dataclass(frozen=True)
-class Summary:
-    count: int
-    p50_s: float
-    p99_s: float
-    max_s: float
-
-
-def moments(events: Iterable[Event]) -> dict[int, list[float]]:
-    """When there were acknowledgements, by partition, in order."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for event in events:
-        if isinstance(event, Acked):
-            found[event.partition].append(event.acked_s)
-    for each in found.values():
-        each.sort()
-    return found
-
-
-def longest(acked_s: Sequence[float], began_s: float, until_s: float) -> float:
-    """The longest time between two of them, next to each other, that reaches into the time given."""
-    worst, before = 0.0, None
-    for moment in acked_s:
-        if moment > began_s:
-            worst = max(worst, min(moment, until_s) - (began_s if before is None else before))
-        if moment > until_s:
-            return worst
-        before = moment
-    # Nothing came any more.
-    return max(worst, until_s - (began_s if before is None else before))
-
-
-def gaps(happened: Sequence[InjectedFault], clients: Mapping[str, Sequence[Event]]) -> list[Gap]:
-    by_client = {client: moments(events) for client, events in clients.items()}
-    return [
-        Gap(
-            each, client,
-            max((longest(found, each.began_s, each.whole_s) for partition, found in acked.items()
-                 if not each.led or partition in each.led), default=0.0),
-        )
-        for each in happened
-        for client, acked in by_client.items()
-    ]  # fmt: skip
-
-
-def summary(values_s: Iterable[float]) -> Summary:
-    """Percentiles by the nearest rank: the 99th of few is the greatest."""
-    ordered = sorted(values_s)
-    if not ordered:
-        return Summary(0, math.nan, math.nan, math.nan)
-
-    def rank(share: float) -> float:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-    return Summary(len(ordered), rank(0.5), rank(0.99), ordered[-1])
-
-
+# Kafka's recommendation for three replicas, of which one may be down.
+CONFIGS: Final = {"min.insync.replicas": "2"}
 _WARM_UP_S: Final = 60.0
 _READ_S: Final = 120.0
 _BETWEEN_RESTARTS_S: Final = 2.0
-# What a topic needs so that one replica may be away: as Kafka's documentation says for three of them.
-CONFIGS: Final = {"min.insync.replicas": "2"}
+
+# ---------------------------------------------------------------------------------------------- the run
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`only` are the faults to choose from, all by default. With `outlasts`, each lasts until writes have resumed."""
+    """The options of a run. `only` are the faults to choose from, all by default.
+
+    With `outlasts`, each fault lasts until writes have resumed.
+    """
 
     faults: int = 50
     seed: int = 1
@@ -112,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`settings` are those that differ from what is shipped, by kind of server, topic and client."""
+    """The outcome of a run. `settings` differ from the defaults, by kind of server, topic and client."""
 
     plan: Plan
     kind: str
@@ -129,16 +69,16 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """No finding of any judge; in a rolling restart, no send that failed and no error told to a reader either."""
+        """No findings; in a rolling restart, also no failed sends and no errors of readers."""
         all_good = self.contents.is_good and not self.replica_findings
         all_good = all_good and all(each.is_good for each in self.clients.values())
         if self.plan.rolling_rounds:
-            all_good = all_good and not any(each.failed or each.told for each in self.clients.values())
+            all_good = all_good and not any(each.failed or each.errors for each in self.clients.values())
         return all_good
 
 
 def run(cluster: Cluster, plan: Plan, folder: Path, say: Say) -> Outcome:
-    """NotInTime if the cluster does not recover; ServerFailed if a server or client ends by itself."""
+    """Runs a plan. Raises WaitTimedOut if the cluster does not recover, ServerFailed if a process ends."""
     say(f"topic with {plan.partitions} partitions; {', '.join(plan.clients)}: {plan.rate:.0f} records/s each")
     cluster.make_topic(plan.topic, plan.partitions, CONFIGS)
     with loaded(plan.clients, folder, cluster.bootstrap, plan.topic, plan.partitions, plan.rate) as load:
@@ -149,7 +89,7 @@ def run(cluster: Cluster, plan: Plan, folder: Path, say: Say) -> Outcome:
         happened = _roll(cluster, plan, injector) if plan.rolling_rounds else _hit(cluster, plan, injector)
         injector.wait_until_whole()
         ended_s = time.monotonic()
-        say("faults are over: waiting for the last acknowledgements, and for the groups to read all")
+        say("all faults done; waiting for the last acknowledgements and for the groups to read everything")
         load.flush()
         _end(cluster, plan, load, say)
         events = {worker.client: worker.events for worker in load.workers}
@@ -175,13 +115,13 @@ def _roll(cluster: Cluster, plan: Plan, injector: Injector) -> list[InjectedFaul
 def _end(cluster: Cluster, plan: Plan, load: Load, say: Say) -> None:
     late = load.wait_until_read(checks.ends(cluster.bootstrap, plan.topic, plan.partitions), _READ_S)
     if late:
-        say(f"the groups of {', '.join(late)} have not read all after {_READ_S:.0f} s")
+        say(f"the groups of {', '.join(late)} have not read everything after {_READ_S:.0f} s")
     load.end()
 
 
 def _judged(cluster: Cluster, plan: Plan, happened: Sequence[InjectedFault], events: dict[str, list[Event]],
             began_s: float, ended_s: float, say: Callable[[str], None]) -> Outcome:  # fmt: skip
-    say("reading all back")
+    say("reading the log back")
     contents = checks.contents(cluster.bootstrap, plan.topic, plan.partitions)
     ends = {partition: len(records) for partition, records in contents.items()}
     committed = {
@@ -207,3 +147,70 @@ def _judged(cluster: Cluster, plan: Plan, happened: Sequence[InjectedFault], eve
             **{f"{client} {role}": each for client in plan.clients for role, each in SETTINGS[client].items()},
         },
     )
+
+
+# ---------------------------------------------------------------------------------------------- gaps
+
+
+@dataclass(frozen=True)
+class Gap:
+    happened: InjectedFault
+    client: str
+    gap_s: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    count: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+def moments(events: Iterable[Event]) -> dict[int, list[float]]:
+    """The times of acknowledgements by partition, in order."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, Acked):
+            found[event.partition].append(event.acked_s)
+    for each in found.values():
+        each.sort()
+    return found
+
+
+def longest(acked_s: Sequence[float], began_s: float, until_s: float) -> float:
+    """The longest time between two consecutive acknowledgements that overlaps the interval."""
+    worst, before = 0.0, None
+    for moment in acked_s:
+        if moment > began_s:
+            worst = max(worst, min(moment, until_s) - (began_s if before is None else before))
+        if moment > until_s:
+            return worst
+        before = moment
+    # No acknowledgement until the end of the interval.
+    return max(worst, until_s - (began_s if before is None else before))
+
+
+def gaps(happened: Sequence[InjectedFault], clients: Mapping[str, Sequence[Event]]) -> list[Gap]:
+    by_client = {client: moments(events) for client, events in clients.items()}
+    return [
+        Gap(
+            each, client,
+            max((longest(found, each.began_s, each.whole_s) for partition, found in acked.items()
+                 if not each.led or partition in each.led), default=0.0),
+        )
+        for each in happened
+        for client, acked in by_client.items()
+    ]  # fmt: skip
+
+
+def summary(values_s: Iterable[float]) -> Summary:
+    """Percentiles by nearest rank: the 99th of few is the greatest."""
+    ordered = sorted(values_s)
+    if not ordered:
+        return Summary(0, math.nan, math.nan, math.nan)
+
+    def rank(share: float) -> float:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return Summary(len(ordered), rank(0.5), rank(0.99), ordered[-1])

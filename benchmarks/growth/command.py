@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from tests.peers.installing import CACHE, NotToBeHad
+from tests.peers.installing import CACHE, NotAvailable
 
 from benchmarks import results
 from benchmarks.growth.lifecycle import FULL, QUICK, REQUESTS, Run, Starter, request, rows, table_of
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if not options.ours_only:
         try:
             beside = kafka.Kafka().start
-        except NotToBeHad as error:
+        except NotAvailable as error:
             recording.lacks(f"{kafka.NAME} is not available: {error}")
     options.folder.mkdir(parents=True, exist_ok=True)
     load = QUICK if options.quick else FULL

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.peers.installing import CACHE, NotToBeHad
+from tests.peers.installing import CACHE, NotAvailable
 
 from benchmarks import results
 from benchmarks.peers import kafka, kafka_09, ours
@@ -59,12 +59,12 @@ def peers(without_09: bool, recording: results.Recording) -> list[Starter]:
     found: list[Starter] = []
     try:
         found.append(kafka.Kafka().start)
-    except NotToBeHad as error:
+    except NotAvailable as error:
         recording.lacks(f"{kafka.NAME} is not available: {error}")
     if not without_09:
         try:
             found.append(kafka_09.Kafka09().start)
-        except NotToBeHad as error:
+        except NotAvailable as error:
             recording.lacks(f"{kafka_09.NAME} is not available: {error}")
     return found
 

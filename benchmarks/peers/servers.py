@@ -25,71 +25,51 @@ from penstock.wire.framing import encode_request
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 
-NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
-_PATIENCE_S = 60.0
-
-
-class Topics(Protocol):
-    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None: ...
-
-    def delete(self, name: str) -> None: ...
-
-
-class AdminTopics:
-    """By requests for it, which every broker of the last years answers."""
-
-    def __init__(self, address: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-
-    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None:
-        topic = NewTopic(name, partitions, 1, config=dict(configs))
-        self._admin.create_topics([topic])[name].result(_PATIENCE_S)
-
-    def delete(self, name: str) -> None:
-        self._admin.delete_topics([name])[name].result(_PATIENCE_S)
-
-
 HOST = "127.0.0.1"
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_TIMEOUT_S = 60.0
 _START_S = 120.0
 _STOP_S = 60.0
 _ANSWER_S = 5.0
-_TRY_AGAIN_S = 0.002
+_RETRY_S = 0.002
 _TAIL_CHARACTERS = 2000
+
+# ---------------------------------------------------------------------------------------------- a broker
 
 
 class ServerFailed(Exception):
-    """A broker ended or did not answer."""
-
-
-def request_frame(api: ApiKey, version: int, message: Any) -> bytes:
-    """A request as it is sent."""
-    chunks: list[Any] = list(encode_request(api, version, 1, "bench", message))
-    return b"".join(chunks)
-
-
-def _ask_for_versions() -> bytes:
-    return request_frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("bench", "1"))
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a broker is spoken to: a question that it can answer, its versions, and what confluent-kafka must be told."""
-
-    question: bytes = field(default_factory=_ask_for_versions)
-    produce_version: int = 9
-    client: Mapping[str, Any] = field(default_factory=dict)
+    """A broker ended or did not answer in time."""
 
 
 @dataclass(frozen=True)
 class Flushing:
-    """Which settings of a topic make acks=all wait for a sync, and which not; both may be those as shipped."""
+    """Topic settings with which acks=all waits for a sync, and without; either may be the defaults."""
 
     synced_topic: Mapping[str, str]
     unsynced_topic: Mapping[str, str]
 
 
+def request_frame(api: ApiKey, version: int, message: Any) -> bytes:
+    """An encoded request."""
+    chunks: list[Any] = list(encode_request(api, version, 1, "bench", message))
+    return b"".join(chunks)
+
+
+def _versions_request() -> bytes:
+    return request_frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("bench", "1"))
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How to talk to a broker: a request it can answer, its versions, and settings for confluent-kafka."""
+
+    question: bytes = field(default_factory=_versions_request)
+    produce_version: int = 9
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Loaded(Protocol):
-    """What the loads need of a broker, or of a cluster of which one broker leads the partition that they write to."""
+    """What workloads need of a broker, or of a cluster in which one broker leads their partition."""
 
     @property
     def name(self) -> str: ...
@@ -109,12 +89,12 @@ class Loaded(Protocol):
 class Server:
     """A running broker. `name` is its column in the table; `start_s` the time from its launch to its first answer.
 
-    `companions` run already and end with it; the clock began with `began` if that is given.
+    `companions` already run and end with it; with `began`, the clock started earlier.
     """
 
-    # A figure of an optional one that cannot be had is missing from the table; of any other one it ends the run.
+    # A missing figure of an optional server is left out of the table; of any other one it ends the run.
     is_optional = False
-    # Whether its memory is taken at the start, so that what comes later does not show.
+    # Whether its memory is allocated at the start, so that later growth does not show.
     has_reserved_heap = False
 
     def __init__(
@@ -152,7 +132,7 @@ class Server:
 
     @property
     def topics(self) -> Topics:
-        """Its topics, made and deleted."""
+        """Creates and deletes its topics."""
         return AdminTopics(self.address)
 
     def _wait_for_an_answer(self, deadline: float) -> None:
@@ -165,15 +145,15 @@ class Server:
             except OSError:
                 pass
             if self._process.poll() is not None or time.perf_counter() > deadline:
-                raise ServerFailed(f"{self.name} does not answer: {self._said()}")
-            time.sleep(_TRY_AGAIN_S)
+                raise ServerFailed(f"{self.name} does not answer: {self._output_tail()}")
+            time.sleep(_RETRY_S)
 
-    def _said(self) -> str:
+    def _output_tail(self) -> str:
         return self._output.read_text(errors="replace")[-_TAIL_CHARACTERS:]
 
     def cpu_s(self) -> float:
-        """CPU time of all its threads, user and system: as in /proc/PID/stat, but not rounded to ticks of 10 ms."""
-        return sum(time.clock_gettime((~process.pid << 3) | 2) for process in self._processes)
+        """CPU time of all its processes."""
+        return sum(process_cpu_s(process.pid) for process in self._processes)
 
     def rss_mb(self) -> float:
         return self._status_mb("VmRSS")
@@ -187,11 +167,11 @@ class Server:
     def _status_of(self, process: subprocess.Popen[bytes], name: str) -> float:
         found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
         if found is None:
-            raise ServerFailed(f"{self.name} has ended: {self._said()}")
+            raise ServerFailed(f"{self.name} has ended: {self._output_tail()}")
         return int(found[1]) * 1024 / 1e6
 
     def stop(self) -> None:
-        """End it, and what runs for it after it; `stop_s` is how long the broker itself took."""
+        """Stops the broker, then its companions; `stop_s` is the time of the broker itself."""
         began = time.perf_counter()
         for process in self._processes:
             if process.poll() is None:
@@ -213,10 +193,38 @@ class Server:
         self.stop()
 
 
+def process_cpu_s(pid: int) -> float:
+    """CPU time of all threads, user and system; as in /proc/PID/stat, but not rounded to ticks of 10 ms."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different."""
+    """Different ports that are free now."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind((HOST, 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+# ---------------------------------------------------------------------------------------------- topics
+
+
+class Topics(Protocol):
+    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class AdminTopics:
+    """Creates and deletes topics by requests, which every recent broker supports."""
+
+    def __init__(self, address: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+    def make(self, name: str, configs: Mapping[str, str] = NO_CONFIGS, partitions: int = 1) -> None:
+        topic = NewTopic(name, partitions, 1, config=dict(configs))
+        self._admin.create_topics([topic])[name].result(_TIMEOUT_S)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(_TIMEOUT_S)

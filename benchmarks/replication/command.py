@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from tests.peers.installing import CACHE, NotToBeHad
+from tests.peers.installing import CACHE, NotAvailable
 
 from benchmarks import results
 from benchmarks.faults import kafka_cluster, namespaces
@@ -220,7 +220,7 @@ class Comparison:
                 self._say(f"{setup.name}: starting three brokers of {name}")
                 try:
                     contender = MAKERS[name](network, Path(scratch), setup)
-                except NotToBeHad as error:
+                except NotAvailable as error:
                     self._lack(f"{name} is not available: {error}")
                     continue
                 stack.enter_context(contender.cluster)

@@ -74,7 +74,7 @@ def penstock(network: Network, folder: Path, setup: Setup) -> Contender:
 
 
 def apache_kafka(network: Network, folder: Path, setup: Setup) -> Contender:
-    """NotToBeHad."""
+    """NotAvailable."""
     return Contender(THEIRS, KafkaCluster(network, folder, setup.brokers.get(THEIRS, {}), jvm=()), {})
 
 

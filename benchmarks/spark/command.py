@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 
 from benchmarks import results
 from benchmarks.peers import kafka, ours
@@ -288,7 +288,7 @@ def _stock(recording: Recording) -> list[Path]:
 
     try:
         return stock_jars()
-    except NotToBeHad as error:
+    except NotAvailable as error:
         recording.lacks(f"the stock connector is not installed: {error}")
         return []
 
@@ -298,6 +298,6 @@ def _starters(options: argparse.Namespace, recording: Recording) -> list[Callabl
     if not options.ours_only:
         try:
             starters.append(kafka.Kafka().start)
-        except NotToBeHad as error:
+        except NotAvailable as error:
             recording.lacks(f"Apache Kafka 4.3 is not installed: {error}")
     return starters

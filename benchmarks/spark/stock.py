@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tests.peers.installing import Budget, NotToBeHad
+from tests.peers.installing import Budget, NotAvailable
 from tests.peers.maven import Jars
 
 _INSTALL_S = 180.0
@@ -48,10 +48,10 @@ JARS = LoneJars("spark-kafka", "4.2.0", _COORDINATES)
 
 
 def stock_jars() -> list[Path]:
-    """Found or installed; raises NotToBeHad."""
+    """Found or installed; raises NotAvailable."""
     if JARS.find() is None:
         JARS.install(Budget(_INSTALL_S))
     found = JARS.find()
     if found is None:
-        raise NotToBeHad("its installation said that it succeeded, yet it is not there")
+        raise NotAvailable("its installation said that it succeeded, yet it is not there")
     return sorted(found.glob("*.jar"))

@@ -8,7 +8,6 @@ the plain job of the stock connector beside it decodes with from_json and writes
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import statistics
@@ -25,32 +24,45 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.results import Better, Figure, Row
 from penstock import Admin, Producer, TopicSpec
+from penstock.activity.live.usage import TICKS_PER_S, descendants, process_stats
 from penstock.spark.tables import Limits, Loader, Warehouse, create, from_mapping
 from penstock.spark.tables.delta import CommitNote
 from penstock.spark.tables.runner import LocalRunner, Runner, SparkRunner
 
 PARTITIONS = 4
+MICRO_BATCHES: Final = 10
+CPU_GOAL: Final = 0.6
+SCHEMA: Final = "id bigint, text string"
 _CHUNK = 20_000
 _WORDS = 2_000
 _BATCH_BYTES = 64 * 1024
 _END = '"}'
+_WARM_BATCHES: Final = 4
+_PAUSE_S: Final = 0.02
+_TIMEOUT_S: Final = 120
+_FEW: Final = 25
+
+# ---------------------------------------------------------------------------------------------- topics
 
 
 class Content(NamedTuple):
-    """What the records are like."""
+    """The size and form of the records."""
 
     size: int
     codec: str = "none"
     keyed: bool = False
-    """With a key and a header each."""
+    """Each record has a key and a header."""
 
     def __str__(self) -> str:
         extras = [] if self.codec == "none" else [self.codec]
         return ", ".join([f"{self.size} B", *extras, *(["keys and headers"] if self.keyed else [])])
 
     @property
-    def bytes_a_row(self) -> int:
+    def bytes_per_row(self) -> int:
         return self.size
+
+
+_SMALL: Final = Content(100)
 
 
 class Topic(NamedTuple):
@@ -61,11 +73,11 @@ class Topic(NamedTuple):
 
     @property
     def megabytes(self) -> float:
-        return self.rows * self.content.bytes_a_row / 1e6
+        return self.rows * self.content.bytes_per_row / 1e6
 
 
 def fill(address: str, content: Content, rows: int, partitions: int = PARTITIONS) -> Topic:
-    """A new topic with about that many records, the same number in each partition."""
+    """Creates a topic with about `rows` records, the same number in each partition."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     rounds = max(1, rows // (_CHUNK * partitions))
     with Admin(address) as admin:
@@ -81,7 +93,7 @@ def fill(address: str, content: Content, rows: int, partitions: int = PARTITIONS
 
 
 def _columns(content: Content) -> dict[str, pa.Array]:
-    """JSON with words in it, so that codecs have something to do."""
+    """JSON values with words, so that codecs have something to compress."""
     seeded = random.Random(7)
     words = [f"word{seeded.randrange(10**6):06d}" for _ in range(_WORDS)]
     texts = []
@@ -98,15 +110,11 @@ def _columns(content: Content) -> dict[str, pa.Array]:
     return columns
 
 
-MICRO_BATCHES: Final = 10
-_WARM_BATCHES: Final = 4
-_PAUSE_S: Final = 0.02
-_PATIENCE_S: Final = 120
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+# ---------------------------------------------------------------------------------------------- queries
 
 
 class Contender(NamedTuple):
-    """A format that reads topics, or the ceiling that stands for one."""
+    """A format that reads topics, or the ceiling."""
 
     name: str
     format: str
@@ -118,7 +126,7 @@ CEILING: Final = Contender("ceiling", "ceiling")
 
 
 class Outcome(NamedTuple):
-    """What a work took; of micro-batches `seconds` is the median, and `parts` are all of them."""
+    """The time of a workload. For micro-batches `seconds` is the median and `parts` has all."""
 
     seconds: float
     cpu_s: float
@@ -126,7 +134,7 @@ class Outcome(NamedTuple):
 
 
 class Bench:
-    """One session and one broker; folders for what is written. `stock_options` are the stock connector's alone."""
+    """Queries over topics, in one session on one broker. `stock_options` are for the stock connector only."""
 
     def __init__(self, spark: SparkSession, address: str, folder: Path, stock_options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -151,7 +159,7 @@ class Bench:
         return self._spark.readStream.format(contender.format).options(**options).load()
 
     def timed(self, work: Callable[[], None]) -> Outcome:
-        """What a work took."""
+        """Measures a workload."""
         cpu, began = _cpu_s(self._jvm), time.perf_counter()
         work()
         return Outcome(time.perf_counter() - began, _cpu_s(self._jvm) - cpu)
@@ -184,7 +192,7 @@ class Bench:
             writing = self._stream(contender, topic, startingOffsets="earliest").writeStream.format("parquet")
             writing = writing.option("path", str(folder / "data")).option("checkpointLocation", str(folder / "state"))
             query = writing.trigger(availableNow=True).start()
-            if not query.awaitTermination(_PATIENCE_S):
+            if not query.awaitTermination(_TIMEOUT_S):
                 raise RuntimeError(f"{contender.name} did not end")
 
         try:
@@ -200,9 +208,9 @@ class Bench:
             raise RuntimeError(f"{contender.name} wrote {written} of {topic.rows} records")
 
     def micro_batches(self, contender: Contender, topic: Topic, sink: str, batches: int = MICRO_BATCHES) -> Outcome:
-        """Micro-batches of a few records by a query that runs for as long as they take, with no other one beside it.
+        """Micro-batches of a few records, by one query that runs alone.
 
-        The CPU is that of one micro-batch, with what the query does until there is something for the next.
+        The CPU time is that of one micro-batch, including the wait for the next records.
         """
         folder = self._new_folder()
         writing = self._stream(contender, topic, startingOffsets="latest").writeStream.format(sink)
@@ -232,18 +240,18 @@ class Bench:
 
 
 def wait_for_batches(query: Any, count: int) -> None:
-    """Until so many batches that had something have ended."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """Waits until this many non-empty batches have ended."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while len(_batch_times(query)) < count:
         if not query.isActive:
             raise RuntimeError(f"the query ended by itself: {query.exception()}")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"only {len(_batch_times(query))} micro-batches in {_PATIENCE_S} s")
+            raise RuntimeError(f"only {len(_batch_times(query))} micro-batches in {_TIMEOUT_S} s")
         time.sleep(0.1)
 
 
 def _batch_times(query: Any) -> list[float]:
-    """In seconds, of batches that had something, in their order."""
+    """Durations of non-empty batches in seconds, in order."""
     times = {
         progress.batchId: progress.durationMs["triggerExecution"] / 1000
         for progress in query.recentProgress
@@ -253,32 +261,16 @@ def _batch_times(query: Any) -> list[float]:
 
 
 def _cpu_s(root: int) -> float:
-    """CPU time of a process and all below it, dead ones included as far as their parents waited for them."""
-    ticks: dict[int, int] = {}
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    total, waiting = 0, [root]
-    while waiting:
-        process_id = waiting.pop()
-        total += ticks.get(process_id, 0)
-        waiting += children.get(process_id, [])
-    return total / _TICKS
+    """CPU time of a process and its descendants, ended children included if they were waited for."""
+    stats = process_stats()
+    return sum(stats[pid].ticks + stats[pid].waited for pid in descendants(root, stats)) / TICKS_PER_S
 
 
-SCHEMA: Final = "id bigint, text string"
-_FEW: Final = 25
-_SMALL: Final = Content(100)
+# ---------------------------------------------------------------------------------------------- tables
 
 
 class Tables:
-    """Loads into a warehouse of its own."""
+    """Loads into tables of a new warehouse."""
 
     def __init__(self, spark: SparkSession, address: str, folder: Path) -> None:
         self._spark = spark
@@ -286,7 +278,7 @@ class Tables:
         self._folder = folder
 
     def load(self, contender: Contender, topic: Topic) -> None:
-        """Everything that the topic holds."""
+        """Loads the whole topic."""
         if contender is OURS:
             self._load(topic)
         else:
@@ -316,21 +308,22 @@ class Tables:
         )
 
     def commit_times_ms(self, count: int) -> tuple[list[float], list[float]]:
-        """How long loads of one record take with their commits: the first few, and those after `count` of them."""
+        """Durations of loads of one record with their commits: the first few, and those after `count` commits."""
         topic = fill(self._address, _SMALL, count + 2 * _FEW, partitions=1)
         times: list[float] = []
 
-        def told(_note: CommitNote, _version: int) -> None:
+        def note_time(_note: CommitNote, _version: int) -> None:
             times.append(time.perf_counter())
 
         with Admin(self._address) as admin:
-            loader = self._loader(topic, admin, LocalRunner(1), Limits(1, 1), progress=told)
+            loader = self._loader(topic, admin, LocalRunner(1), Limits(1, 1), progress=note_time)
             loader.load_new(until={0: count + _FEW})
         spans = [1000 * (after - before) for before, after in pairwise(times)]
         return spans[:_FEW], spans[-_FEW:]
 
 
-CPU_GOAL: Final = 0.6
+# ---------------------------------------------------------------------------------------------- rows of the result
+
 
 Rounds = Mapping[Contender, Sequence[Outcome]]
 
@@ -369,5 +362,5 @@ def _row(
 
 
 def commit_row(title: str, work: str, times_ms: Sequence[float]) -> Row:
-    """Only ours commits to a table."""
+    """Only Penstock commits to a table."""
     return Row(work, "ms", Better.LOWER, {OURS.name: Figure.of(times_ms)}, OURS.name, table=title)

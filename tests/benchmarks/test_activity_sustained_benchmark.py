@@ -183,16 +183,16 @@ def test_processes_are_told_apart_and_what_they_use_is_seen() -> None:
             assert process.stdout is not None
             process.stdout.readline()
             family = Family(os.getpid())
-            family.look(time.monotonic())
+            family.sample(time.monotonic())
             deadline_s = time.monotonic() + 20
-            while (usage := family.look(time.monotonic())[GENERATOR]).cores <= 0:
+            while (usage := family.sample(time.monotonic())[GENERATOR]).cores <= 0:
                 assert time.monotonic() < deadline_s
             assert list(usage.rss_mb) == [process.pid]
             assert 1 < usage.memory_mb <= usage.rss_mb[process.pid] + 1
-            assert os.getpid() in family.look(time.monotonic())["run"].rss_mb
+            assert os.getpid() in family.sample(time.monotonic())["run"].rss_mb
         finally:
             process.kill()
-    assert GENERATOR not in family.look(time.monotonic())
+    assert GENERATOR not in family.sample(time.monotonic())
 
 
 def test_queries_are_read_from_status_files(tmp_path: Path) -> None:

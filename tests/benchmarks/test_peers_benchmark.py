@@ -14,7 +14,7 @@ from benchmarks.peers.rounds import CONSUME, DISK, PRODUCE, ROWS, START, TRIP_P5
 from benchmarks.peers.servers import Dialect, Flushing, Server, ServerFailed, free_ports
 from benchmarks.peers.workloads import ACKS_LEADER, RawProducer
 from confluent_kafka import KafkaError, KafkaException
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 
 from benchmarks import __main__ as bench
 from benchmarks import results
@@ -27,7 +27,7 @@ class _There:
 
 
 def _missing() -> NoReturn:
-    raise NotToBeHad("npm does not run")
+    raise NotAvailable("npm does not run")
 
 
 def _two_servers_and_an_old_one() -> Figures:

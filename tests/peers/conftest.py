@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 from tests.peers.java_process import JavaProcess
 from tests.peers.provision import PEERS, Found
 
@@ -35,7 +35,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in names:
         try:
             PEERS.find(name)
-        except NotToBeHad as error:
+        except NotAvailable as error:
             item.user_properties.append(("missing peer", name))
             pytest.skip(f"{name}: {error}")
 

@@ -9,7 +9,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from tests.peers.installing import CACHE, Budget, NotToBeHad, run_installer
+from tests.peers.installing import CACHE, Budget, NotAvailable, run_installer
 
 
 class GoProgram:
@@ -28,7 +28,7 @@ class GoProgram:
 
     def install(self, budget: Budget) -> None:
         if shutil.which("go") is None:
-            raise NotToBeHad("install Go yourself: the one that Debian has may be too old")
+            raise NotAvailable("install Go yourself: the one that Debian has may be too old")
         log = self.folder / "install.log"
         run_installer(["go", "-C", str(self.sources), "build", "-o", str(self._program()), "."], log, budget)
 

@@ -20,7 +20,7 @@ _DECORATION = re.compile(r"\x1b\[[0-9;]*m|^\[?(ERROR|WARNING)\]?:? *| *-> \[Help
 _TELLING = re.compile(r"^E: |\bERROR\b|[Uu]nable to|[Cc]ould not|[Cc]annot|[Ff]ailed|timed out|[Uu]nknown host")
 
 
-class NotToBeHad(Exception):
+class NotAvailable(Exception):
     """A peer that is neither there nor could be installed; the text is the reason."""
 
 
@@ -36,9 +36,9 @@ class Budget:
 
 
 def run_installer(command: Sequence[str], log: Path, budget: Budget) -> None:
-    """Run an installer to its end; raises NotToBeHad with the line of its output that says why it failed."""
+    """Run an installer to its end; raises NotAvailable with the line of its output that says why it failed."""
     if budget.left_s < _LEAST_S:
-        raise NotToBeHad(f"{command[0]} was not tried: the time for installations is used up")
+        raise NotAvailable(f"{command[0]} was not tried: the time for installations is used up")
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
@@ -48,23 +48,23 @@ def run_installer(command: Sequence[str], log: Path, budget: Budget) -> None:
                 timeout=budget.left_s, env=environment,
             )  # fmt: skip
     except OSError as error:
-        raise NotToBeHad(f"{command[0]} does not run: {error}") from None
+        raise NotAvailable(f"{command[0]} does not run: {error}") from None
     except subprocess.TimeoutExpired as error:
-        raise NotToBeHad(f"{command[0]} had not finished after {error.timeout:.0f} s") from None
+        raise NotAvailable(f"{command[0]} had not finished after {error.timeout:.0f} s") from None
     if done.returncode != 0:
-        raise NotToBeHad(f"{Path(command[0]).name} failed: {_reason(log)} (its output: {_shown(log)})")
+        raise NotAvailable(f"{Path(command[0]).name} failed: {_reason(log)} (its output: {_shown(log)})")
 
 
 def install_from_debian(package: str, log: Path, budget: Budget) -> None:
     """`apt-get install`, where that is possible: Debian or one of its kin, and root."""
     if shutil.which("apt-get") is None:
-        raise NotToBeHad(f"install {package} yourself: this is no Debian")
+        raise NotAvailable(f"install {package} yourself: this is no Debian")
     if os.geteuid() != 0:
-        raise NotToBeHad(f"as root: apt-get install {package}")
+        raise NotAvailable(f"as root: apt-get install {package}")
     install = ["apt-get", "install", "-y", "--no-install-recommends", package]
     try:
         run_installer(install, log, budget)
-    except NotToBeHad:
+    except NotAvailable:
         # A machine that was never asked for a package has no list of them yet.
         run_installer(["apt-get", "update"], log, budget)
         run_installer(install, log, budget)

@@ -9,7 +9,7 @@ import subprocess
 from functools import cached_property
 from pathlib import Path
 
-from tests.peers.installing import CACHE, Budget, NotToBeHad, install_from_debian
+from tests.peers.installing import CACHE, Budget, NotAvailable, install_from_debian
 
 _VERSION = re.compile(r'version "(\d+)([^"]*)"')
 _ANSWER_S = 30
@@ -35,7 +35,7 @@ class Jdk:
         install_from_debian(self.debian_package, CACHE / "java" / "install.log", budget)
         self.__dict__.pop("_known", None)
         if self._known is None:
-            raise NotToBeHad(f"{self.debian_package} is no JDK of version {self.oldest} or newer")
+            raise NotAvailable(f"{self.debian_package} is no JDK of version {self.oldest} or newer")
 
     @cached_property
     def _known(self) -> tuple[str, Path] | None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from tests.peers.debian import DebianProgram
 from tests.peers.golang import GoProgram
-from tests.peers.installing import CACHE, Budget, NotToBeHad
+from tests.peers.installing import CACHE, Budget, NotAvailable
 from tests.peers.jdk import Jdk
 from tests.peers.maven import Jars
 from tests.peers.npm import NpmPackages
@@ -44,7 +44,7 @@ class Provider(Protocol):
         """Where it is; None if it is not there. Quick."""
 
     def install(self, budget: Budget) -> None:
-        """Have it from its registry; raises NotToBeHad."""
+        """Have it from its registry; raises NotAvailable."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Peers:
         self._outcome = outcome
 
     def find(self, name: str) -> Found:
-        """The peer, if it is there; raises NotToBeHad with the reason that the last installation left."""
+        """The peer, if it is there; raises NotAvailable with the reason that the last installation left."""
         peer = self._with_needs(name)
         path = peer.provider.find()
         if path is None:
-            raise NotToBeHad(self._reasons().get(name, "not installed; `make test-peers` installs it"))
+            raise NotAvailable(self._reasons().get(name, "not installed; `make test-peers` installs it"))
         return Found(name, peer.provider.version, path)
 
     def provide(self, write: Callable[[str], object], budget_s: float = BUDGET_S) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Peers:
             write(f"peers: {peer.name} {peer.provider.version} {peer.provider.source} ... ")
             try:
                 verdict = self._provide(peer, budget)
-            except NotToBeHad as error:
+            except NotAvailable as error:
                 reasons[peer.name] = str(error)
                 verdict = f"NOT TO BE HAD: {error}"
             write(f"{verdict} ({time.monotonic() - start:.0f} s)\n")
@@ -102,14 +102,14 @@ class Peers:
             return "ok, there already"
         peer.provider.install(budget)
         if peer.provider.find() is None:
-            raise NotToBeHad("its installation said that it succeeded, yet it is not there")
+            raise NotAvailable("its installation said that it succeeded, yet it is not there")
         return "ok, installed"
 
     def _with_needs(self, name: str) -> Peer:
         peer = self.table[name]
         for need in peer.needs:
             if self.table[need].provider.find() is None:
-                raise NotToBeHad(f"needs {need}, which is not there")
+                raise NotAvailable(f"needs {need}, which is not there")
         return peer
 
     def _reasons(self) -> dict[str, str]:

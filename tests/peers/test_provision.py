@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.peers.debian import DebianProgram
 from tests.peers.golang import GoProgram
-from tests.peers.installing import Budget, NotToBeHad, run_installer
+from tests.peers.installing import Budget, NotAvailable, run_installer
 from tests.peers.maven import Jars
 from tests.peers.npm import NpmPackages
 from tests.peers.provision import PEERS, Found, Peer, Peers
@@ -88,13 +88,13 @@ def test_without_a_network_the_reason_is_told_and_no_address_shown(tmp_path: Pat
     assert "Could not transfer a:b:1" in reasons["thing"]
     assert "somewhere" not in reasons["thing"]
     assert "NOT TO BE HAD" in said
-    with pytest.raises(NotToBeHad, match="Could not transfer"):
+    with pytest.raises(NotAvailable, match="Could not transfer"):
         peers.find("thing")
 
 
 def test_an_interrupted_installation_leaves_nothing_that_would_be_used(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "mvn", COPIES + "sys.exit(1)")
-    with pytest.raises(NotToBeHad):
+    with pytest.raises(NotAvailable):
         jars_in(tmp_path).install(Budget(60))
     assert jars_in(tmp_path).find() is None
 
@@ -102,14 +102,14 @@ def test_an_interrupted_installation_leaves_nothing_that_would_be_used(tmp_path:
 def test_an_installer_that_hangs_is_given_up_and_the_next_not_tried(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "mvn", "time.sleep(60)")
     budget = Budget(1.2)
-    with pytest.raises(NotToBeHad, match="had not finished"):
+    with pytest.raises(NotAvailable, match="had not finished"):
         run_installer(["mvn"], tmp_path / "log", budget)
-    with pytest.raises(NotToBeHad, match="not tried"):
+    with pytest.raises(NotAvailable, match="not tried"):
         run_installer(["mvn"], tmp_path / "log", budget)
 
 
 def test_a_machine_without_maven_or_debian_says_what_to_install(tmp_path: Path, bin_folder: Path) -> None:
-    with pytest.raises(NotToBeHad, match="install maven yourself"):
+    with pytest.raises(NotAvailable, match="install maven yourself"):
         jars_in(tmp_path).install(Budget(60))
 
 
@@ -149,7 +149,7 @@ def test_npm_that_fails_leaves_nothing_that_would_be_used(tmp_path: Path, bin_fo
     program(bin_folder, "node", "")
     program(bin_folder, "npm", NPM + "sys.exit(1)")
     packages = NpmPackages("thing", "1.0", ("@scope/thing@1.0",), cache=tmp_path)
-    with pytest.raises(NotToBeHad, match="npm failed"):
+    with pytest.raises(NotAvailable, match="npm failed"):
         packages.install(Budget(60))
     assert packages.find() is None
 
@@ -167,7 +167,7 @@ def test_a_go_program_is_built_anew_when_its_sources_change(tmp_path: Path, bin_
 
 
 def test_a_machine_without_go_says_so(tmp_path: Path, bin_folder: Path) -> None:
-    with pytest.raises(NotToBeHad, match="install Go yourself"):
+    with pytest.raises(NotAvailable, match="install Go yourself"):
         GoProgram("thing", "1.0", tmp_path, cache=tmp_path / "cache").install(Budget(60))
 
 
@@ -184,7 +184,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.peers import provision
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 
 class Program:
     version, source = "1.0", "program"
@@ -196,7 +196,7 @@ class Program:
         return self.path
 
     def install(self, budget):
-        raise NotToBeHad("no network")
+        raise NotAvailable("no network")
 
 provision.PEERS = provision.Peers(
     [provision.Peer("there", "", Program(Path("/"))), provision.Peer("gone", "", Program(None))],

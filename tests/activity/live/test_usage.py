@@ -26,14 +26,14 @@ def test_usage_counts_descendants_and_leaves_out_processes_that_do_not_run(tmp_p
     try:
         until(lambda: "\nup\n" in log.read_text(), "the child is up")
         usages = UsageSampler()
-        first = usages.look({"child": child.pid, "none": None, "gone": 2**22 + 1}, 0.0)
+        first = usages.sample({"child": child.pid, "none": None, "gone": 2**22 + 1}, 0.0)
         assert list(first) == ["child"]
         assert first["child"].processes == 2
         assert first["child"].memory_bytes > 4 << 20
-        until(lambda: bool(usages.look({"child": child.pid}, 1.0)["child"].cores), "it uses CPU")
+        until(lambda: bool(usages.sample({"child": child.pid}, 1.0)["child"].cores), "it uses CPU")
     finally:
         child.kill()
 
 
 def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
-    assert UsageSampler(tmp_path / "nothing").look({"me": os.getpid()}, 0.0) == {}
+    assert UsageSampler(tmp_path / "nothing").sample({"me": os.getpid()}, 0.0) == {}

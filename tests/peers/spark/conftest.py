@@ -9,7 +9,7 @@ import pytest
 from benchmarks.spark.stock import stock_jars
 from pyspark.sql import SparkSession
 from tests.peers.client.kafka_server import JavaServer, kafka_4_3
-from tests.peers.installing import NotToBeHad
+from tests.peers.installing import NotAvailable
 from tests.peers.provision import Found
 from tests.peers.spark.kafka_cluster import KafkaCluster
 from tests.spark.sessions import new_session
@@ -24,7 +24,7 @@ def stock() -> list[Path] | str:
     """The stock connector's jars, or why there are none."""
     try:
         return stock_jars()
-    except NotToBeHad as error:
+    except NotAvailable as error:
         return str(error)
 
 

@@ -122,7 +122,7 @@ class Watch:
     def _poll(self) -> None:
         ends = self._event_ends() if self._begun.is_set() else None
         statuses = self._statuses()
-        usages = self._usages.look(self._pids(), time.monotonic())
+        usages = self._usages.sample(self._pids(), time.monotonic())
         now_ms = _now_ms()
         with self._lock:
             if ends is not None:
