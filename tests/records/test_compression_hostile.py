@@ -154,7 +154,7 @@ def test_a_zstd_frame_that_lies_about_its_size_is_refused(claim: int) -> None:
 
 
 def test_a_zstd_frame_that_claims_more_than_its_blocks_could_hold_takes_no_memory_for_it() -> None:
-    with pytest.raises(CorruptBatch, match="claims 524288 bytes, its blocks hold 5 at most"):
+    with pytest.raises(CorruptBatch, match="claims 524288 bytes, its blocks hold at most 5"):
         decompress(Codec.ZSTD, zstd_frame(1 << 19, zstd_block(0, 5, b"hello")), LIMIT)
 
 

@@ -110,7 +110,7 @@ def test_null_is_not_decoded(loops: ModuleType) -> None:
 
 def test_what_cannot_be_decoded_is_told_with_all_that_came_before(loops: ModuleType) -> None:
     items: list[RecordTuple] = [(i, b"%d" % i, b"{}" if i != 2 else b"{", ()) for i in range(4)]
-    with pytest.raises(DecodeFailed, match="the value of views-3 at offset 52 cannot be decoded") as raised:
+    with pytest.raises(DecodeFailed, match="cannot decode the value of views-3 at offset 52") as raised:
         decoded(loops, encode_batch(items, base_offset=50), 0, int, json.loads)
     failed = raised.value
     assert isinstance(failed.__cause__, json.JSONDecodeError)

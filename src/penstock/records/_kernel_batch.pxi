@@ -339,7 +339,7 @@ cdef object header_damage(const uint8_t *p, Py_ssize_t size):
     if (get16(p + 21) & 7) == 0 and <int64_t>count * MIN_RECORD > size - HEADER:
         return f"{count} records do not fit {size - HEADER} bytes"
     if (get16(p + 21) & 7) > 4:
-        return f"compression codec {get16(p + 21) & 7} is not known"
+        return f"unknown compression codec {get16(p + 21) & 7}"
     return None
 
 

@@ -9,7 +9,7 @@ others are rejected by column name. pyarrow is imported on first use.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.records.batch import DEFAULT_DECOMPRESSED_LIMIT, append_time_of, payload_of, placed
 from penstock.records.errors import CorruptBatch, RecordError
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-INT64_MAX = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1
+
+
+# ---------------------------------------------------------------------------------------------------- records to Arrow
 
 
 def _every_batch(header: BatchHeader) -> bool:
@@ -45,12 +48,12 @@ def append_batches(
     limit: int = DEFAULT_DECOMPRESSED_LIMIT,
     verify: bool = True,
 ) -> int:
-    """Add the data records of a fetched buffer to `builder`; the offset to fetch next.
+    """Add the data records of a fetched buffer to `builder`. Returns the offset to fetch next.
 
-    A batch cut off at the buffer's end is left for the next fetch. Control batches are passed over, as are those
-    that `visible` refuses (aborted transactions). Batches 0..9 and 10..19 with from_offset=5: rows 5..19, and 20
-    is returned. A damaged batch, or one that would not fit, ends the walk: what precedes it is added and its
-    offset returned, so that no row is lost or doubled; it raises when it comes first.
+    An incomplete batch at the end is left for the next fetch. Control batches are skipped, and those that are not
+    `visible` (aborted transactions). Batches 0..9 and 10..19 with from_offset=5: rows 5..19, and 20 is returned. A
+    damaged batch, or one that does not fit, ends the walk: the batches before it are added and its offset is returned,
+    so that no row is lost or doubled. It raises if it comes first.
     """
     found = scan(buffer, verify=verify)
     next_offset = from_offset
@@ -84,7 +87,7 @@ def _append_batch(
 
 
 def to_arrow(columns: Columns, *, timestamp_type: str = "ms") -> pyarrow.RecordBatch:
-    """A RecordBatch on these buffers: offset, timestamp, key, value [, headers list<struct<key, value>>].
+    """A RecordBatch over these buffers: offset, timestamp, key, value [, headers list<struct<key, value>>].
 
     `timestamp_type` is the unit that the builder scaled to ("ms" or "us"), UTC.
     """
@@ -124,6 +127,9 @@ def _headers(column: HeaderColumn, rows: int) -> Any:
     return pa.Array.from_buffers(pa.list_(pair), rows, [None, pa.py_buffer(ends)], children=[pairs])
 
 
+# ---------------------------------------------------------------------------------------------------- Arrow to records
+
+
 def _pyarrow() -> Any:
     try:
         import pyarrow
@@ -141,19 +147,19 @@ def rows_of_arrow(
     timestamp: str = "timestamp",
     headers: str = "headers",
 ) -> ColumnRows:
-    """The rows of a record batch. `value` must be there; the other columns where they are, by these names.
+    """The rows of a record batch, by column name. `value` is required, the others are optional.
 
-    Rows without a timestamp have `timestamp_ms`. A Table is many batches: `table.to_batches()`.
+    Rows without a timestamp get `timestamp_ms`. For a Table use `table.to_batches()`.
     """
     pa = _pyarrow()
     if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"a pyarrow.RecordBatch is needed, not {type(batch).__name__}")
+        raise TypeError(f"expected a pyarrow.RecordBatch, not {type(batch).__name__}")
     names = batch.schema.names
     for name in (value, key, timestamp, headers):
         if names.count(name) > 1:
-            raise ValueError(f"there are {names.count(name)} columns of the name {name}")
+            raise ValueError(f"{names.count(name)} columns are named {name}")
     if value not in names:
-        raise ValueError(f"there is no column {value}; there are {', '.join(names) or 'none'}")
+        raise ValueError(f"no column {value}; the columns are {', '.join(names) or 'none'}")
     return ColumnRows(
         batch.num_rows,
         bytes_source(batch.column(value), value),
@@ -165,14 +171,14 @@ def rows_of_arrow(
 
 
 def partition_numbers(column: pyarrow.Array, name: str = "partition") -> memoryview:
-    """A column of partitions as `partition_rows` takes it: int32, -1 where it is null."""
+    """A column of partitions for `partition_rows`: int32, -1 for null."""
     pa = _pyarrow()
     if not pa.types.is_integer(column.type):
-        raise TypeError(f"column {name} must be of integers, not {column.type}")
+        raise TypeError(f"column {name} must have an integer type, not {column.type}")
     try:
         numbers = column.cast(pa.int32())
     except pa.ArrowInvalid as reason:
-        raise ValueError(f"column {name} has a number that no partition has: {reason}") from None
+        raise ValueError(f"column {name} has an invalid partition: {reason}") from None
     if numbers.null_count:
         numbers = numbers.fill_null(-1)
     whole = memoryview(numbers.buffers()[1] or b"").cast("B").cast("i")
@@ -180,7 +186,7 @@ def partition_numbers(column: pyarrow.Array, name: str = "partition") -> memoryv
 
 
 def bytes_source(column: pyarrow.Array, name: str) -> BytesSource | None:
-    """A column of bytes or text; None if it is of Arrow's null type."""
+    """A column of bytes or text; None if it has Arrow's null type."""
     pa = _pyarrow()
     types, kind = pa.types, column.type
     if types.is_null(kind):
@@ -190,9 +196,9 @@ def bytes_source(column: pyarrow.Array, name: str) -> BytesSource | None:
     if types.is_fixed_size_binary(kind) or _is_view(types, kind):
         column = column.cast(pa.large_binary())
     elif not (types.is_binary(kind) or types.is_string(kind) or _is_large(types, kind)):
-        raise TypeError(f"column {name} must be of binary or string, not {kind}")
+        raise TypeError(f"column {name} must be binary or string, not {kind}")
     validity, ends, data = column.buffers()
-    if ends is None:  # Arrow allows it of an array without rows
+    if ends is None:  # Arrow allows this for an array without rows
         return None
     return BytesSource(validity, ends, data, 8 if _is_large(types, column.type) else 4, column.offset)
 
@@ -206,7 +212,7 @@ def _is_view(types: Any, kind: Any) -> bool:
 
 
 def timestamp_source(column: pyarrow.Array, name: str) -> NumberSource | None:
-    """A column of times, or of int64 that are milliseconds."""
+    """A column of timestamps, or of int64 milliseconds."""
     pa = _pyarrow()
     kind = column.type
     if pa.types.is_null(kind):
@@ -215,28 +221,28 @@ def timestamp_source(column: pyarrow.Array, name: str) -> NumberSource | None:
         if kind.unit != "ms":
             column = column.cast(pa.timestamp("ms", kind.tz), safe=False)
     elif not pa.types.is_int64(kind):
-        raise TypeError(f"column {name} must be of timestamps or int64 milliseconds, not {kind}")
+        raise TypeError(f"column {name} must be timestamps or int64 milliseconds, not {kind}")
     validity, numbers = column.buffers()
     return None if numbers is None else NumberSource(validity, numbers, column.offset)
 
 
 def header_source(column: pyarrow.Array, name: str) -> HeaderSource | None:
-    """A column of list<struct<key, value>>, as Spark has it."""
+    """A column of list<struct<key, value>>, as in Spark."""
     pa = _pyarrow()
     kind = column.type
     if pa.types.is_null(kind):
         return None
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        raise TypeError(f"column {name} must be of list<struct<key, value>>, not {kind}")
+        raise TypeError(f"column {name} must be list<struct<key, value>>, not {kind}")
     pairs = column.values
     if [field.name for field in kind.value_type] != ["key", "value"]:
-        raise TypeError(f"column {name} must be of list<struct<key, value>>, not {kind}")
+        raise TypeError(f"column {name} must be list<struct<key, value>>, not {kind}")
     if pairs.null_count:
-        raise ValueError(f"column {name} has a header that is null")
+        raise ValueError(f"column {name} has a null header")
     names = bytes_source(pairs.field(0), f"{name}.key")
     if names is None:
         if len(pairs):
-            raise ValueError(f"column {name} has a header without key")
+            raise ValueError(f"column {name} has a header without a key")
         return None
     validity, ends = column.buffers()[:2]
     if ends is None:

@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of a batch. The edge that speaks the protocol turns these into error codes."""
+"""Errors in the bytes of batches and records. The broker turns them into protocol error codes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class RecordError(Exception):
-    """The bytes given as records cannot be taken as such."""
+    """Base of the errors."""
 
 
 class CorruptBatch(RecordError):
-    """A checksum, length or count contradicts the bytes: damage, or a sender that lies."""
+    """A checksum, length or count contradicts the bytes: damage, or an invalid sender."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"{reason} (batch at byte {position})")
@@ -22,19 +22,19 @@ class CorruptBatch(RecordError):
 
 
 class UnsupportedMagic(RecordError):
-    """A format version that this code does not read."""
+    """An unknown record format version."""
 
     def __init__(self, magic: int) -> None:
-        super().__init__(f"record format (magic) {magic} is not known; 0, 1 and 2 are")
+        super().__init__(f"unknown record format (magic) {magic}; known are 0, 1 and 2")
         self.magic = magic
 
 
 class UnsupportedCodec(RecordError):
-    """A compression codec that does not exist, or that the record format at hand cannot carry."""
+    """An unknown compression codec, or one that the record format does not support."""
 
 
 class TooLarge(RecordError):
-    """More bytes than the limit that the caller set: a batch, or what a compressed one would grow to."""
+    """A batch, compressed or decompressed, exceeds the caller's limit."""
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(f"{what} exceeds the limit of {limit} bytes")
@@ -42,9 +42,9 @@ class TooLarge(RecordError):
 
 
 class DecodeFailed(RecordError):
-    """A decoder could not make sense of a record's key or value; its own exception is the cause.
+    """A decoder failed on a record's key or value; its exception is the cause.
 
-    `record` is the one that failed, its bytes as they are, and `records` are those before it, decoded.
+    `record` is the record that failed, with raw bytes; `records` are the decoded ones before it.
     """
 
     def __init__(
@@ -53,9 +53,7 @@ class DecodeFailed(RecordError):
         field: Literal["key", "value"],
         records: list[ConsumerRecord[Any, Any]],
     ) -> None:
-        super().__init__(
-            f"the {field} of {record.topic}-{record.partition} at offset {record.offset} cannot be decoded"
-        )
+        super().__init__(f"cannot decode the {field} of {record.topic}-{record.partition} at offset {record.offset}")
         self.record = record
         self.field = field
         self.records = records
@@ -66,5 +64,5 @@ class DecodeFailed(RecordError):
 
     @property
     def data(self) -> bytes:
-        """The bytes that the decoder was given."""
+        """The bytes that were to be decoded."""
         return (self.record.key if self.field == "key" else self.record.value) or b""

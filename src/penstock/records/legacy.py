@@ -23,7 +23,14 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from penstock.records.batch import append_time_of, encode_batch, payload_of
+from penstock.records.batch import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    append_time_of,
+    encode_batch,
+    payload_of,
+)
 from penstock.records.compression import Codec, compress, decompress
 from penstock.records.errors import CorruptBatch, TooLarge, UnsupportedCodec, UnsupportedMagic
 from penstock.records.kernel import BatchHeader, decode_records, scan
@@ -32,27 +39,30 @@ if TYPE_CHECKING:
     from penstock.records.types import Buffer
 
 
-CREATE_TIME: Final = 0
-LOG_APPEND_TIME: Final = 1
-NO_TIMESTAMP: Final = -1
 MAX_DEPTH: Final = 3
 
-_CODEC_MASK = 0x07
-_APPEND_TIME_BIT = 0x08
-_LARGEST_SIZE = 2**31 - 1
+_CODEC_MASK: Final = 0x07
+_APPEND_TIME_BIT: Final = 0x08
+_LARGEST_SIZE: Final = 2**31 - 1
 
-_PREFIX = Struct(">qiIbb")  # offset, size, crc, magic, attributes
-_OFFSET_AND_SIZE = Struct(">qi")
-_CRC_START = _OFFSET_AND_SIZE.size + 4
-_SMALLEST_SIZE = (14, 22)  # by magic, without key and value
-_I64 = Struct(">q")
-_I32 = Struct(">i")
-_HEAD = (Struct(">bb"), Struct(">bbq"))  # by magic
-_HEADER = Struct(">qiI")
+_PREFIX: Final = Struct(">qiIbb")  # offset, size, crc, magic, attributes
+_OFFSET_AND_SIZE: Final = Struct(">qi")
+_CRC_START: Final = _OFFSET_AND_SIZE.size + 4
+_SMALLEST_SIZE: Final = (14, 22)  # by magic, without key and value
+_I64: Final = Struct(">q")
+_I32: Final = Struct(">i")
+_HEAD: Final = (Struct(">bb"), Struct(">bbq"))  # by magic
+_HEADER: Final = Struct(">qiI")
+
+
+_MAGIC_AT: Final = 16
+_LARGEST_OFFSET: Final = 2**63 - 2  # the next offset must be an i64 too
+_LARGEST_DELTA: Final = 2**31 - 1
+_LATEST_MS: Final = 2**62  # differences of two such times fit an i64
 
 
 class LegacyMessage(NamedTuple):
-    """A message; `timestamp` is -1 in magic 0, which has none."""
+    """A message. `timestamp` is -1 in magic 0."""
 
     offset: int
     timestamp: int
@@ -62,7 +72,7 @@ class LegacyMessage(NamedTuple):
 
 
 class MessageGroup(NamedTuple):
-    """What becomes one batch: a wrapper's messages, or neighbours without one that agree in all of this."""
+    """Messages that become one batch: those of a wrapper, or adjacent ones without, with equal values of these."""
 
     magic: int
     codec: Codec
@@ -78,7 +88,7 @@ class _Entry(NamedTuple):
 
 
 class DecompressionBudget:
-    """How many bytes a whole operation may decompress, however many wrappers share in it."""
+    """How many bytes an operation may decompress, over all wrappers."""
 
     __slots__ = ("limit", "room")
 
@@ -89,7 +99,7 @@ class DecompressionBudget:
         self.room = limit
 
     def decompress(self, codec: Codec, data: Buffer, magic: int) -> bytes:
-        """As `compression.decompress`, out of what is left."""
+        """Decompress within what is left of the budget."""
         try:
             plain = decompress(codec, data, self.room, magic=magic)
         except TooLarge:
@@ -101,18 +111,18 @@ class DecompressionBudget:
 def decode_message_set(
     buffer: Buffer, *, limit: int, max_depth: int = MAX_DEPTH, allow_partial: bool = False
 ) -> list[LegacyMessage]:
-    """The messages of a set, those inside wrappers in their wrapper's place; checksums are verified.
+    """The messages of a set, with wrappers replaced by their messages. Checksums are verified.
 
-    With `allow_partial` a message cut off by the end of the buffer is left out, as fetch responses cut them.
+    With `allow_partial` an incomplete message at the end is ignored, as fetch responses have them.
     """
     groups = decode_groups(buffer, DecompressionBudget(limit), max_depth=max_depth, allow_partial=allow_partial)
     return [message for group in groups for message in group.messages]
 
 
 def decode_groups(
-    buffer: Buffer, allowance: DecompressionBudget, *, max_depth: int = MAX_DEPTH, allow_partial: bool = False
+    buffer: Buffer, budget: DecompressionBudget, *, max_depth: int = MAX_DEPTH, allow_partial: bool = False
 ) -> Iterator[MessageGroup]:
-    """The set's messages as the batches they would be: see `MessageGroup`."""
+    """The messages of a set, grouped into batches: see `MessageGroup`."""
     plain: MessageGroup | None = None
     for entry in _entries(bytes(buffer), allow_partial):
         message = entry.message
@@ -126,7 +136,7 @@ def decode_groups(
         if plain is not None:
             yield plain
             plain = None
-        messages = _unwrap(entry, allowance, max_depth)
+        messages = _unwrap(entry, budget, max_depth)
         yield MessageGroup(entry.magic, entry.codec, message.timestamp_type, messages)
     if plain is not None:
         yield plain
@@ -139,7 +149,7 @@ def _belongs(message: LegacyMessage, magic: int, group: MessageGroup) -> bool:
 
 
 def _entries(data: bytes, allow_partial: bool) -> Iterator[_Entry]:
-    """The messages of one set as they stand: checked, not unwrapped."""
+    """The messages of one set, checked but not unwrapped."""
     view = memoryview(data)
     position, end = 0, len(data)
     while position < end:
@@ -156,7 +166,7 @@ def _entries(data: bytes, allow_partial: bool) -> Iterator[_Entry]:
             raise CorruptBatch("the message set ends within a message", position)
         offset, _, crc, magic, attributes = _PREFIX.unpack_from(data, position)
         if magic not in (0, 1):
-            raise (UnsupportedMagic(magic) if magic != 2 else CorruptBatch("a batch in a message set", position))
+            raise (UnsupportedMagic(magic) if magic != 2 else CorruptBatch("batch inside a message set", position))
         if size < _SMALLEST_SIZE[magic]:
             raise CorruptBatch(f"message size {size} is below {_SMALLEST_SIZE[magic]}", position)
         if crc32(view[position + _CRC_START : stop]) != crc:
@@ -179,7 +189,7 @@ def _entry(data: bytes, position: int, stop: int, offset: int, magic: int, attri
     try:
         codec = Codec(attributes & _CODEC_MASK)
     except ValueError:
-        raise UnsupportedCodec(f"compression codec {attributes & _CODEC_MASK} is not known") from None
+        raise UnsupportedCodec(f"unknown compression codec {attributes & _CODEC_MASK}") from None
     return _Entry(position, magic, codec, LegacyMessage(offset, timestamp, timestamp_type, key, value))
 
 
@@ -189,30 +199,30 @@ def _sized(data: bytes, start: int, stop: int, position: int) -> tuple[bytes | N
     if size == -1:
         return None, start
     if size < 0 or start + size > stop:
-        raise CorruptBatch(f"a key or value of {size} bytes where {stop - start} are left", position)
+        raise CorruptBatch(f"key or value of {size} bytes, {stop - start} are left", position)
     return data[start : start + size], start + size
 
 
-def _unwrap(wrapper: _Entry, allowance: DecompressionBudget, depth: int) -> list[LegacyMessage]:
-    """The messages inside a wrapper, with the offsets, times and time type that they have outside of it."""
+def _unwrap(wrapper: _Entry, budget: DecompressionBudget, depth: int) -> list[LegacyMessage]:
+    """The messages inside a wrapper, with absolute offsets and the wrapper's timestamp type."""
     if depth <= 0:
         raise CorruptBatch("wrappers are nested too deeply", wrapper.position)
     if wrapper.message.value is None:
-        raise CorruptBatch("a compressed message without a value", wrapper.position)
+        raise CorruptBatch("compressed message without a value", wrapper.position)
     inner: list[LegacyMessage] = []
     try:
-        plain = allowance.decompress(wrapper.codec, wrapper.message.value, wrapper.magic)
+        plain = budget.decompress(wrapper.codec, wrapper.message.value, wrapper.magic)
         for entry in _entries(plain, allow_partial=False):
             if entry.magic != wrapper.magic:
                 raise CorruptBatch(f"magic {entry.magic} inside magic {wrapper.magic}")
             if entry.codec is Codec.NONE:
                 inner.append(entry.message)
             else:
-                inner += _unwrap(entry, allowance, depth - 1)
+                inner += _unwrap(entry, budget, depth - 1)
     except CorruptBatch as error:
         raise CorruptBatch(f"in a compressed message: {error.reason}", wrapper.position) from None
     if not inner:
-        raise CorruptBatch("a compressed message that holds none", wrapper.position)
+        raise CorruptBatch("compressed message without messages", wrapper.position)
     return inner if wrapper.magic == 0 else _placed(inner, wrapper)
 
 
@@ -223,7 +233,7 @@ def _placed(inner: list[LegacyMessage], wrapper: _Entry) -> list[LegacyMessage]:
         relative = [message.offset for message in inner]
         last = relative[-1]
         if min(relative) < 0 or max(relative) > last or last > offset:
-            raise CorruptBatch(f"offsets inside a message at {offset} do not lead up to it", wrapper.position)
+            raise CorruptBatch(f"offsets inside a message at {offset} do not end with it", wrapper.position)
         base = offset - last
     if timestamp_type == LOG_APPEND_TIME:
         return [LegacyMessage(base + m.offset, stamp, timestamp_type, m.key, m.value) for m in inner]
@@ -238,10 +248,10 @@ def encode_message_set(
     level: int | None = None,
     append_time_ms: int | None = None,
 ) -> bytes:
-    """A set of the messages one after the other, or of one wrapper around them if there is a codec.
+    """A set of the messages, or of one wrapper around them if there is a codec.
 
-    `append_time_ms` stamps them all (magic 1). Messages that share a wrapper of magic 1 must have one
-    timestamp type, and ascending offsets.
+    `append_time_ms` is set on all of them (magic 1). Messages in a wrapper of magic 1 must have the same timestamp type
+    and ascending offsets.
     """
     if magic not in (0, 1):
         raise UnsupportedMagic(magic)
@@ -259,9 +269,9 @@ def _wrapper(messages: Sequence[LegacyMessage], magic: int, codec: int, level: i
     base = 0
     if magic == 1:
         if any(m.timestamp_type != first.timestamp_type for m in messages):
-            raise ValueError("a wrapper has one timestamp type; these messages have two")
+            raise ValueError("the messages of a wrapper must have the same timestamp type")
         if any(m.offset < first.offset or m.offset > last.offset for m in messages):
-            raise ValueError("a wrapper's offsets must lie between those of its first and last message")
+            raise ValueError("the offsets in a wrapper must be between those of its first and last message")
         base = first.offset
     inner = b"".join([_message(m, magic, base) for m in messages])
     packed = compress(codec, inner, level, magic=magic)
@@ -284,10 +294,7 @@ def _message(message: LegacyMessage, magic: int, base_offset: int = 0, codec: in
     return _HEADER.pack(offset - base_offset, size, crc32(body)) + body
 
 
-_MAGIC_AT = 16
-_LARGEST_OFFSET = 2**63 - 2  # the offset after it must be an i64 too
-_LARGEST_DELTA = 2**31 - 1
-_LATEST_MS = 2**62  # differences of two such times fit an i64
+# ---------------------------------------------------------------------------------------------------------- conversion
 
 
 def upconvert(
@@ -298,21 +305,21 @@ def upconvert(
     keep_offsets: bool = False,
     allow_partial: bool = False,
 ) -> bytes:
-    """A message set of magic 0 or 1 as batches: one for each wrapper, one for each run of messages without.
+    """A message set of magic 0 or 1 as batches: one per wrapper, one per run of messages without.
 
-    Offsets count up from 0, since a log assigns its own, or are kept. `append_time_ms` stamps all records.
-    Example: two messages and a gzip wrapper of three become a batch of 0, 1 and a gzip batch of 2, 3, 4.
+    Offsets count from 0, since a log assigns its own, or are kept. `append_time_ms` is set on all records. Two messages
+    and a gzip wrapper of three become a batch of 0, 1 and a gzip batch of 2, 3, 4.
     """
     return _up(buffer, DecompressionBudget(limit), append_time_ms, keep_offsets, allow_partial)
 
 
 def downconvert(buffer: Buffer, magic: int, *, limit: int, from_offset: int = 0) -> bytes:
-    """The whole batches at the start of `buffer` as a message set of magic 0 or 1, from `from_offset` on.
+    """The complete batches at the start of `buffer` as a message set of magic 0 or 1, from `from_offset`.
 
-    A batch cut off by the end of the buffer is left out. Conversion stops before a batch that would grow past
-    `limit` in all, or that no old client can read (zstd): the client fetches on from there. If nothing was
-    converted before that batch, `TooLarge` or `UnsupportedCodec` is raised.
-    The result may be empty though batches were there: control ones, or emptied by compaction.
+    An incomplete batch at the end is ignored. Conversion stops before a batch that exceeds `limit` in total, or that no
+    old client can read (zstd): the client continues to fetch there. If nothing was converted before it, `TooLarge` or
+    `UnsupportedCodec` is raised. The result may be empty: control batches, and batches emptied by compaction, are left
+    out.
     """
     _require_magic(magic, (0, 1))
     out: list[bytes] = []
@@ -326,12 +333,12 @@ def downconvert(buffer: Buffer, magic: int, *, limit: int, from_offset: int = 0)
 
 
 def convert(buffer: Buffer, magic: int, *, limit: int) -> bytes:
-    """Entries of any magic, even mixed, as entries of `magic`; those that have it already stay as they are.
+    """Entries of any magic, even mixed, as entries of `magic`. Those that have it stay as they are.
 
-    Offsets are kept. All or nothing: what cannot be converted raises.
+    Offsets are kept. Raises if an entry cannot be converted.
     """
     _require_magic(magic, (0, 1, 2))
-    allowance = DecompressionBudget(limit)
+    budget = DecompressionBudget(limit)
     view = memoryview(buffer)
     out: list[Buffer] = []
     for run in _runs(view):
@@ -339,11 +346,11 @@ def convert(buffer: Buffer, magic: int, *, limit: int) -> bytes:
         if run.magic == magic:
             out.append(entries)
         elif magic == 2:
-            out.append(_up(entries, allowance, None, keep_offsets=True))
+            out.append(_up(entries, budget, None, keep_offsets=True))
         elif run.magic == 2:
-            out.extend(_down(entries, magic, allowance))
+            out.extend(_down(entries, magic, budget))
         else:
-            out.extend(_across(group, magic) for group in decode_groups(entries, allowance))
+            out.extend(_across(group, magic) for group in decode_groups(entries, budget))
     return b"".join(out)
 
 
@@ -352,19 +359,19 @@ def _require_magic(magic: int, known: tuple[int, ...]) -> None:
         raise UnsupportedMagic(magic)
 
 
-# --- up -----------------------------------------------------------------------------------------------------
+# --- to magic 2
 
 
 def _up(
     buffer: Buffer,
-    allowance: DecompressionBudget,
+    budget: DecompressionBudget,
     append_time_ms: int | None,
     keep_offsets: bool,
     allow_partial: bool = False,
 ) -> bytes:
     out: list[bytearray] = []
     next_offset = 0
-    for group in decode_groups(buffer, allowance, allow_partial=allow_partial):
+    for group in decode_groups(buffer, budget, allow_partial=allow_partial):
         messages, timestamp_type = group.messages, group.timestamp_type
         if append_time_ms is not None:
             timestamp_type = LOG_APPEND_TIME
@@ -389,11 +396,11 @@ def _up(
 def _check_times(messages: Sequence[LegacyMessage]) -> None:
     for message in messages:
         if not NO_TIMESTAMP <= message.timestamp <= _LATEST_MS:
-            raise CorruptBatch(f"timestamp {message.timestamp} of the message at offset {message.offset}")
+            raise CorruptBatch(f"invalid timestamp {message.timestamp} of the message at offset {message.offset}")
 
 
 def _ascending(messages: Sequence[LegacyMessage]) -> list[int]:
-    """The messages' offsets, if they are such as one batch can hold."""
+    """The offsets of messages, checked to fit one batch."""
     offsets = [message.offset for message in messages]
     if any(later <= earlier for earlier, later in pairwise(offsets)):
         raise CorruptBatch(f"offsets from {offsets[0]} to {offsets[-1]} do not ascend")
@@ -402,18 +409,18 @@ def _ascending(messages: Sequence[LegacyMessage]) -> list[int]:
     return offsets
 
 
-# --- down ---------------------------------------------------------------------------------------------------
+# --- from magic 2
 
 
-def _down(buffer: Buffer, magic: int, allowance: DecompressionBudget, from_offset: int = 0) -> Iterator[bytes]:
-    """A message set for each batch that has records from `from_offset` on and is not control."""
+def _down(buffer: Buffer, magic: int, budget: DecompressionBudget, from_offset: int = 0) -> Iterator[bytes]:
+    """A message set for each data batch that has records from `from_offset`."""
     found = scan(buffer)
     for header in found.headers:
         if header.is_control or header.record_count == 0 or header.last_offset < from_offset:
             continue
         if header.codec == Codec.ZSTD:
-            raise UnsupportedCodec(f"magic {magic} cannot carry zstd, which the records ask for")
-        messages = _messages(buffer, header, allowance, from_offset)
+            raise UnsupportedCodec(f"magic {magic} does not support zstd, which the records use")
+        messages = _messages(buffer, header, budget, from_offset)
         if messages:
             _ascending(messages)
             yield encode_message_set(messages, magic, codec=header.codec)
@@ -422,14 +429,14 @@ def _down(buffer: Buffer, magic: int, allowance: DecompressionBudget, from_offse
 
 
 def _messages(
-    buffer: Buffer, header: BatchHeader, allowance: DecompressionBudget, from_offset: int
+    buffer: Buffer, header: BatchHeader, budget: DecompressionBudget, from_offset: int
 ) -> list[LegacyMessage]:
     try:
-        plain, start, end = payload_of(buffer, header, allowance.room)
+        plain, start, end = payload_of(buffer, header, budget.room)
     except TooLarge:
-        raise TooLarge("what the batches decompress to", allowance.limit) from None
+        raise TooLarge("what the batches decompress to", budget.limit) from None
     if header.codec != Codec.NONE:
-        allowance.room -= end - start
+        budget.room -= end - start
     records = decode_records(
         plain,
         start,
@@ -447,7 +454,7 @@ def _messages(
     ]
 
 
-# --- across -------------------------------------------------------------------------------------------------
+# --- between magic 0 and 1
 
 
 class _Run(NamedTuple):
@@ -457,8 +464,8 @@ class _Run(NamedTuple):
 
 
 def _runs(view: memoryview) -> Iterator[_Run]:
-    """Neighbouring entries of one magic. Batches and messages both begin with offset and size, and have their
-    magic at the same byte."""
+    """Adjacent entries of the same magic. Batches and messages both start with offset and size, and have their magic at
+    the same byte."""
     position, end = 0, len(view)
     run: _Run | None = None
     while position < end:
@@ -469,7 +476,7 @@ def _runs(view: memoryview) -> Iterator[_Run]:
         _require_magic(magic, (0, 1, 2))
         stop = position + _OFFSET_AND_SIZE.size + size
         if stop <= position + _MAGIC_AT or stop > end:
-            raise CorruptBatch(f"an entry of {size} bytes where {end - position} are left", position)
+            raise CorruptBatch(f"entry of {size} bytes, {end - position} are left", position)
         if run is None or run.magic != magic:
             if run is not None:
                 yield run
@@ -482,7 +489,7 @@ def _runs(view: memoryview) -> Iterator[_Run]:
 
 
 def _across(group: MessageGroup, magic: int) -> bytes:
-    """A group of magic 0 in magic 1, or the other way round."""
+    """A group of magic 0 as magic 1, or the reverse."""
     if group.codec is not Codec.NONE:
         _ascending(group.messages)
     return encode_message_set(group.messages, magic, codec=group.codec)

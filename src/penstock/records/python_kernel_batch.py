@@ -222,7 +222,7 @@ def _header_damage(header: BatchHeader) -> str | None:
     if header.codec == 0 and count * MIN_RECORD > header.size - HEADER_SIZE:
         return f"{count} records do not fit {header.size - HEADER_SIZE} bytes"
     if header.codec > 4:
-        return f"compression codec {header.codec} is not known"
+        return f"unknown compression codec {header.codec}"
     return None
 
 

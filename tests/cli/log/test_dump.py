@@ -213,7 +213,7 @@ def test_a_damaged_snapshot_says_so(tmp_path: Path) -> None:
     path.write_bytes(b"\0" * 20)
     result = run("log", "dump", path)
     assert result.exit_code == 1
-    assert "isvalid: false reason: version 0 is not known" in result.stdout
+    assert "isvalid: false reason: unknown version 0" in result.stdout
 
 
 def test_a_damaged_batch_is_shown_where_it_is_and_the_rest_too(tmp_path: Path) -> None:
