@@ -42,9 +42,9 @@ def test_an_address_may_have_another_limit_of_connections() -> None:
     with EmbeddedBroker(settings=settings) as embedded, WireClient(embedded.port) as only:
         only.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), 3)
         assert not is_served(embedded.port)
-    with EmbeddedBroker(settings={**settings, "max.connections.per.ip.overrides": "10.0.0.1:1"}) as embedded:
-        with WireClient(embedded.port):
-            assert is_served(embedded.port)
+    elsewhere = {**settings, "max.connections.per.ip.overrides": "10.0.0.1:1"}
+    with EmbeddedBroker(settings=elsewhere) as embedded, WireClient(embedded.port):
+        assert is_served(embedded.port)
 
 
 def test_the_limit_of_connections_can_change_while_the_broker_runs(embedded: EmbeddedBroker) -> None:

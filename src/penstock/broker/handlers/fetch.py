@@ -55,287 +55,12 @@ from penstock.wire.schemas.fetch import (
 )
 
 READ_COMMITTED: Final = 1
-_REPLICA_STATE_VERSION = 15
-
-
-class ReadResult:
-    """What one pass found; `partitions` are those that are here and not at rest."""
-
-    __slots__ = ("ends", "held_back", "is_urgent", "left", "partitions", "rows", "size")
-
-    def __init__(self, max_bytes: int) -> None:
-        self.left = max_bytes
-        self.ends = 0  # of a wide pass: the sum of what `ends_of` was when each partition was read
-        self.held_back = 0  # rows without records, as the throttle would have it
-        self.rows: list[tuple[str, PartitionData]] = []
-        self.partitions: list[Partition] = []
-        self.size = 0
-        self.is_urgent = False  # there is something to tell that is no records: no need to wait for any
-
-
-class Reader(ABC):
-    """Who fetches."""
-
-    is_follower = False
-
-    def __init__(self, services: Services, request: Request) -> None:
-        self.services = services
-        self.message: FetchRequest = request.message
-        self.version = request.version
-
-    @abstractmethod
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether there is no record for the reader, no error, and no offset that it does not know."""
-
-    def delay_ms(self, partition: Partition) -> float:
-        """How long the reader has to wait for records of this partition, as it is throttled; 0 if it has not."""
-        return 0.0
-
-    @abstractmethod
-    def fill(
-        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
-    ) -> int:
-        """Fill in a partition's part of the answer; how many bytes of records it has."""
-
-
-def reader_of(services: Services, request: Request) -> Reader:
-    message: FetchRequest = request.message
-    if request.version >= _REPLICA_STATE_VERSION:
-        state = message.replica_state
-        replica_id, replica_epoch = state.replica_id, state.replica_epoch
-    else:
-        replica_id, replica_epoch = message.replica_id, -1
-    return _Consumer(services, request) if replica_id < 0 else _Follower(services, request, replica_id, replica_epoch)
-
-
-def read_narrow(
-    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
-) -> ReadResult:
-    """One pass over what is pending, all at once."""
-    most = min(reader.message.max_bytes, services.settings.fetch_max_bytes)
-    read = ReadResult(most if reader.version >= FIRST_VERSION_WITH_ZSTD else _max_bytes(reader, most))
-    _read_into(read, services, context, reader, pending)
-    return read
-
-
-def read_wide(
-    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
-) -> Generator[None, None, ReadResult]:
-    """One pass over what is pending, with a yield after every `SLICE` partitions."""
-    read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, services.settings.fetch_max_bytes)))
-    for begin in range(0, len(pending), SLICE):
-        if context.is_overtaken:
-            break  # what is found from here on would be of another request
-        seen = len(read.partitions)
-        _read_into(read, services, context, reader, pending[begin : begin + SLICE])
-        read.ends += ends_of(read.partitions[seen:])
-        yield
-    return read
-
-
-def ends_of(partitions: Iterable[Partition]) -> int:
-    """A number that is another one when a partition has grown, or its high watermark has moved."""
-    return sum(partition.log.log_end_offset + partition.log.high_watermark for partition in partitions)
-
-
-def _max_bytes(reader: Reader, most: int) -> int:
-    if reader.version >= FIRST_VERSION_WITH_ZSTD:
-        return most
-    return min(most, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
-
-
-def _read_into(
-    read: ReadResult, services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
-) -> None:
-    ids = context.topic_ids
-    left = read.left
-    for topic, wanted in pending:
-        partition = services.replicas.get(topic, wanted.partition)
-        if partition is not None:
-            if ids is not None and ids.of(topic) != partition.topic_id:
-                partition = None
-            elif reader.has_no_news(context, partition, wanted):
-                context.rest(partition)
-                continue
-            else:
-                read.partitions.append(partition)
-        data = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
-        read.rows.append((topic, data))
-        if partition is None:
-            has_no_id = ids is not None and (is_unknown(topic) or ids.of(topic) != _id_of(services, topic))
-            data.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_ID if has_no_id else missing_partition_error(services, topic, wanted.partition)
-            )
-            read.is_urgent = True
-            continue
-        try:
-            size = reader.fill(partition, wanted, data, left, at_least_one=read.size == 0)
-        except EXPECTED as error:
-            data.error_code = error_code_of(error)
-            read.is_urgent = True
-            continue
-        read.size += size
-        if not size and reader.is_follower and reader.delay_ms(partition) > 0:
-            read.held_back += 1
-        if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
-            read.is_urgent = True
-        left = max(0, left - size)
-    read.left = left
-
-
-def _id_of(services: Services, topic: str) -> bytes | None:
-    found = services.cluster.image.topics.get(topic)
-    return None if found is None else found.topic_id
-
-
-class _Consumer(Reader):
-    """A client, who reads what is committed."""
-
-    def __init__(self, services: Services, request: Request) -> None:
-        super().__init__(services, request)
-        self._committed_only = self.message.isolation_level == READ_COMMITTED
-
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
-        log = partition.log
-        high_watermark, start = log.high_watermark, log.log_start_offset
-        return (
-            context.unchanged(partition.topic, partition.index, high_watermark, start)
-            and max(high_watermark, start) <= wanted.fetch_offset <= log.log_end_offset
-            and log.failure is None
-            and self._refusal(partition, wanted) == ErrorCode.NONE
-            and self._nearest(partition, wanted) == THE_LEADER
-        )
-
-    def _refusal(self, partition: Partition, wanted: FetchPartition) -> ErrorCode:
-        if partition.leadership is None and (not self.message.rack_id or partition.leader < 0):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return partition.check_epoch(wanted.current_leader_epoch)
-
-    def _nearest(self, partition: Partition, wanted: FetchPartition) -> int:
-        rack, leadership = self.message.rack_id, partition.leadership
-        if not rack or leadership is None or partition.is_alone:
-            return THE_LEADER
-        brokers = self.services.cluster.image.brokers
-        return nearest_replica(leadership, rack, wanted.fetch_offset, partition.log.log_start_offset, brokers)
-
-    def fill(
-        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
-    ) -> int:
-        data.error_code = self._refusal(partition, wanted)
-        if data.error_code:
-            return 0
-        log = partition.log
-        upper = log.last_stable_offset if self._committed_only else log.high_watermark
-        data.high_watermark = log.high_watermark
-        data.last_stable_offset = log.last_stable_offset
-        data.log_start_offset = log.log_start_offset
-        data.aborted_transactions = [] if self._committed_only else None
-        if self.message.rack_id:
-            data.preferred_read_replica = self._nearest(partition, wanted)
-            if data.preferred_read_replica != THE_LEADER:
-                return 0
-        limit = min(left, wanted.partition_max_bytes)
-        region = _read(log, wanted.fetch_offset, limit, upper) if limit > 0 or at_least_one else None
-        if region is None or (region.size > limit and not at_least_one):
-            return 0
-        if self._committed_only:
-            data.aborted_transactions = [
-                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                for entry in log.aborted_between(wanted.fetch_offset, upper)
-            ]
-        # Readers from before batches get them converted, when all are read.
-        if FIRST_VERSION_WITH_BATCHES <= self.version < FIRST_VERSION_WITH_ZSTD:
-            region = without_zstd(region)
-        data.records = region
-        return region.size
-
-
-def _read(log: PartitionLog, offset: int, limit: int, upper: int | None) -> Region | None:
-    """None also where the process cannot open another file: those of the answer are closed when it is sent, and who
-    asks again finds others open.
-    """
-    try:
-        return log.read(offset, limit, upper_offset=upper)
-    except TooManyOpenFiles:
-        return None
-
-
-class _Follower(Reader):
-    """Another broker, who copies."""
-
-    is_follower = True
-
-    def __init__(self, services: Services, request: Request, replica_id: int, replica_epoch: int) -> None:
-        super().__init__(services, request)
-        self._id = replica_id
-        self._epoch = replica_epoch
-        self._now_ms = services.clock.monotonic_ms()
-        self._verdict = (ErrorCode.NONE, EpochEndOffset())
-
-    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
-        code, parted = self._verdict = self._ask(partition, wanted)
-        log = partition.log
-        return (
-            code == ErrorCode.NONE
-            and parted.epoch < 0
-            and wanted.fetch_offset == log.log_end_offset
-            and log.failure is None
-            and context.unchanged(partition.topic, partition.index, log.high_watermark, log.log_start_offset)
-        )
-
-    def _ask(self, partition: Partition, wanted: FetchPartition) -> tuple[ErrorCode, EpochEndOffset]:
-        if partition.leadership is None:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER, _NO_DIVERGENCE
-        code = partition.check_epoch(wanted.current_leader_epoch)
-        if code:
-            return code, _NO_DIVERGENCE
-        position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
-        brokers = self.services.replicas.brokers
-        start = wanted.log_start_offset
-        code, end = partition.fetched_by(self._id, self._epoch, position, brokers, self._now_ms, start)
-        return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
-
-    def fill(
-        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
-    ) -> int:
-        log = partition.log
-        data.error_code, data.diverging_epoch = self._verdict
-        if data.error_code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            # One who is out of range is told where the log is: so he need not ask for that.
-            data.high_watermark = log.high_watermark
-            data.last_stable_offset = log.last_stable_offset
-            data.log_start_offset = log.log_start_offset
-            data.aborted_transactions = None
-        if data.error_code or data.diverging_epoch.epoch >= 0 or self.delay_ms(partition) > 0:
-            return 0
-        limit = min(left, wanted.partition_max_bytes)
-        region = _read(log, wanted.fetch_offset, limit, None) if limit > 0 or at_least_one else None
-        if region is None or (region.size > limit and not at_least_one):
-            return 0
-        throttle = self.services.replicas.throttle
-        if throttle is not None and throttle.applies_to(partition.topic, partition.index):
-            throttle.add(region.size, self.services.clock.monotonic_ms())
-        data.records = region
-        return region.size
-
-    def delay_ms(self, partition: Partition) -> float:
-        throttle, leadership = self.services.replicas.throttle, partition.leadership
-        if throttle is None or leadership is None or self._id in leadership.isr:
-            return 0.0
-        if not throttle.applies_to(partition.topic, partition.index):
-            return 0.0
-        return throttle.delay_ms(self.services.clock.monotonic_ms())
-
-
-_NO_DIVERGENCE: Final = EpochEndOffset()
-
-
 WATERMARK_MS: Final = 50
-"""How long a follower that waits may be told of a new high watermark late."""
-
-# Below, an answer has room for the leader but none for its address: who knows no such broker would be lost.
-_FIRST_VERSION_WITH_LEADERS = 16
-_IDS_VERSION = 13
+"""How late a waiting follower may learn of a new high watermark."""
+_FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
+# Earlier versions have room for the leader but not for its address.
+_FIRST_VERSION_WITH_LEADERS: Final = 16
+_NO_DIVERGENCE: Final = EpochEndOffset()
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
@@ -383,7 +108,126 @@ def _finish(
     answer(response)
 
 
-# --- fetches of very many partitions, and of readers whose records are converted
+# --- waiting
+
+
+class _Waiter:
+    """A fetch that waits for enough bytes, its timeout, or the end of a partition or of the connection."""
+
+    __slots__ = (
+        "_answer",
+        "_available",
+        "_context",
+        "_has_news",
+        "_is_held_back",
+        "_is_over",
+        "_partitions",
+        "_reader",
+        "_request",
+        "_services",
+        "_timer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        services: Services,
+        context: FetchContext,
+        request: Request,
+        reader: Reader,
+        answer: Answer,
+        read: ReadResult,
+    ) -> None:
+        self._services = services
+        self._context = context
+        self._request = request
+        self._reader = reader
+        self._answer = answer
+        self._available = read.size
+        self._partitions = dict.fromkeys(read.partitions)
+        # A follower's row without records reports a new high watermark.
+        self._has_news = reader.is_follower and len(read.rows) > read.held_back
+        self._is_held_back = read.held_back > 0
+        self._is_over = False
+
+    def wait(self) -> None:
+        for partition in self._partitions:
+            self._watch(partition)
+        self._context.watch(self)
+        wait_ms = self._request.message.max_wait_ms
+        if self._has_news:
+            wait_ms = min(wait_ms, WATERMARK_MS)
+        if self._is_held_back:
+            delays_ms = (self._reader.delay_ms(partition) for partition in self._partitions)
+            wait_ms = min(wait_ms, max(1.0, min((each for each in delays_ms if each > 0), default=1.0)))
+        self._timer = self._services.call_later(wait_ms / 1000, self._finish)
+        if self._request.disconnection is not None:
+            self._request.disconnection.watch(self._give_up)
+
+    def _watch(self, partition: Partition) -> None:
+        if self._reader.is_follower:
+            partition.watch_end(self)
+        else:
+            partition.watch(self)
+
+    def grown(self, partition: Partition, size: int) -> None:
+        delay_ms = self._reader.delay_ms(partition)
+        if delay_ms <= 0:
+            self._available += size
+        if self._available >= self._request.message.min_bytes:
+            self.finish_soon()
+        else:
+            # If it was idle until now, the session no longer watches it.
+            self._watch(partition)
+            self._partitions[partition] = None
+            if delay_ms > 0 and not self._is_held_back and not self._is_over:
+                self._is_held_back = True
+                self._timer.cancel()
+                wait_ms = min(self._request.message.max_wait_ms, delay_ms)
+                self._timer = self._services.call_later(wait_ms / 1000, self._finish)
+
+    def moved(self, partition: Partition) -> None:
+        self._watch(partition)
+        self._partitions[partition] = None
+        if not self._has_news and not self._is_over:
+            self._has_news = True
+            self._timer.cancel()
+            self._timer = self._services.call_later(WATERMARK_MS / 1000, self._finish)
+
+    def gone(self, partition: Partition) -> None:
+        self.finish_soon()
+
+    def finish_soon(self) -> None:
+        if self._reader.is_follower:
+            # At the end of this turn of the loop, with everything that is appended in it.
+            self._services.loop.call_soon(self._finish)
+        else:
+            self._finish()
+
+    def _give_up(self) -> None:
+        self._is_over = True
+        self._timer.cancel()
+        self._context.unwatch(self)
+        for partition in self._partitions:
+            partition.unwatch(self)
+
+    def _finish(self) -> None:
+        if self._is_over:
+            return
+        self._give_up()
+        if self._request.disconnection is not None:
+            self._request.disconnection.unwatch(self._give_up)
+        services, context, request = self._services, self._context, self._request
+        reader = reader_of(services, request)  # a new one, because a follower's fetch counts from now
+        pending = context.pending()
+        if len(pending) > SLICE:
+            work = _wide_pass(services, context, request, reader, pending, self._answer, may_wait=False)
+            _in_slices(services, request, work)
+        else:
+            read = read_narrow(services, context, reader, pending)
+            _finish(services, context, request, reader, read, self._answer)
+
+
+# --- fetches of very many partitions, and those with converted batches
 
 
 def _in_slices(services: Services, request: Request, work: Generator[None, None, None]) -> None:
@@ -407,7 +251,7 @@ def _wide_pass(
     if may_wait and not _is_enough(read, request.message, context):
         waiter = _Waiter(services, context, request, reader, answer, read)
         waiter.wait()
-        # What has come since its partition was read told nobody: the waiter was not there yet.
+        # Records that arrived after their partition was read did not notify the waiter: it was not watching yet.
         if ends_of(read.partitions) != read.ends or len(context.pending()) > len(read.rows):
             waiter.finish_soon()
     elif request.version < FIRST_VERSION_WITH_BATCHES and read.size:
@@ -512,117 +356,273 @@ def _add_current_leaders(services: Services, response: FetchResponse) -> Generat
         ]
 
 
-class _Waiter:
-    """A fetch that waits until there are enough bytes, its time is over, or a partition or the reader goes away."""
+# --- reading
 
-    __slots__ = (
-        "_answer",
-        "_available",
-        "_context",
-        "_has_news",
-        "_is_held_back",
-        "_is_over",
-        "_partitions",
-        "_reader",
-        "_request",
-        "_services",
-        "_timer",
-    )  # fmt: skip
 
-    def __init__(
-        self,
-        services: Services,
-        context: FetchContext,
-        request: Request,
-        reader: Reader,
-        answer: Answer,
-        read: ReadResult,
-    ) -> None:
-        self._services = services
-        self._context = context
-        self._request = request
-        self._reader = reader
-        self._answer = answer
-        self._available = read.size
-        self._partitions = dict.fromkeys(read.partitions)
-        # A follower's row that has nothing but offsets is news of the watermark.
-        self._has_news = reader.is_follower and len(read.rows) > read.held_back
-        self._is_held_back = read.held_back > 0
-        self._is_over = False
+class ReadResult:
+    """What one pass found; `partitions` are those that are on this broker and not idle."""
 
-    def wait(self) -> None:
-        for partition in self._partitions:
-            self._watch(partition)
-        self._context.watch(self)
-        wait_ms = self._request.message.max_wait_ms
-        if self._has_news:
-            wait_ms = min(wait_ms, WATERMARK_MS)
-        if self._is_held_back:
-            delays_ms = (self._reader.delay_ms(partition) for partition in self._partitions)
-            wait_ms = min(wait_ms, max(1.0, min((each for each in delays_ms if each > 0), default=1.0)))
-        self._timer = self._services.call_later(wait_ms / 1000, self._finish)
-        if self._request.disconnection is not None:
-            self._request.disconnection.watch(self._give_up)
+    __slots__ = ("ends", "held_back", "is_urgent", "left", "partitions", "rows", "size")
 
-    def _watch(self, partition: Partition) -> None:
-        if self._reader.is_follower:
-            partition.watch_end(self)
-        else:
-            partition.watch(self)
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
+        self.ends = 0  # of a wide pass: the sum of what `ends_of` was when each partition was read
+        self.held_back = 0  # rows without records because of the throttle
+        self.rows: list[tuple[str, PartitionData]] = []
+        self.partitions: list[Partition] = []
+        self.size = 0
+        self.is_urgent = False  # there is something to report besides records: do not wait for any
 
-    def grown(self, partition: Partition, size: int) -> None:
-        delay_ms = self._reader.delay_ms(partition)
-        if delay_ms <= 0:
-            self._available += size
-        if self._available >= self._request.message.min_bytes:
-            self.finish_soon()
-        else:
-            # It may have been at rest until now; then nobody else watches it any more.
-            self._watch(partition)
-            self._partitions[partition] = None
-            if delay_ms > 0 and not self._is_held_back and not self._is_over:
-                self._is_held_back = True
-                self._timer.cancel()
-                wait_ms = min(self._request.message.max_wait_ms, delay_ms)
-                self._timer = self._services.call_later(wait_ms / 1000, self._finish)
 
-    def moved(self, partition: Partition) -> None:
-        self._watch(partition)
-        self._partitions[partition] = None
-        if not self._has_news and not self._is_over:
-            self._has_news = True
-            self._timer.cancel()
-            self._timer = self._services.call_later(WATERMARK_MS / 1000, self._finish)
+class Reader(ABC):
+    """A consumer or a follower that fetches."""
 
-    def gone(self, partition: Partition) -> None:
-        self.finish_soon()
+    is_follower = False
 
-    def finish_soon(self) -> None:
-        if self._reader.is_follower:
-            # At the end of this turn: what else is appended in it goes along.
-            self._services.loop.call_soon(self._finish)
-        else:
-            self._finish()
+    def __init__(self, services: Services, request: Request) -> None:
+        self.services = services
+        self.message: FetchRequest = request.message
+        self.version = request.version
 
-    def _give_up(self) -> None:
-        self._is_over = True
-        self._timer.cancel()
-        self._context.unwatch(self)
-        for partition in self._partitions:
-            partition.unwatch(self)
+    @abstractmethod
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        """Whether there is no record for the reader, no error, and no offset that it does not have."""
 
-    def _finish(self) -> None:
-        if self._is_over:
-            return
-        self._give_up()
-        if self._request.disconnection is not None:
-            self._request.disconnection.unwatch(self._give_up)
-        services, context, request = self._services, self._context, self._request
-        reader = reader_of(services, request)  # of this moment: that a follower asks counts from now
-        pending = context.pending()
-        if len(pending) > SLICE:
-            work = _wide_pass(services, context, request, reader, pending, self._answer, may_wait=False)
-            _in_slices(services, request, work)
-        else:
-            read = read_narrow(services, context, reader, pending)
-            _finish(services, context, request, reader, read, self._answer)
+    def delay_ms(self, partition: Partition) -> float:
+        """How long a throttled reader has to wait for records of this partition; 0 if not at all."""
+        return 0.0
+
+    @abstractmethod
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        """Fill in a partition's part of the response; the bytes of its records."""
+
+
+def reader_of(services: Services, request: Request) -> Reader:
+    message: FetchRequest = request.message
+    if request.version >= _FIRST_VERSION_WITH_REPLICA_STATE:
+        state = message.replica_state
+        replica_id, replica_epoch = state.replica_id, state.replica_epoch
+    else:
+        replica_id, replica_epoch = message.replica_id, -1
+    return _Consumer(services, request) if replica_id < 0 else _Follower(services, request, replica_id, replica_epoch)
+
+
+def read_narrow(
+    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> ReadResult:
+    """One pass over what is pending, all at once."""
+    most = min(reader.message.max_bytes, services.settings.fetch_max_bytes)
+    read = ReadResult(most if reader.version >= FIRST_VERSION_WITH_ZSTD else _max_bytes(reader, most))
+    _read_into(read, services, context, reader, pending)
+    return read
+
+
+def read_wide(
+    services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> Generator[None, None, ReadResult]:
+    """One pass over what is pending, with a yield after every `SLICE` partitions."""
+    read = ReadResult(_max_bytes(reader, min(reader.message.max_bytes, services.settings.fetch_max_bytes)))
+    for begin in range(0, len(pending), SLICE):
+        if context.is_overtaken:
+            break  # the rest belongs to a later request
+        seen = len(read.partitions)
+        _read_into(read, services, context, reader, pending[begin : begin + SLICE])
+        read.ends += ends_of(read.partitions[seen:])
+        yield
+    return read
+
+
+def ends_of(partitions: Iterable[Partition]) -> int:
+    """A number that changes when a partition grows or its high watermark moves."""
+    return sum(partition.log.log_end_offset + partition.log.high_watermark for partition in partitions)
+
+
+def _max_bytes(reader: Reader, most: int) -> int:
+    if reader.version >= FIRST_VERSION_WITH_ZSTD:
+        return most
+    return min(most, SCANNED_BYTES if reader.version >= FIRST_VERSION_WITH_BATCHES else CONVERTED_BYTES)
+
+
+def _read_into(
+    read: ReadResult, services: Services, context: FetchContext, reader: Reader, pending: Sequence[RequestedPartition]
+) -> None:
+    ids = context.topic_ids
+    left = read.left
+    for topic, wanted in pending:
+        partition = services.replicas.get(topic, wanted.partition)
+        if partition is not None:
+            if ids is not None and ids.of(topic) != partition.topic_id:
+                partition = None
+            elif reader.has_no_news(context, partition, wanted):
+                context.rest(partition)
+                continue
+            else:
+                read.partitions.append(partition)
+        data = PartitionData(partition_index=wanted.partition, high_watermark=-1, records=b"")
+        read.rows.append((topic, data))
+        if partition is None:
+            has_no_id = ids is not None and (is_unknown(topic) or ids.of(topic) != _id_of(services, topic))
+            data.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_ID if has_no_id else missing_partition_error(services, topic, wanted.partition)
+            )
+            read.is_urgent = True
+            continue
+        try:
+            size = reader.fill(partition, wanted, data, left, at_least_one=read.size == 0)
+        except EXPECTED as error:
+            data.error_code = error_code_of(error)
+            read.is_urgent = True
+            continue
+        read.size += size
+        if not size and reader.is_follower and reader.delay_ms(partition) > 0:
+            read.held_back += 1
+        if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
+            read.is_urgent = True
+        left = max(0, left - size)
+    read.left = left
+
+
+def _id_of(services: Services, topic: str) -> bytes | None:
+    found = services.cluster.image.topics.get(topic)
+    return None if found is None else found.topic_id
+
+
+class _Consumer(Reader):
+    """A client, which reads committed records."""
+
+    def __init__(self, services: Services, request: Request) -> None:
+        super().__init__(services, request)
+        self._committed_only = self.message.isolation_level == READ_COMMITTED
+
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        log = partition.log
+        high_watermark, start = log.high_watermark, log.log_start_offset
+        return (
+            context.unchanged(partition.topic, partition.index, high_watermark, start)
+            and max(high_watermark, start) <= wanted.fetch_offset <= log.log_end_offset
+            and log.failure is None
+            and self._error(partition, wanted) == ErrorCode.NONE
+            and self._nearest(partition, wanted) == THE_LEADER
+        )
+
+    def _error(self, partition: Partition, wanted: FetchPartition) -> ErrorCode:
+        if partition.leadership is None and (not self.message.rack_id or partition.leader < 0):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return partition.check_epoch(wanted.current_leader_epoch)
+
+    def _nearest(self, partition: Partition, wanted: FetchPartition) -> int:
+        rack, leadership = self.message.rack_id, partition.leadership
+        if not rack or leadership is None or partition.is_alone:
+            return THE_LEADER
+        brokers = self.services.cluster.image.brokers
+        return nearest_replica(leadership, rack, wanted.fetch_offset, partition.log.log_start_offset, brokers)
+
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        data.error_code = self._error(partition, wanted)
+        if data.error_code:
+            return 0
+        log = partition.log
+        upper = log.last_stable_offset if self._committed_only else log.high_watermark
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.log_start_offset
+        data.aborted_transactions = [] if self._committed_only else None
+        if self.message.rack_id:
+            data.preferred_read_replica = self._nearest(partition, wanted)
+            if data.preferred_read_replica != THE_LEADER:
+                return 0
+        limit = min(left, wanted.partition_max_bytes)
+        region = _read(log, wanted.fetch_offset, limit, upper) if limit > 0 or at_least_one else None
+        if region is None or (region.size > limit and not at_least_one):
+            return 0
+        if self._committed_only:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in log.aborted_between(wanted.fetch_offset, upper)
+            ]
+        # Clients before magic 2 get converted batches, after all are read.
+        if FIRST_VERSION_WITH_BATCHES <= self.version < FIRST_VERSION_WITH_ZSTD:
+            region = without_zstd(region)
+        data.records = region
+        return region.size
+
+
+def _read(log: PartitionLog, offset: int, limit: int, upper: int | None) -> Region | None:
+    """None also if the process cannot open another file: those of the response are closed when it is sent, and the
+    next fetch can open others.
+    """
+    try:
+        return log.read(offset, limit, upper_offset=upper)
+    except TooManyOpenFiles:
+        return None
+
+
+class _Follower(Reader):
+    """Another broker, which copies records."""
+
+    is_follower = True
+
+    def __init__(self, services: Services, request: Request, replica_id: int, replica_epoch: int) -> None:
+        super().__init__(services, request)
+        self._id = replica_id
+        self._epoch = replica_epoch
+        self._now_ms = services.clock.monotonic_ms()
+        self._verdict = (ErrorCode.NONE, EpochEndOffset())
+
+    def has_no_news(self, context: FetchContext, partition: Partition, wanted: FetchPartition) -> bool:
+        code, parted = self._verdict = self._ask(partition, wanted)
+        log = partition.log
+        return (
+            code == ErrorCode.NONE
+            and parted.epoch < 0
+            and wanted.fetch_offset == log.log_end_offset
+            and log.failure is None
+            and context.unchanged(partition.topic, partition.index, log.high_watermark, log.log_start_offset)
+        )
+
+    def _ask(self, partition: Partition, wanted: FetchPartition) -> tuple[ErrorCode, EpochEndOffset]:
+        if partition.leadership is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, _NO_DIVERGENCE
+        code = partition.check_epoch(wanted.current_leader_epoch)
+        if code:
+            return code, _NO_DIVERGENCE
+        position = Position(wanted.fetch_offset, wanted.last_fetched_epoch)
+        brokers = self.services.replicas.brokers
+        start = wanted.log_start_offset
+        code, end = partition.fetched_by(self._id, self._epoch, position, brokers, self._now_ms, start)
+        return code, _NO_DIVERGENCE if end is None else EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+
+    def fill(
+        self, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, at_least_one: bool
+    ) -> int:
+        log = partition.log
+        data.error_code, data.diverging_epoch = self._verdict
+        if data.error_code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            # A follower that is out of range learns where the log begins and ends, and need not ask for that.
+            data.high_watermark = log.high_watermark
+            data.last_stable_offset = log.last_stable_offset
+            data.log_start_offset = log.log_start_offset
+            data.aborted_transactions = None
+        if data.error_code or data.diverging_epoch.epoch >= 0 or self.delay_ms(partition) > 0:
+            return 0
+        limit = min(left, wanted.partition_max_bytes)
+        region = _read(log, wanted.fetch_offset, limit, None) if limit > 0 or at_least_one else None
+        if region is None or (region.size > limit and not at_least_one):
+            return 0
+        throttle = self.services.replicas.throttle
+        if throttle is not None and throttle.applies_to(partition.topic, partition.index):
+            throttle.add(region.size, self.services.clock.monotonic_ms())
+        data.records = region
+        return region.size
+
+    def delay_ms(self, partition: Partition) -> float:
+        throttle, leadership = self.services.replicas.throttle, partition.leadership
+        if throttle is None or leadership is None or self._id in leadership.isr:
+            return 0.0
+        if not throttle.applies_to(partition.topic, partition.index):
+            return 0.0
+        return throttle.delay_ms(self.services.clock.monotonic_ms())

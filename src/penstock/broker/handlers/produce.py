@@ -1,13 +1,13 @@
 """Produce: appending record batches to partitions.
 
-Each partition succeeds or fails by itself. With acks=0 nothing is answered (the connection ends if records are
-rejected), with 1 as soon as the records are in the leader's log, with all when they are durable on as many replicas as
-the topic demands; with any of them, what fills `flush.messages` waits for its sync. The answer waits for the slowest
-partition, and the connection goes on meanwhile.
+Each partition succeeds or fails by itself. With acks=0 there is no response, and the connection is closed if records
+are rejected. With acks=1 the response is sent when the records are in the leader's log, with acks=all when they are
+durable on as many replicas as the topic demands; a batch that reaches `flush.messages` always waits for its sync. The
+response waits for the slowest partition, while the connection's next requests are served.
 
-Records are validated before they are appended (`log.validation`). What is small is validated at once. A batch that
-would hold up the event loop is validated on another thread, and the partitions that follow it in the request, and the
-requests that follow on the connection, wait: what a producer sends is appended in the order in which it was sent.
+Records are validated before they are appended (`log.validation`), small ones at once. A batch that would stall the
+event loop is validated on another thread. The partitions after it in the request and the connection's next requests
+wait: records are appended in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MAGIC_POSITION = 16
 _ATTRIBUTES_POSITION = 22
 _FIRST_VERSION_WITH_LEADERS = 10
 _TRANSACTIONAL_BIT = 16
-# Messages of old clients are converted one by one: 3 us each, of 26 bytes at least.
+# Messages of old clients are converted one by one: 3 us each, at least 26 bytes long.
 _LOOP_CONVERTED_BYTES = 16 * 1024
 
 
@@ -63,14 +63,12 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
 
 class _Produce:
-    """One request: its partitions are appended one after another, and the answer leaves when all are committed or
-    have failed.
-    """
+    """One request. Its partitions are appended in order; the response is sent when all are committed or failed."""
 
     __slots__ = (
         "_answer",
         "_budget",
-        "_has_refusals",
+        "_has_errors",
         "_is_deferred",
         "_left",
         "_parts",
@@ -86,17 +84,17 @@ class _Produce:
         self._answer = answer
         self._budget = Budget()
         self._parts = _parts(request.message, self._response)
-        self._has_refusals = False
-        self._is_deferred = False  # whether the connection's later requests wait for this one
+        self._has_errors = False
+        self._is_deferred = False  # whether the connection's next requests wait for this one
         self._left = 1  # the request itself, until all partitions are appended
 
     def run(self) -> None:
-        """Append partitions until all are, or one must be validated elsewhere first; then this is called again."""
+        """Append partitions, until one must be validated on another thread; then this is called again."""
         services, request = self._services, self._request
         for topic, data, outcome in self._parts:
             partition = services.replicas.get(topic, data.index)
             if partition is None:
-                self.refuse(outcome, missing_partition_error(services, topic, data.index), None)
+                self.reject(outcome, missing_partition_error(services, topic, data.index), None)
                 continue
             try:
                 if partition.leadership is None:
@@ -104,7 +102,7 @@ class _Produce:
                 prepared = _prepared(data, request, partition.log.settings, self._budget, on_loop=True)
                 self._append(topic, partition, prepared, outcome)
             except EXPECTED as error:
-                self._refuse_for(outcome, error)
+                self._reject_for(outcome, error)
             except LongValidation:
                 if self._defer(topic, partition, data, outcome):
                     return
@@ -113,7 +111,7 @@ class _Produce:
     def _append(self, topic: str, partition: Partition, prepared: Validated, outcome: PartitionProduceResponse) -> None:
         services, message = self._services, self._request.message
         if _is_transactional(prepared):
-            self.refuse(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+            self.reject(outcome, ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker")
             return
         acks = message.acks
         appended = partition.append(prepared, self._request.now_ms, is_waited_for=acks == ALL)
@@ -130,12 +128,12 @@ class _Produce:
         elif partition.log.flush_count_reached:
             services.replicas.when_durable(partition, end, self.one_more(outcome))
 
-    # --- what takes long
+    # --- long validation
 
     def _defer(
         self, topic: str, partition: Partition, data: PartitionProduceData, outcome: PartitionProduceResponse
     ) -> bool:
-        """Validate on another thread, and go on from there; whether that was begun."""
+        """Validate on another thread, and continue there; False if that is impossible."""
         if not self._is_deferred:
             self._is_deferred = True
             if self._request.channel is not None:
@@ -144,7 +142,7 @@ class _Produce:
         try:
             self._services.validators.run(work, partial(self._validated, topic, partition, outcome))
         except WorkersError as error:
-            self.refuse(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records were not validated: {error}")
+            self.reject(outcome, ErrorCode.REQUEST_TIMED_OUT, f"the records could not be validated: {error}")
             return False
         return True
 
@@ -155,56 +153,56 @@ class _Produce:
             try:
                 self._append(topic, partition, validated.result(), outcome)
             except EXPECTED as error:
-                self._refuse_for(outcome, error)
+                self._reject_for(outcome, error)
             self.run()
-        except Exception as error:  # noqa: BLE001 - nobody else hears of it, and the connection's requests must go on
+        except Exception as error:  # noqa: BLE001 - the workers ignore it, and the next requests must not hang
             if self._request.channel is not None:
                 self._request.channel.end(error)
                 self._request.channel.unmute()
 
     def _finish(self) -> None:
         if self._request.message.acks == 0:
-            self._end_if_refused()
+            self._close_if_rejected()
             self._answer(None)
         else:
             self.release()
         if self._is_deferred and self._request.channel is not None:
             self._request.channel.unmute()
 
-    def _end_if_refused(self) -> None:
-        """Who wants no answer notices only this way that its records go nowhere, and asks again who leads."""
-        if not self._has_refusals:
+    def _close_if_rejected(self) -> None:
+        """Without a response, only a closed connection makes the client refresh its metadata."""
+        if not self._has_errors:
             return
         for topic in self._response.responses:
             for outcome in topic.partition_responses:
                 if outcome.error_code != ErrorCode.NONE:
                     where, why = f"{topic.name}-{outcome.index}", outcome.error_message or "unknown"
-                    error = CloseConnection(f"records for {where} with acks=0 rejected: {why}")
+                    error = CloseConnection(f"records for {where} with acks=0 were rejected: {why}")
                     if not self._is_deferred:
                         raise error
                     if self._request.channel is not None:
                         self._request.channel.end(error)
                     return
 
-    # --- the answer
+    # --- the response
 
     def one_more(self, outcome: PartitionProduceResponse) -> _Part:
-        """One more to wait for: what to call when it is committed, or cannot be."""
+        """Wait for one more partition: the callback for when it is committed or failed."""
         self._left += 1
         return _Part(self, outcome)
 
     def reject_all(self, code: ErrorCode, reason: str) -> None:
         for _, _, outcome in self._parts:
-            self.refuse(outcome, code, reason)
+            self.reject(outcome, code, reason)
 
-    def refuse(self, outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
-        self._has_refusals = True
+    def reject(self, outcome: PartitionProduceResponse, code: ErrorCode, reason: str | None) -> None:
+        self._has_errors = True
         outcome.error_code = code
         outcome.base_offset = -1
         outcome.error_message = reason
 
-    def _refuse_for(self, outcome: PartitionProduceResponse, error: BaseException) -> None:
-        self.refuse(outcome, error_code_of(error), str(error))
+    def _reject_for(self, outcome: PartitionProduceResponse, error: BaseException) -> None:
+        self.reject(outcome, error_code_of(error), str(error))
         if isinstance(error, InvalidBatch) and error.record_errors:
             outcome.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
@@ -214,13 +212,13 @@ class _Produce:
     def release(self) -> None:
         self._left -= 1
         if self._left == 0:
-            if self._has_refusals and self._request.version >= _FIRST_VERSION_WITH_LEADERS:
+            if self._has_errors and self._request.version >= _FIRST_VERSION_WITH_LEADERS:
                 _add_current_leaders(self._services, self._response)
             self._answer(self._response)
 
 
 class _Part:
-    """One partition's part in the waiting."""
+    """The callback of one partition."""
 
     __slots__ = ("_outcome", "_produce")
 
@@ -230,7 +228,7 @@ class _Part:
 
     def __call__(self, error: LogError | None) -> None:
         if error is not None:
-            self._produce.refuse(self._outcome, error_code_of(error), str(error))
+            self._produce.reject(self._outcome, error_code_of(error), str(error))
         self._produce.release()
 
 
@@ -250,13 +248,13 @@ def _parts(
 def _prepared(
     data: PartitionProduceData, request: Request, settings: LogSettings, budget: Budget, *, on_loop: bool
 ) -> Validated:
-    """The records as the log takes them, on whichever thread. LongValidation if `on_loop` and it would take long."""
+    """The records as the log takes them, on any thread. LongValidation if `on_loop` and it would take long."""
     records = _as_batches(data, settings, request.version, on_loop=on_loop)
     return validate(settings, records, request.now_ms, budget, on_loop=on_loop)
 
 
 def _as_batches(data: PartitionProduceData, settings: LogSettings, version: int, *, on_loop: bool) -> Buffer:
-    """The records as magic 2: as they came, but for those of old clients."""
+    """The records in magic 2; those of old clients are converted."""
     records = data.records
     if records is None or not isinstance(records, (bytes, bytearray, memoryview)):
         return b""
@@ -270,7 +268,7 @@ def _as_batches(data: PartitionProduceData, settings: LogSettings, version: int,
 
 def _converted(records: Buffer, settings: LogSettings, *, on_loop: bool) -> bytearray:
     if not on_loop:
-        # What it grows to is bounded by what the log would take.
+        # Bounded by what the log would accept.
         return bytearray(upconvert(records, limit=max(settings.max_message_bytes, len(records)) * 16))
     if len(records) > _LOOP_CONVERTED_BYTES:
         raise LongValidation
@@ -281,7 +279,7 @@ def _converted(records: Buffer, settings: LogSettings, *, on_loop: bool) -> byte
 
 
 def _is_transactional(prepared: Validated) -> bool:
-    """Such a batch holds the last stable offset until its transaction ends, and here is nobody yet who would end it."""
+    """Such a batch holds the last stable offset until its transaction ends, and there is no coordinator to end it."""
     headers = prepared.found.headers
     if len(headers) == 1:
         return bool(headers[0].attributes & _TRANSACTIONAL_BIT)
