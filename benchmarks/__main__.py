@@ -31,7 +31,7 @@ BENCHMARKS: Final = {
     "controller_scale": "the controller's decisions with 100,000 partitions on 100 brokers, without sockets and disks",
     "activity_sustained": "all six pipelines at a flat rate, and whether lag and memory stay flat",
     "activity_generate": "the site's generator on one core",
-    "activity_verdicts": "who is named a crawler, spammer or abuser on sites that nobody has looked at, without Spark",
+    "activity_verdicts": "actors named crawler, spammer or abuser on unseen seeds, without Spark",
     "records_codec": "records encoded and decoded, beside aiokafka's compiled codec",
     "wire_codec": "protocol messages parsed and serialised, beside kio and kafka-python",
     "log_append": "appends to a partition's log, beside a bare os.write of the same bytes",

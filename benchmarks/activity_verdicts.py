@@ -1,4 +1,4 @@
-"""Who is named a crawler, spammer or abuser on sites that nobody has looked at, by another path than Spark's.
+"""Which actors are named crawler, spammer or abuser on unseen seeds, computed without Spark.
 
     python -m benchmarks.activity_verdicts [--seeds 201-212] [--rates 300,1000] [--minutes 2]
 
@@ -29,7 +29,7 @@ _COUNTS: Final = ("views", "led", "items", "seconds", "posts", "linked", "texts"
 
 
 class Judged(NamedTuple):
-    """Of a verdict on a site: who was planted, and who was named."""
+    """A verdict on a site: planted and named actors."""
 
     seed: int
     verdict: str
@@ -66,7 +66,7 @@ def _table(counted: dict[tuple[Any, str, str], dict[str, int]]) -> pa.Table:
 
 
 def share(part: int, whole: int) -> float:
-    """1 of nothing: nobody was named without reason, or missed."""
+    """1 if there is nothing to find."""
     return part / whole if whole else 1.0
 
 
@@ -111,7 +111,7 @@ def mistakes(every: Sequence[Judged], rate: float) -> list[str]:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    parser = results.parser("activity_verdicts", "Who is named on sites that nobody has looked at.")
+    parser = results.parser("activity_verdicts", "Named actors on unseen seeds.")
     parser.add_argument("--seeds", default="201-212", help="FIRST-LAST (201-212)")
     parser.add_argument("--rates", default="300,1000", help="events/s, several with commas (300,1000)")
     parser.add_argument("--minutes", type=float, default=2.0, help="how much of each site is looked at (2)")

@@ -350,13 +350,13 @@ async def _in_action(shape: Shape) -> list[Measured]:
 
     publisher = Publisher(send)
 
-    async def everybody_has_it() -> None:
+    async def all_brokers_have_it() -> None:
         while controller.image.brokers.keys() & {1} or publisher.behind():
             await asyncio.sleep(0)
 
     claim = await claim_controller(tree, 0, ManualClock())
     if claim is None:
-        raise AssertionError("somebody else is the controller of a tree that nobody else has")
+        raise AssertionError("another controller owns a private tree")
     controller = Controller(
         tree,
         claim,
@@ -375,7 +375,7 @@ async def _in_action(shape: Shape) -> list[Measured]:
     gc.collect()
     started = process_time()
     await tree.delete(layout.broker_path(1))
-    await everybody_has_it()
+    await all_brokers_have_it()
     failover_ms = (process_time() - started) * 1000
     writes = tree.writes - 1
     await publisher.close()

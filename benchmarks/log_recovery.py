@@ -51,13 +51,13 @@ def batch_of(size: int) -> bytes:
 
 
 def write_log(folder: str, size: int, total: int, settings: LogSettings) -> tuple[int, int]:
-    """A log of `total` bytes that nobody closed; the bytes written, and where its last segment begins."""
+    """Writes a log of `total` bytes that is not closed. Returns the bytes written and the start of the last segment."""
     log = open_log(PosixFiles(), folder, settings, clean=False, now_ms=NOW_MS).log
     batch = batch_of(size)
     for _ in range(total // len(batch)):
         log.append(batch, leader_epoch=0, now_ms=NOW_MS)
     written, last_roll = log.size, log.active.base_offset
-    log.flush()  # that much of it was durable is known to nobody but the recovery point
+    log.flush()  # only the recovery point knows how much is durable
     log.release()
     return written, last_roll
 

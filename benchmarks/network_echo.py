@@ -1,6 +1,6 @@
 """The socket server beside asyncio's streams: both answer each frame with the same bytes, on loopback.
 
-The server has a process of its own, started anew for each round; the client is a blocking socket, so that the round
+The server has a process of its own, started again for each round; the client is a blocking socket, so that the round
 trip holds little that is not the server's. Rounds alternate and the median round counts. Both run on uvloop and on
 asyncio's own loop. CPU is the server's own, user and system. The floor is a loop of poll, recv and send with nothing
 around it: what the machine's kernel takes, which no server can save.
@@ -112,10 +112,10 @@ async def serve_floor(pipe: Pipe, path: str | None) -> None:
 async def _told_to_stop(pipe: Pipe) -> None:
     """Serve until the client has what it wants, then say what it took."""
     started_s = process_time()
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(pipe.fileno(), told.set)
-    await told.wait()
+    loop.add_reader(pipe.fileno(), stopped.set)
+    await stopped.wait()
     loop.remove_reader(pipe.fileno())
     pipe.send(process_time() - started_s)
 

@@ -75,7 +75,7 @@ README_FIGURES: Final = (
         table="Queries, our broker",
     ),
 )
-"""What matters to somebody who chooses: speed, memory, failover, clients and Spark, also where the peer is better."""
+"""What matters when choosing: speed, memory, failover, clients and Spark, also where the peer is better."""
 
 
 class RowNotFound(Exception):

@@ -154,7 +154,7 @@ def client_contenders(
     fetches: Sequence[bytes],
     aiokafka_encode: Work,
 ) -> dict[str, dict[str, Work]]:
-    """For each kind of a client's work: who does it, and how."""
+    """The contestants for each kind of client work."""
     now_ms, batch = records[0][0], arrow_of(records)
     fast, slow, peer = Sender(kernel, now_ms), Sender(twin, now_ms), AiokafkaSender()
     return {
@@ -298,7 +298,7 @@ def penstock_arrow(builder: Any, fetches: Sequence[bytes]) -> int:
 
 
 def contenders(shape: Shape) -> dict[str, dict[str, Work]]:
-    """For each kind of work: who does it, and how."""
+    """The contestants for each kind of work."""
     records, fetches, with_headers = shape.records(), shape.fetches(), shape.headers > 0
     fast, slow = kernel.ColumnBuilder(headers=with_headers), python_kernel.ColumnBuilder(headers=with_headers)
     works: dict[str, dict[str, Work]] = {
@@ -326,7 +326,7 @@ def contenders(shape: Shape) -> dict[str, dict[str, Work]]:
 
 
 def rate(work: Work) -> float:
-    """Records a second over one round."""
+    """Records per second in one round."""
     count = 0
     start = perf_counter()
     while True:

@@ -180,7 +180,7 @@ class Writer:
         under_way.popleft()
         for outcome in answer.responses[0].partition_responses:
             if outcome.error_code:
-                raise RuntimeError(f"a batch was refused: {outcome}")
+                raise RuntimeError(f"a batch was rejected: {outcome}")
             self.acknowledged[outcome.index] = outcome.base_offset
 
 

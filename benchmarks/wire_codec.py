@@ -143,7 +143,7 @@ def actions(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def _best(contestants: dict[str, Callable[[], Any]]) -> dict[str, Figure]:
-    """Best µs of a call for each contestant, who take turns in every round."""
+    """Best µs per call of each contestant; they take turns in every round."""
     timers = {name: timeit.Timer(call) for name, call in contestants.items()}
     counts = {name: max(1, int(ROUND_SECONDS / max(timer.timeit(3) / 3, 1e-7))) for name, timer in timers.items()}
     rounds: dict[str, list[float]] = {name: [] for name in timers}

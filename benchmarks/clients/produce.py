@@ -51,7 +51,7 @@ from benchmarks.results import Better, Row
 _MODULE: Final = "benchmarks.clients.produce"
 _WARM_TRIPS: Final = 50
 _TRIPS_S: Final = 2.0
-# Each of our ways to send, what it stands beside, and how many times faster it shall be.
+# Each of our ways to send, its counterpart, and the goal of their ratio.
 PAIRS: Final = (
     ("send", "produce", 1.0),
     ("send_many", "produce", 3.0),
@@ -225,7 +225,7 @@ class _Produce(_Confluent):
 
 
 class _ProduceWay(_Confluent):
-    """One of `WAYS`; who adds a callback to our delivery gives one to `produce`."""
+    """One of `WAYS`. A callback is added to our delivery, or passed to `produce`."""
 
     def __init__(self, address: str, topic: str, size: int, acks: str, way: str) -> None:
         self._arguments = dict(WAYS[way])
@@ -410,7 +410,7 @@ def measure(
             )
             if name not in TRIPS:
                 require_all_arrived(server, topic, name, int(outcome["records"]) + 1)
-            # Deleted at once, so that the machine does not write back to disk what nobody reads.
+            # Deleted at once, so that unused data is not written back to disk.
             server.topics.delete(topic)
             outcomes.add(name, outcome)
     return outcomes

@@ -1,8 +1,7 @@
-"""Three brokers of ours under an ensemble of three real ZooKeepers, each server at a place of its own.
+"""Three Penstock brokers and an ensemble of three real ZooKeepers, each server in its own place.
 
-Brokers are started as users start them, with `penstock server start`. They and the ZooKeepers are as shipped, but for
-the settings that are given with the cluster and for what gives each server its place: `settings()` has all of them, and
-reads them from where they are set.
+Brokers are started as users start them, with `penstock server start`. All have their defaults, except for the settings
+of the cluster and for addresses and folders. `settings()` reads all of them from where they are set.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PROMPT: Final[Mapping[str, str]] = MappingProxyType(
 _START: Final = (sys.executable, "-m", "penstock", "server", "start")
 _SET: Final = "--set"
 PROMPT_TICK_MS: Final = 500  # allows sessions of one second
-# What gives a server its place, and so is different for each.
+# Settings that place a server, which differ by server.
 _PLACE: Final = ("zookeeper.connect", "broker.id", "--data-dir", "--listen", "--http-port")
 _ZOOKEEPER_PLACE: Final = ("data_dir", "port", "host", "server_id", "members")
 

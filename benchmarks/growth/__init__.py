@@ -3,7 +3,7 @@
     python -m benchmarks.growth [--quick] [--ours-only]
 
 The work never changes; the broker carries 1, 1,000 or 5,000 partitions and 1 or 500 connections. A figure that grows
-with them shows work that nobody asked for. Apache Kafka 4.3 is measured beside ours for 1 and 1,000 partitions, in
+with them shows unnecessary work. Apache Kafka 4.3 is measured beside ours for 1 and 1,000 partitions, in
 turns.
 
     probes.py      the requests: produce, fetch, and fetches of a session over all partitions

@@ -10,7 +10,7 @@ loaded in its turn; the order changes from round to round, and the median round 
     kafka.py       Apache Kafka 4.3, KRaft, one node, from its jars
     kafka_09.py    Apache Kafka 0.9.0.1 with ZooKeeper, from its jars
     workloads.py   big batches with confluent-kafka; one-record requests on a bare socket, one and 64 in flight
-    rounds.py      who is loaded when and with how much, and the rows of the result with their goals
+    rounds.py      the order and size of the loads, and the rows of the result with their goals
 """
 
 from benchmarks.peers.command import main

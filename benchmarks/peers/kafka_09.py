@@ -136,7 +136,7 @@ class _Server(Server):
 
 
 class _ToolTopics:
-    """By the tool that talks to ZooKeeper: half a second of a JVM each time, before and after what is measured."""
+    """Uses Kafka's tool for ZooKeeper: half a second of a JVM each time, outside of what is measured."""
 
     def __init__(self, tool: Sequence[str]) -> None:
         self._tool = tool

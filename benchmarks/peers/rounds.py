@@ -1,4 +1,4 @@
-"""Rounds: who is loaded when and with how much, and the rows of the result.
+"""Rounds: the order and size of the loads, and the rows of the result.
 
 Within a round every broker does the same work right after the others, and the order changes from round to round, so
 that other load on the machine affects all alike. Each is warmed up before the first round, since the JVM compiles what
@@ -117,7 +117,7 @@ class Figures:
         return mine / other if mine is not None and other else None
 
     def rows(self, works: Sequence[Work], contenders: Sequence[str], subject: str, peer: str) -> list[Row]:
-        """A row of the result for each work that anybody has a figure for."""
+        """A row for each work with at least one figure."""
         found = [(work, self._figures(work, contenders)) for work in works]
         return [
             Row(work.name.strip(), work.unit, work.better, figures, subject, peer, work.goal, work.table)
@@ -278,7 +278,7 @@ class Run:
         except (ServerFailed, KafkaException) as error:
             if not server.is_optional:
                 raise
-            # Its client of today may not be able to speak to it: told once, and not tried again.
+            # A current client may not support this broker: noted once, and not tried again.
             self._without_bulk.add(server.name)
             self.notes.append(f"{server.name}, big batches: n/a, since {error}")
 
@@ -291,7 +291,7 @@ class Run:
         topics.make(topic)
         produced = workloads.produce(server, topic, value_bytes, count)
         consumed = workloads.consume(server, topic, value_bytes, count)
-        # Deleted at once, so that the machine does not write back to disk what nobody reads again.
+        # Deleted at once, so that unused data is not written back to disk.
         topics.delete(topic)
         if measured:
             self.figures.add(PRODUCE[size], server.name, produced.mb_per_s)

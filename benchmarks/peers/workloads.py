@@ -219,7 +219,7 @@ class RawProducer:
         response, _ = response_codec(ApiKey.PRODUCE, self._version).decode(frames[0], position)
         outcome = response.responses[0].partition_responses[0]
         if outcome.error_code:
-            raise ServerFailed(f"{self._server.name} refused a record: {outcome}")
+            raise ServerFailed(f"{self._server.name} rejected a record: {outcome}")
         # Written with an offset that stands out, the answer shows where its offset is.
         outcome.base_offset = -1
         chunks: list[Any] = list(encode_response(ApiKey.PRODUCE, self._version, 1, response))
@@ -231,4 +231,4 @@ class RawProducer:
             raise ServerFailed(f"{self._server.name}: {len(answers)} bytes for {count} answers of {size}")
         wrong = sum(not answers.startswith(constant, start) for start in range(0, len(answers), size))
         if wrong:
-            raise ServerFailed(f"{self._server.name} refused {wrong} of {count} records")
+            raise ServerFailed(f"{self._server.name} rejected {wrong} of {count} records")

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                 raise SystemExit(1)
             return
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # A run that is told to end, or whose parent is gone, takes the servers along.
+    # The servers end with this process, which ends with its parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     recording = results.begin("replication", parser, options, arguments, irrelevant=("folder",))
     for reason in lacks:
@@ -213,7 +213,7 @@ class Comparison:
 
     @contextmanager
     def _clusters(self, setup: Setup, network: Network) -> Iterator[list[Contender]]:
-        """Those that are to be had, running; what they differ in from what is shipped is noted."""
+        """The available contenders, running; settings that differ from the defaults are noted."""
         with tempfile.TemporaryDirectory(prefix="replication-", dir=self.folder) as scratch, ExitStack() as stack:
             contenders: list[Contender] = []
             for name in self.names:

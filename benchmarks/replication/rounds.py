@@ -2,7 +2,7 @@
 
 Within a round both clusters do the same work right after each other, and which one begins changes from round to round.
 Each is warmed up before the first round. CPU is that of all three brokers, and of the ZooKeepers that ours needs. A
-bulk topic is deleted at once, so that the machine does not write back what nobody reads. `UNSYNCED_*` rows have ours
+bulk topic is deleted at once, so that unused data is not written back to disk. `UNSYNCED_*` rows have ours
 with flush settings by which it does not sync either, beside Kafka as shipped.
 """
 
@@ -91,7 +91,7 @@ class Leading:
         self._cluster = contender.cluster
         view = self._cluster.agreed([topic])
         if view is None:
-            raise NoAnswer(f"the brokers of {contender.name} do not agree on who leads {topic}")
+            raise NoAnswer(f"the brokers of {contender.name} do not agree on the leader of {topic}")
         node = self._cluster.nodes[view.partitions[topic, 0].leader]
         self.port = node.port
         self.address = node.address

@@ -1,6 +1,6 @@
 """Spark's stock Kafka connector: its jars, each by itself, since Spark has the rest.
 
-Its token provider is not to be had in the connector's own version; an older one does, as only its class names are
+Its token provider is not available in the connector's own version; an older one works, as only its class names are
 looked at where no token is used.
 """
 

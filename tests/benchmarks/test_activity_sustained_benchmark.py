@@ -46,15 +46,15 @@ def test_a_lag_like_a_saw_is_flat() -> None:
 
 
 def test_a_lag_that_grows_is_told() -> None:
-    told = complaints(samples(lag_per_min=300))
-    assert len(told) == 1
-    assert told[0].startswith("lag of search/rows is flat: +4.5 s")
+    complaint = complaints(samples(lag_per_min=300))
+    assert len(complaint) == 1
+    assert complaint[0].startswith("lag of search/rows is flat: +4.5 s")
 
 
 def test_memory_that_grows_is_told_and_what_grew_before_the_warm_up_is_not() -> None:
-    told = complaints(samples(mb_per_min=5))
-    assert len(told) == 1
-    assert told[0].startswith("memory of broker is flat: +74.6 MB")
+    complaint = complaints(samples(mb_per_min=5))
+    assert len(complaint) == 1
+    assert complaint[0].startswith("memory of broker is flat: +74.6 MB")
     early = [
         one._replace(usages={"broker": Usage(min(400.0, 100 + one.at_s / 7), 0.1, {})}) if one.at_s <= 2_100 else one
         for one in samples()
@@ -117,9 +117,9 @@ def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw
     saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(50)]
     more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(50)]
     assert [one.said for one in trends.verdicts(run, RATE, KEPT, None, saw) if not one.is_good] == []
-    told = [one.said for one in trends.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
-    assert len(told) == 1
-    assert told[0].startswith("memory of Spark's Java after collections, without state is flat: +144.0 MB")
+    complaint = [one.said for one in trends.verdicts(run, RATE, KEPT, None, more) if not one.is_good]
+    assert len(complaint) == 1
+    assert complaint[0].startswith("memory of Spark's Java after collections, without state is flat: +144.0 MB")
     seldom = more[::2]  # as a large heap is collected
     assert len([one for one in trends.verdicts(run, RATE, KEPT, None, seldom) if not one.is_good]) == 1
     stateful = [

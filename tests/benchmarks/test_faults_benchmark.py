@@ -383,7 +383,7 @@ def test_a_client_at_work_is_acknowledged_reads_all_and_is_judged_good(client: s
     assert {partition: len(records) for partition, records in stored.items()} == wanted
     assert check_contents(stored).is_good
     found = check_client(events, stored, kept)
-    assert (found.wrong, found.failed, sum(found.told.values())) == ({}, 0, 0)
+    assert (found.wrong, found.failed, sum(found.errors.values())) == ({}, 0, 0)
     assert found.handed_over == found.acked == sum(wanted.values()) > 0
     assert found.starts >= 2
     assert found.commits > 0
@@ -422,7 +422,7 @@ def test_records_that_a_client_swallows_are_in_the_journal_and_are_found(
     found = check_client(tail.more(), {})
     assert found.handed_over == found.failed + found.unresolved
     assert found.wrong == {"never resolved": found.handed_over // 2}
-    assert list(found.told) == ["swallowing.0 at close: TimeoutError: records are left"]
+    assert list(found.errors) == ["swallowing.0 at close: TimeoutError: records are left"]
 
 
 def test_clients_that_cannot_go_on_are_named_with_their_partitions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is hit by a fault, what is done to them, and that it is undone; the servers write down what they are told."""
+"""Victims of faults, what is done to them, and that it is undone; the servers record their calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Network:
 
 
 class _Node(Node):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self, number: int, place: Place, said: list[str], folder: Path) -> None:
         super().__init__(number, [], place, 1, folder)

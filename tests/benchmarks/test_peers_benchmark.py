@@ -101,7 +101,7 @@ def test_a_figure_that_one_broker_does_not_have_is_missing_from_its_row_only() -
     assert rows[START.name].figures[kafka_09.NAME].value == 1.6
     assert kafka_09.NAME not in rows[TRIP_P50.name].figures
     assert rows[TRIP_P50.name].ratio() == 0.4, "the ratio is to the new Kafka"
-    assert len(rows) == 2, "what nobody measured is not a row"
+    assert len(rows) == 2, "works without figures have no row"
 
 
 def test_a_disk_that_was_slower_for_one_of_them_is_reported_with_its_name() -> None:
@@ -128,7 +128,7 @@ def test_an_old_kafka_that_the_client_cannot_speak_to_loses_its_bulk_rows_with_a
     run = _run(tmp_path)
     for _ in range(2):
         run._bulk(_server(is_optional=True), "topic", "1 KB")
-    assert len(run.notes) == 1, "it is told once"
+    assert len(run.notes) == 1, "it is noted once"
     assert run.notes[0].startswith("Kafka 0.9.0.1, big batches: n/a, since")
     assert run.figures.median(PRODUCE["1 KB"], kafka_09.NAME) is None
 

@@ -1,6 +1,6 @@
-"""A Go program of ours with the modules that its go.mod names, built into the cache.
+"""A Go program of ours with the modules of its go.mod, built into the cache.
 
-Rule: the built program's name carries a digest of its sources, so one that was changed is built anew.
+The name of the program has a digest of its sources, so that a changed one is built again.
 """
 
 from __future__ import annotations

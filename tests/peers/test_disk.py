@@ -1,6 +1,6 @@
 """A partition's folder, between our log and Apache Kafka's: each reads what the other wrote.
 
-One story is told to both logs: plain and compressed batches, an idempotent producer, transactions committed, aborted
+Both logs get the same steps: plain and compressed batches, an idempotent producer, transactions committed, aborted
 and left open, three leader epochs, enough of it for several segments.
 """
 
@@ -110,8 +110,8 @@ def ask_kafka(
 
 def write_with_kafka(kafka: JavaProcess, folder: Path, steps: Sequence[Step] = STORY) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
-    told = [{"hex": step.batch.hex(), "epoch": step.epoch, "marker": step.marker} for step in steps]
-    return ask_kafka(kafka, "write", folder, clean=True, steps=told)
+    asked = [{"hex": step.batch.hex(), "epoch": step.epoch, "marker": step.marker} for step in steps]
+    return ask_kafka(kafka, "write", folder, clean=True, steps=asked)
 
 
 def state_of(log: PartitionLog) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_each_log_goes_on_where_the_other_stopped(kafka_log: JavaProcess, tmp_pa
     log = open_log(PosixFiles(), str(folder), SETTINGS, clean=True, now_ms=NOW).log
     assert state_of(log) == sorted_producers(theirs)
     assert log.last_stable_offset == log.log_end_offset
-    # The producer's last batch, sent once more: still known, whoever wrote it down in between.
+    # The producer's last batch, sent once more: still known, whichever log wrote it.
     retry = next(step for step in reversed(STORY) if scan(step.batch).headers[0].producer_id == IDEMPOTENT)
     assert log.append(retry.batch, leader_epoch=9, now_ms=NOW).is_duplicate
     log.close()

@@ -1,9 +1,7 @@
-"""Chromium, driven by the protocol of its own developer tools over two pipes: no driver, no socket.
+"""A headless Chromium with one page, driven by its developer tools protocol over two pipes: no driver, no socket.
 
-Noun: `Browser`, a headless one with one page.
-
-Rule: what a page complains of (a script's error, a policy that was broken, a file that was not to be had) is kept, so
-that a test can say there was nothing of it. Waiting is for what the page itself says is so.
+Complaints of a page (script errors, policy violations, missing files) are kept, so that a test can check that there are
+none. Waits are for conditions in the page itself.
 """
 
 from __future__ import annotations

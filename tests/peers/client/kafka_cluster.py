@@ -1,8 +1,8 @@
-"""Three Apache Kafka 4.3 as one cluster, whose partitions can be made to change their leaders in every way there is.
+"""Three Apache Kafka 4.3 as one cluster, whose leaders can be moved in every possible way.
 
-Rule: settings are as shipped but for addresses, folders, racks and how soon the others act when one goes away. Each
-node is broker and controller at once, so whoever loses a node may lose the controller with it. After every move
-`settle` waits until all replicas are in sync again, so that the next one may go away.
+Settings are the defaults, except for addresses, folders, racks and fast failure detection. Each node is broker and
+controller, so that losing a node may lose the controller. After every move `settle` waits until all replicas are in
+sync again, so that the next node may fail.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class KafkaCluster:
     # Who leads
 
     def leaders(self, admin: Admin, topics: Sequence[str]) -> Leaders:
-        """Who leads each partition, 0 where nobody does; empty if it cannot be told at the moment."""
+        """The leader of each partition, 0 without a leader; empty if unknown."""
         return {
             (topic.name, one.index): one.leader.id if one.leader is not None else 0
             for topic in self._described(admin, topics)

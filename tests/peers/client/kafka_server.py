@@ -1,7 +1,7 @@
-"""Apache Kafka as a process: 4.3 as one node of its own, 0.9.0.1 with its ZooKeeper.
+"""Apache Kafka as a process: 4.3 as a single node, 0.9.0.1 with its ZooKeeper.
 
-Rule: settings are as shipped but for addresses, folders, what a single node needs, how soon one that was killed may
-come back, and the number of partitions of the internal topics: fifty take a second that nobody learns from.
+Settings are the defaults, except for addresses, folders, what a single node needs, how soon a killed one may return,
+and fewer partitions of the internal topics, which saves a second.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ def test_brokers_are_listed_and_described(shell: Shell, cluster: KafkaCluster, a
     assert one["settings"]["node.id"] == "2"
     assert one["folders"][0]["online"]
     assert "holds" in shell.done("brokers", "describe")
-    refused = shell("brokers", "describe", 77)
-    assert refused.exit_code == 4
-    assert "Broker 77 does not exist" in refused.stderr
+    rejected = shell("brokers", "describe", 77)
+    assert rejected.exit_code == 4
+    assert "Broker 77 does not exist" in rejected.stderr
     (described,) = shell.json("topics", "describe", topic)["topics"]
     assert [part["elr"] for part in described["partitions"]] == [[], []], "this broker does tell"
     assert described["minInsyncReplicas"] == 2
@@ -179,9 +179,9 @@ def test_a_broker_that_is_away_is_seen_everywhere(shell: Shell, admin: Admin, cl
         assert (away["id"], away["host"], away["leads"]) == (2, None, 0)
         assert away["outOfSync"] >= 2
         assert shell("brokers", "describe", 2).exit_code == 1
-        refused = shell("reassign", "plan", topic)
-        assert refused.exit_code == 4
-        assert "--without 2" in refused.stderr
+        rejected = shell("reassign", "plan", topic)
+        assert rejected.exit_code == 4
+        assert "--without 2" in rejected.stderr
         assert shell.json("reassign", "plan", topic, "--without", 2)["copies"] == 2
         failed = shell("elect", "preferred", f"{topic}:1")
         assert failed.exit_code == 4
@@ -204,7 +204,7 @@ def test_an_unclean_leader_is_elected_where_nobody_else_is_left(
     finally:
         cluster.nodes[2].thaw()
     try:
-        until(lambda: part_of(admin, topic).get("leader", 1) is None, "nobody leads", PATIENCE_S)
+        until(lambda: part_of(admin, topic).get("leader", 1) is None, "the partition has no leader", PATIENCE_S)
         (described,) = shell.json("topics", "describe", topic, "--unavailable")["topics"]
         assert described["partitions"][0]["leader"] is None
         assert "none" in shell.done("topics", "describe", topic, "--unavailable")

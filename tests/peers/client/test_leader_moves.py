@@ -155,7 +155,7 @@ def _move_on(
 
     wait_for_progress()
     for round_ in range(times):
-        # In turn whoever leads a partition, and whoever coordinates the group.
+        # Alternate between the leader of a partition and the coordinator of the group.
         about = (topic, 0) if round_ % 2 == 0 else (OFFSETS_TOPIC, 0)
         with move(cluster, admin, topics, cluster.leaders(admin, topics)[about]):
             wait_for_progress()

@@ -174,17 +174,17 @@ def test_the_command_talks_through_tls(guarded: Guarded, topic: str, door: str, 
 
 
 def test_the_command_tells_a_broker_that_nobody_vouches_for(guarded: Guarded, topic: str, tmp_path: Path) -> None:
-    refused = _command(
+    rejected = _command(
         "consume", topic, "--exit", "--bootstrap-server", guarded.tls, "--command-config", _settings(tmp_path)
     )
-    assert refused.returncode == 3
-    assert "ssl.ca.location" in refused.stderr
+    assert rejected.returncode == 3
+    assert "ssl.ca.location" in rejected.stderr
 
 
 def test_the_command_tells_that_the_broker_wants_a_certificate(guarded: Guarded, topic: str, tmp_path: Path) -> None:
-    refused = _command(
+    rejected = _command(
         "consume", topic, "--exit", "--bootstrap-server", guarded.mutual, "--command-config",
         _settings(tmp_path, ssl_ca_location=guarded.authority), "--request-timeout-ms", "5000",
     )  # fmt: skip
-    assert refused.returncode == 3
-    assert "ssl.certificate.location" in refused.stderr
+    assert rejected.returncode == 3
+    assert "ssl.certificate.location" in rejected.stderr

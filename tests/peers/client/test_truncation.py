@@ -1,4 +1,4 @@
-"""A log that an unclean leader cut off, on Apache Kafka 4.3: whoever read what is gone notices it (KIP-320)."""
+"""A log truncated by an unclean leader election, on Apache Kafka 4.3: consumers detect it (KIP-320)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def address(broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that is not there yet; made by whoever first writes to it, with three partitions."""
+    """The name of a new topic, which the first write creates with three partitions."""
     return unique("topic")
 
 

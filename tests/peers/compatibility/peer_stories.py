@@ -1,6 +1,6 @@
-"""What the tests of all foreign clients share: names nobody else uses, values, and a look at what was stored.
+"""What the tests of all foreign clients share: unique names, values, and what the broker has stored.
 
-Rule: a client that says it compressed is not believed: the codec is read from the batches on the broker's disk.
+The codec is read from the batches on the broker's disk, not believed from the client.
 """
 
 from __future__ import annotations

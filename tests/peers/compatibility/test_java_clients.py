@@ -131,8 +131,8 @@ def test_topics_are_created_grown_configured_emptied_and_deleted(ask: Ask, topic
     assert ask("topics")[topic]["partitions"] == 2
     ask("grow", topic=topic, partitions=5)
     assert ask("topics")[topic]["partitions"] == 5
-    told = ask("configure", topic=topic, name="retention.ms", value="86400000")
-    assert told == {"value": "86400000", "source": "DYNAMIC_TOPIC_CONFIG"}
+    answer = ask("configure", topic=topic, name="retention.ms", value="86400000")
+    assert answer == {"value": "86400000", "source": "DYNAMIC_TOPIC_CONFIG"}
     produce(ask, topic, 4, numbered(10))
     assert ask("delete-records", topic=topic, partition=4, before=6) == 6
     assert ask("times", topic=topic, partition=4, times_ms=[])["begin"] == 6
@@ -175,8 +175,8 @@ def test_the_performance_tools_write_and_read(ask: Ask, address: str, topic: str
     wanted = ("--num-records", "2000", "--timeout", "20000")
     read = tool(ask, "ConsumerPerformance", "--topic", topic, *wanted, "--bootstrap-server", address)
     header, row = read.strip().splitlines()[-2:]
-    told = dict(zip(header.split(", "), row.split(", "), strict=True))
-    assert told["data.consumed.in.nMsg"] == "2000"
+    answer = dict(zip(header.split(", "), row.split(", "), strict=True))
+    assert answer["data.consumed.in.nMsg"] == "2000"
 
 
 def test_the_offset_and_group_tools_tell_and_reset(ask: Ask, address: str, topic: str, group: str) -> None:
@@ -207,7 +207,7 @@ def test_the_console_consumer_and_the_disk_tool_see_what_was_written(ask: Ask, a
     produce(ask, topic, 1, numbered(10))
     wanted = ("--from-beginning", "--max-messages", "10", "--timeout-ms", "20000")
     assert tool(ask, "consumer.ConsoleConsumer", *at, "--topic", topic, *wanted).splitlines() == numbered(10)
-    told = tool(ask, "LogDirsCommand", *at, "--describe", "--topic-list", topic)
-    (folder,) = json.loads(told.strip().splitlines()[-1])["brokers"][0]["logDirs"]
+    answer = tool(ask, "LogDirsCommand", *at, "--describe", "--topic-list", topic)
+    (folder,) = json.loads(answer.strip().splitlines()[-1])["brokers"][0]["logDirs"]
     sizes = {row["partition"]: row["size"] for row in folder["partitions"]}
     assert sizes[f"{topic}-1"] > sizes[f"{topic}-0"] == 0

@@ -66,7 +66,7 @@ def test_what_was_written_with_a_codec_is_stored_so_and_read(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_kind_of_acknowledgement_is_given(kcat: Kcat, topic: str, acks: str) -> None:
-    # Creates the topic: a record that nobody acknowledges must not depend on a retry.
+    # Creates the topic: an unacknowledged record must not depend on a retry.
     produce(kcat, topic, ["first"], "-p", "0")
     produce(kcat, topic, numbered(50), "-p", "0", "-X", f"acks={acks}")
     output = kcat("-C", "-t", topic, "-p", "0", "-c", "51", "-q", "-J")
@@ -124,9 +124,9 @@ def test_a_new_group_without_commits_begins_at_the_end(kcat: Kcat, topic: str, g
 
 def test_metadata_names_the_broker_and_the_partitions(kcat: Kcat, broker: EmbeddedBroker, topic: str) -> None:
     produce(kcat, topic, ["x"], "-p", "0")
-    told = json.loads(kcat("-L", "-J", "-t", topic))
-    assert [row["name"] for row in told["brokers"]] == [broker.address]
-    (row,) = told["topics"]
+    answer = json.loads(kcat("-L", "-J", "-t", topic))
+    assert [row["name"] for row in answer["brokers"]] == [broker.address]
+    (row,) = answer["topics"]
     assert row["topic"] == topic
     assert sorted(entry["partition"] for entry in row["partitions"]) == list(range(PARTITIONS))
 

@@ -1,6 +1,6 @@
-"""Apache Kafka in the place of our broker, for stories that were written for ours; and what only Kafka can do for them.
+"""Apache Kafka in place of our broker, for tests that were written for ours.
 
-Rule: a story that is shared goes by an address and makes its topics here, so it cannot know whose broker it has.
+A shared test gets an address and creates its topics here, so that it does not know which broker it has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stories of writing, told again with Apache Kafka 4.3 in the place of our broker."""
+"""The tests of writing, with Apache Kafka 4.3 in place of our broker."""
 
 from __future__ import annotations
 

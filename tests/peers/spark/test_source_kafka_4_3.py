@@ -1,4 +1,4 @@
-"""The stories of reading, told again with Apache Kafka 4.3 in the place of our broker."""
+"""The tests of reading, with Apache Kafka 4.3 in place of our broker."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def cluster(
     request: pytest.FixtureRequest, stock: list[Path] | str, our_broker: Broker, broker: KafkaCluster
 ) -> Cluster:
     if isinstance(stock, str):
-        pytest.skip(f"the stock connector is not to be had: {stock}")
+        pytest.skip(f"the stock connector is not available: {stock}")
     return our_broker if request.param == "our broker" else broker
 
 

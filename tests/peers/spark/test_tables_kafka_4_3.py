@@ -1,4 +1,4 @@
-"""The stories of loading tables, told again with Apache Kafka 4.3 in the place of our broker."""
+"""The tests of loading tables, with Apache Kafka 4.3 in place of our broker."""
 
 from __future__ import annotations
 

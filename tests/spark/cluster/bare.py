@@ -1,6 +1,6 @@
-"""A Python for executors that has what a cluster has for Spark, and nothing of ours.
+"""A Python for executors that has Spark's requirements and nothing of ours.
 
-Rule: only in the folders of the workers; the driver, which may use it too, is another machine with this environment.
+It is used only by the workers; the driver stands for another machine, with this environment.
 """
 
 from __future__ import annotations

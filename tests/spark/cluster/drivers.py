@@ -1,10 +1,10 @@
-"""A driver in a process of its own: this one may have a session of another kind, and a process has one.
+"""A driver in its own process: a process has one session, and this one may have another kind.
 
     driver = Driver(classic, url, str(folder))
     assert driver.tells(stories.count, address, topic) == 10
 
-Rule: stories are functions of a module, given the session and plain values; what they return, or why they failed in
-words, comes back. One driver serves many stories: starting one costs more than most of them.
+Stories are functions of a module that get the session and plain values. What they return comes back, or why they
+failed. One driver serves many stories: starting one costs more than most of them.
 """
 
 from __future__ import annotations

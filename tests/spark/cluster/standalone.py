@@ -1,8 +1,8 @@
-"""A Spark standalone cluster from the pyspark wheel: a master and two workers, processes of this machine.
+"""A Spark standalone cluster from the pyspark wheel: a master and two workers as processes of this machine.
 
-Rule: what a process says tells when it is ready; nothing waits for a guessed time. Ports are free ones, folders are the
-test's, and whatever was started here is ended here. Executors are children of their worker, so that they can be found,
-and killed, without asking Spark.
+A process is ready when its output says so; nothing waits for a fixed time. Ports are free ones, folders belong to the
+test, and everything that is started here is stopped here. Executors are children of their worker, so that they can be
+found and killed without asking Spark.
 """
 
 from __future__ import annotations
