@@ -433,7 +433,7 @@ def test_behind_a_balancer_each_connection_may_reach_another_broker() -> None:
                 cluster = ClusterClient(balancer.address, retry_backoff_ms=10)
                 await cluster.start(timeout_ms=PATIENCE_MS)
                 assert set(cluster.view.nodes) == {1, 2}
-                assert (await cluster.to(1)).era is None
+                assert (await cluster.to(1)).legacy_release is None
                 assert {(await cluster.to(node)).node for node in (1, 2)} == {one.server.address, two.server.address}
                 await cluster.close()
 

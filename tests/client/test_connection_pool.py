@@ -297,7 +297,7 @@ def test_a_broker_of_before_api_versions_is_recognised(keys: tuple[ApiKey, ...],
     async def story() -> None:
         async with Scripted(knows_only(*keys)) as server:
             connection = await open_connection(Address("127.0.0.1", server.port), WAY)
-            assert connection.era == era
+            assert connection.legacy_release == era
             assert connection.supports(ApiKey.JOIN_GROUP, 0) is joins
             assert connection.version_of(ApiKey.METADATA) == 0
             connection.close()
@@ -326,7 +326,7 @@ def test_a_broker_that_passes_over_api_versions_is_recognised(
     async def story() -> None:
         async with Scripted(passes_over_all_but(*keys)) as server:
             connection = await open_connection(Address("127.0.0.1", server.port), WAY, maybe_old=maybe_old)
-            assert connection.era == era
+            assert connection.legacy_release == era
             assert server.connections == 1
             assert connection.in_flight == 0
             connection.close()
@@ -348,7 +348,7 @@ def test_a_new_broker_that_is_slow_is_not_taken_for_an_old_one(maybe_old: bool) 
     async def story() -> None:
         async with Scripted(slow) as server:
             connection = await open_connection(Address("127.0.0.1", server.port), WAY, maybe_old=maybe_old)
-            assert connection.era is None
+            assert connection.legacy_release is None
             assert connection.version_of(ApiKey.METADATA) == 12
             await until_async(lambda: connection.in_flight == 0, "all answers are taken")
             assert not connection.closed
@@ -370,7 +370,7 @@ def test_hanging_up_does_not_make_a_new_broker_an_old_one(hang_ups: int) -> None
 
         async with Scripted(moody) as server:
             connection = await open_connection(Address("127.0.0.1", server.port), WAY)
-            assert connection.era is None
+            assert connection.legacy_release is None
             connection.close()
 
     run(story())

@@ -34,10 +34,10 @@ from penstock.wire.protocol import APIS, response_codec
 from penstock.wire.types import Buffer, Chunk, Message
 
 MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
-# Until the peer has proved to be a broker: far below what the first bytes of a TLS alert or of HTTP are as a length.
+# Until the peer has proved to be a broker: far below the length that the first bytes of a TLS alert or of HTTP spell.
 _FIRST_FRAME_BYTES: Final = 16 * 1024 * 1024
 
-# What a peer that has proved to be a broker may make us take by announcing it.
+# How much memory a broker's announced frame length may make us allocate at once.
 _BROKER_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ _JOIN_BYTES: Final = 32 * 1024
 _HIGH_WATER_BYTES: Final = 1024 * 1024
 _MAX_CORRELATION: Final = 2**31 - 1
 OVERDUE_MS: Final = 1_000.0
-_SILENCE_MS: Final = 500.0  # between two reports
-_LONG_SILENCE_MS: Final = 10_000.0  # after which they come less often
+_SILENCE_MS: Final = 500.0  # between two calls of on_silence
+_LONG_SILENCE_MS: Final = 10_000.0  # after which they become less frequent
 _LONG_BETWEEN_MS: Final = 2_000.0
 
 
@@ -57,7 +57,7 @@ class IgnoredRequest(NotConnected):
 
 
 class BufferList(list[Buffer]):
-    """Records of a request as several buffers, which are sent one after the other and never joined."""
+    """The records of a request as several buffers, which are sent one after the other without joining them."""
 
     @property
     def size(self) -> int:
@@ -65,7 +65,7 @@ class BufferList(list[Buffer]):
 
 
 class _InFlightRequest:
-    """A request on its way."""
+    """A request in flight."""
 
     __slots__ = ("api_key", "correlation_id", "deadline", "due", "future", "timeout_ms", "version")
 
@@ -92,7 +92,7 @@ class _InFlightRequest:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One broker. Made by `penstock.client.connection_pool.open_connection`; used on its loop's thread only."""
+    """A connection to one broker. Opened by `connection_pool.open_connection`; used on its loop's thread only."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.node = node
         self.closed = False
-        self.era: str | None = None
-        """The generation of a broker that knows no ApiVersions: "0.9"."""
+        self.legacy_release: str | None = None
+        """The release of a broker without ApiVersions, such as "0.9"; None for newer ones."""
         self.close_reason = ""
         self.is_silent = False
         self.on_silence: Callable[[], None] | None = None
-        self._has_heard = False
+        self._has_received = False
         self.first_bytes = b""
         self.client_id = client_id
         self._loop = loop or asyncio.get_running_loop()
@@ -132,16 +132,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------ versions
 
-    def agree(self, versions: Iterable[tuple[int, int, int]], era: str | None = None) -> None:
-        """What the broker serves: API, lowest and highest version."""
+    def agree(self, versions: Iterable[tuple[int, int, int]], legacy_release: str | None = None) -> None:
+        """Set the versions that the broker serves: API, lowest and highest version."""
         self._versions = {key: (lowest, highest) for key, lowest, highest in versions}
-        self.era = era
+        self.legacy_release = legacy_release
         self._receiver.max_frame_bytes = self._max_frame_bytes
         self._receiver.at_once_bytes = _BROKER_AT_ONCE_BYTES
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
-        """What the broker serves, by API."""
+        """The versions that the broker serves, by API."""
         return dict(self._versions)
 
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for their answer."""
+        """Requests that wait for their response."""
         return len(self._waiting)
 
     async def request(
@@ -190,11 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         expects_answer: bool = True,
         wait_ms: float = 0,
     ) -> Any:
-        """The response message; None where no answer is expected.
+        """The response message; None where no response is expected.
 
-        Records of the request are sent without a copy, so they must not change until the answer is here; records of
-        the response are views of the received frame. Raises NotConnected, RequestTimedOut, UnsupportedVersion,
-        ProtocolViolation. Cancelling gives up the answer, not the request.
+        Records of the request are sent without a copy, so they must not change before the response is here; records
+        of the response are views of the received frame. Raises NotConnected, RequestTimedOut, UnsupportedVersion,
+        ProtocolViolation. Cancelling drops the response, not the request.
         """
         future = self.send(
             api_key, message, timeout_ms=timeout_ms, version=version, expects_answer=expects_answer, wait_ms=wait_ms
@@ -211,9 +211,9 @@ class Connection(asyncio.BufferedProtocol):
         expects_answer: bool = True,
         wait_ms: float = 0,
     ) -> asyncio.Future[Any] | None:
-        """`request` in two steps: the request is on its way when this returns, in the order of the calls.
+        """`request` in two steps: the request is in flight when this returns, in the order of the calls.
 
-        `wait_ms` is how long the broker may keep the answer back.
+        `wait_ms` is how long the broker may hold the response back.
         """
         if self.closed:
             raise NotConnected(self.node, self.close_reason)
@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             now = self._loop.time()
             deadline, due = now + timeout_ms / 1000, now + (wait_ms + OVERDUE_MS) / 1000
             if not self._waiting:
-                self._has_heard = False
+                self._has_received = False
             self._waiting.append(_InFlightRequest(api_key, version, correlation_id, future, deadline, due, timeout_ms))
             if deadline < self._timer_at or due < self._timer_at:
                 self._arm(min(deadline, due))
@@ -272,13 +272,13 @@ class Connection(asyncio.BufferedProtocol):
         self.abort(f"{late[0]} was not answered within {late[0].timeout_ms:.0f} ms")
 
     def _look_for_silence(self, now: float) -> None:
-        """The broker answers in order, so the oldest request says whether it answers at all."""
+        """The broker answers in order, so the oldest request shows whether it answers at all."""
         due = self._waiting[0].due
         if due <= now:
             is_long = now - due > _LONG_SILENCE_MS / 1000
             due = now + (_LONG_BETWEEN_MS if is_long else _SILENCE_MS) / 1000
-            self.is_silent = not self._has_heard
-            self._has_heard = False  # until the next look
+            self.is_silent = not self._has_received
+            self._has_received = False  # until the next check
         self._arm(min(due, min(waiting.deadline for waiting in self._waiting)))
         if self.is_silent and self.on_silence is not None:
             self.on_silence()
@@ -293,9 +293,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            with contextlib.suppress(OSError):  # it is gone already, and will say so
+            with contextlib.suppress(OSError):  # already closed; connection_lost follows
                 probe_when_idle(sock)
-        # asyncio before 3.12 would join what it is given to write at once.
+        # asyncio before 3.12 joins the buffers of writelines.
         self._gathers = sys.version_info >= (3, 12) or not type(transport).__module__.startswith("asyncio.")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
-        self._has_heard = True
+        self._has_received = True
         self.is_silent = False
         try:
             frames = self._receiver.received(nbytes)
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._waiting:
             self.first_bytes = bytes(frame[:16])
-            self._violated(f"{len(frame)} bytes that nobody asked for")
+            self._violated(f"{len(frame)} bytes without a request")
             return
         waiting = self._waiting[0]
         try:
@@ -330,27 +330,27 @@ class Connection(asyncio.BufferedProtocol):
                 waiting = self._without_ignored(frame)
             header, position = decode_response(waiting.api_key, waiting.version, frame)
             if header.correlation_id != waiting.correlation_id:
-                raise WireError(f"correlation id {header.correlation_id}, {waiting.correlation_id} was expected")
+                raise WireError(f"correlation id {header.correlation_id}, expected {waiting.correlation_id}")
             version = waiting.version
             if waiting.api_key == _API_VERSIONS and frame[position : position + 2] == _UNSUPPORTED:
-                version = 0  # A broker that does not know the version asked for answers in the oldest.
+                version = 0  # A broker that does not know the version of the request answers in version 0.
             message, _ = response_codec(waiting.api_key, version).decode(frame, position)
         except WireError as error:
             self.first_bytes = bytes(frame[:16])
-            self._violated(f"as answer to {waiting}: {error}")
+            self._violated(f"in response to {waiting}: {error}")
             return
         self._waiting.popleft()
         if not waiting.future.done():
             waiting.future.set_result(message)
 
     def _without_ignored(self, frame: Frame) -> _InFlightRequest:
-        """Who an answer is for, before versions are agreed on: old brokers pass over requests that they do not know."""
+        """The request of a response before versions are known: old brokers ignore requests that they do not know."""
         correlation_id = int.from_bytes(frame[:4], "big")
         if any(waiting.correlation_id == correlation_id for waiting in self._waiting):
             while self._waiting[0].correlation_id != correlation_id:
                 ignored = self._waiting.popleft()
                 if not ignored.future.done():
-                    ignored.future.set_exception(IgnoredRequest(self.node, f"it passed over {ignored}"))
+                    ignored.future.set_exception(IgnoredRequest(self.node, f"it ignored {ignored}"))
         return self._waiting[0]
 
     def _violated(self, reason: str) -> None:
@@ -383,21 +383,21 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------ the end
 
     def close(self, reason: str = "the client closed the connection") -> None:
-        """End it: requests that wait fail with NotConnected, what was written still leaves. Again is harmless."""
+        """Close it: requests in flight fail with NotConnected, what was written is still sent. It may be called twice."""
         if not self.closed:
             self._ended(reason)
             if self._transport is not None:
                 self._transport.close()
 
-    def abort(self, reason: str = "the client gave the connection up") -> None:
-        """End it at once: also what was written and has not left is lost."""
+    def abort(self, reason: str = "the client aborted the connection") -> None:
+        """Close it at once: what was written and not sent yet is lost."""
         if not self.closed:
             self._ended(reason)
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self, timeout_ms: float) -> None:
-        """Until the socket is gone; what has not left by then is given up."""
+        """Wait until the socket is closed; what is not sent by then is lost."""
         if self._transport is not None:
             _, late = await asyncio.wait((self._lost,), timeout=timeout_ms / 1000)
             if late:
@@ -413,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
         waiting, self._waiting = self._waiting, deque()
         self._held_back.clear()
         if waiting:
-            _log.debug("%s: %s; %d requests were waiting", self.node, reason, len(waiting))
+            _log.debug("connection closed: node=%s reason=%s in_flight=%d", self.node, reason, len(waiting))
         for request in waiting:
             if not request.future.done():
                 request.future.set_exception(NotConnected(self.node, reason))
@@ -424,7 +424,7 @@ _UNSUPPORTED: Final = (35).to_bytes(2, "big")
 
 
 def _gathered(chunks: list[Chunk]) -> list[Buffer]:
-    """The buffers to send, small neighbours joined."""
+    """The buffers to send, with small neighbours joined."""
     buffers: list[Buffer] = []
     small: list[Buffer] = []
     small_bytes = 0

@@ -196,7 +196,7 @@ def test_a_missing_spark_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OldBroker:
-    era = "0.9"
+    legacy_release = "0.9"
 
     def __init__(self, versions: dict[int, tuple[int, int]]) -> None:
         self.versions = versions

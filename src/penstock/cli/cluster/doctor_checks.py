@@ -271,7 +271,7 @@ def _versions(name: str, connection: Connection) -> Finding:
             OK, "versions", name, f"supports {counted(len(served), 'API')} in versions that this client knows"
         )
     text = "; ".join(f"{part} ({', '.join(reasons)})" for part, reasons in lacking.items())
-    era = f"it is as old as Kafka {connection.era}; " if connection.era else ""
+    era = f"it is as old as Kafka {connection.legacy_release}; " if connection.legacy_release else ""
     basic = any(part in lacking for part in ("produce", "consume"))
     return Finding(
         PROBLEM if basic else NOTE, "versions", name, f"{era}not supported: {text}",

@@ -179,8 +179,8 @@ class GroupCalls(ClusterCalls):
             group = answer.groups[0]
             if group.error_code:
                 raise error_for(group.error_code, where=f"group {group_id}", detail=group.error_message)
-            # To 0.9 a group without members is dead, whether or not it has offsets.
-            if group.group_state == _DEAD and connection.era is None:
+            # For Kafka 0.9 a group without members is dead, even if it has offsets.
+            if group.group_state == _DEAD and connection.legacy_release is None:
                 raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, where=f"group {group_id}")
             return GroupDescription(
                 group_id,
