@@ -1,4 +1,4 @@
-"""What the tests of the cleaner share: a broker's logs that compact, its cleaner, and a clock that stands still."""
+"""Shared by the tests of the log cleaner: a broker's compacted logs, its cleaner, and a manual clock."""
 
 from __future__ import annotations
 

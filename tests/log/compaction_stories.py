@@ -1,4 +1,4 @@
-"""What the tests of compaction share: small logs of small segments, records to put in, and a reader's look at them."""
+"""Shared by the tests of compaction: small logs of small segments, records to append, and a reader's view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of data folders share: a broker's folders, records to put in, and a look at what is there."""
+"""Shared by the tests of log directories: a broker's directories, records to append, and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stories of one partition's log share: batches to append, logs to append them to, and what a reader sees."""
+"""Shared by the tests of a partition's log: batches to append, logs to append them to, and a reader's view."""
 
 from __future__ import annotations
 

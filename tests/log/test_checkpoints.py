@@ -123,7 +123,7 @@ def test_epochs_that_do_not_rise_are_damage(tmp_path: Path, rows: str) -> None:
         read_epochs(FILES, kept(tmp_path, f"0\n2\n{rows}".encode()))
 
 
-def test_an_oversized_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oversized_file_is_rejected_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept(tmp_path, b"0\n1\nclicks 0 42\n")
     monkeypatch.setattr(checkpoints, "MAX_CHECKPOINT_BYTES", 15)
     with pytest.raises(CheckpointError, match="exceed"):

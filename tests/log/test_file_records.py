@@ -150,7 +150,7 @@ def test_a_file_shorter_than_it_was_ends_the_walk(length: int) -> None:
     assert problem is not None or length > starts[2]
 
 
-def test_a_wrong_checksum_is_seen_only_by_who_verifies() -> None:
+def test_a_wrong_checksum_is_found_only_with_verify() -> None:
     data, starts = log_of(100, 100, 100)
     damaged = bytearray(data)
     damaged[starts[1] + 90] ^= 1
@@ -176,7 +176,7 @@ def test_a_header_that_makes_no_sense_ends_the_walk(position: int, byte: int, re
 
 
 @pytest.mark.parametrize("blank", [11, 12, 61, 5000, 2 * MIB])
-def test_zeros_where_batches_should_be_are_no_batches(blank: int) -> None:
+def test_zeros_are_not_batches(blank: int) -> None:
     data, starts = log_of(100)
     data += bytes(blank)
     pieces = list(walk(CountedFile(data), 0, len(data)))
@@ -202,7 +202,7 @@ def test_a_length_that_lies_takes_no_memory(claim: int) -> None:
     assert "does not fit" in (problem or "")
 
 
-def test_a_length_that_lies_but_fits_the_file_is_refused_without_holding_that_much() -> None:
+def test_a_length_that_lies_but_fits_the_file_is_rejected_without_holding_that_much() -> None:
     data, starts = log_of(100, 100)
     liar = bytearray(data)
     liar[starts[1] + 8 : starts[1] + 12] = (20 * MIB).to_bytes(4, "big")

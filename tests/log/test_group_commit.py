@@ -121,7 +121,7 @@ def test_the_topics_own_flush_policy(messages: int, interval_ms: int, due: bool)
     assert log.flush_due(NOW_MS + 1000) == due
 
 
-def test_after_a_group_commit_the_age_of_what_is_not_durable_counts_anew() -> None:
+def test_after_a_group_commit_the_age_of_what_is_not_durable_counts_again() -> None:
     log = open_new(SimulatedFiles(), replace(ROOMY, flush_ms=500))
     log.append(batch_of(0), leader_epoch=0, now_ms=NOW_MS)
     GroupCommit(InlineWorkers()).when_durable(log, log.log_end_offset, lambda error: None)
@@ -130,7 +130,7 @@ def test_after_a_group_commit_the_age_of_what_is_not_durable_counts_anew() -> No
     assert log.flush_due(NOW_MS + 5500)
 
 
-def test_who_waits_for_records_that_were_truncated_and_replaced_is_not_told_they_are_durable() -> None:
+def test_waiters_for_truncated_and_replaced_records_get_an_error() -> None:
     log, workers = open_new(SimulatedFiles(), ROOMY), ManualWorkers()
     commit = GroupCommit(workers)
     answers: list[LogError | None] = []
@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_synced_takes_the_log_offline() -> None:
         log.flush()
 
 
-def test_a_disk_too_full_for_the_epochs_refuses_the_flush_and_no_more() -> None:
+def test_a_disk_too_full_for_the_epochs_rejects_the_flush_and_no_more() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     put(log, 0)
@@ -285,7 +285,7 @@ def test_a_folder_that_cannot_be_opened_for_want_of_descriptors_does_not_take_th
     assert log.flushed_offset == 2
 
 
-def test_a_failed_sync_is_told_to_all_who_wait() -> None:
+def test_a_failed_sync_is_reported_to_all_waiters() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     workers = ManualWorkers()
@@ -303,7 +303,7 @@ def test_a_failed_sync_is_told_to_all_who_wait() -> None:
     assert commit.pending(log) == 0
 
 
-def test_a_disk_too_full_to_prepare_a_flush_is_told_and_the_log_goes_on() -> None:
+def test_a_disk_too_full_to_prepare_a_flush_is_reported_and_the_log_stays_online() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     commit = GroupCommit(InlineWorkers())
@@ -466,7 +466,7 @@ def test_a_lone_waiter_on_a_fast_disk_is_served_at_the_end_of_the_turn_without_a
     assert (waiter.answers, workers.waiting, syncs(files)) == ([None], 0, 1)
 
 
-def test_two_who_wait_in_one_turn_share_a_sync_on_a_thread() -> None:
+def test_two_waiters_in_one_turn_share_a_sync_on_a_thread() -> None:
     files, turn, workers = durable_folder(), Turn(), ManualWorkers()
     log = open_new(files, ROOMY)
     commit, _ = prompt_commit(turn, workers)

@@ -183,7 +183,7 @@ def test_truncating_needs_no_room_on_the_disk() -> None:
     assert index.entries() == [Entry(1, 10)]
 
 
-def test_a_file_that_a_flush_holds_can_be_synced_after_the_index_let_go_of_it() -> None:
+def test_a_file_held_by_a_flush_can_be_synced_after_the_index_dropped_it() -> None:
     files = SimulatedFiles()
     index = index_at(files, PATH, (1, 10))
     index.flush()

@@ -29,7 +29,7 @@ def content(index: TransactionIndex) -> bytes:
     return Path(index.path).read_bytes()
 
 
-def test_there_is_no_file_until_the_first_abort(tmp_path: Path) -> None:
+def test_the_file_does_not_exist_until_the_first_abort(tmp_path: Path) -> None:
     index = index_in(tmp_path)
     assert index.aborted_between(0, 100) == []
     assert not index.covers(0)
@@ -79,7 +79,7 @@ def test_a_fetch_gets_the_aborts_that_touch_it(
     index.close()
 
 
-def test_the_search_goes_on_in_later_segments_until_one_covers_the_fetch(tmp_path: Path) -> None:
+def test_the_search_continues_in_later_segments_until_one_covers_the_fetch(tmp_path: Path) -> None:
     index = index_in(tmp_path, FIRST, SECOND)
     assert [index.covers(bound) for bound in (0, 19, 20, 21)] == [True, True, True, False]
     index.close()
@@ -98,7 +98,7 @@ def test_the_search_goes_on_in_later_segments_until_one_covers_the_fetch(tmp_pat
         AbortedTransaction(3, 31, 35, -1),
     ],
 )
-def test_an_entry_that_cannot_follow_is_refused_and_nothing_written(
+def test_an_entry_that_cannot_follow_is_rejected_and_nothing_written(
     tmp_path: Path, aborted: AbortedTransaction
 ) -> None:
     index = index_in(tmp_path, FIRST, SECOND)
@@ -108,7 +108,7 @@ def test_an_entry_that_cannot_follow_is_refused_and_nothing_written(
     index.close()
 
 
-def test_a_marker_below_the_segment_is_refused_and_makes_no_file(tmp_path: Path) -> None:
+def test_a_marker_below_the_segment_is_rejected_and_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(TransactionIndexError, match="base offset"):
         index_in(tmp_path, FIRST, base_offset=16)
     assert list(tmp_path.iterdir()) == []

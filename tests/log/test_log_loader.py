@@ -161,7 +161,7 @@ def test_no_damaged_index_costs_a_record(clean: bool, suffix: str, damage: str, 
     assert log.active.max_timestamp == NOW_MS + 11
 
 
-def test_a_stale_manifest_is_not_believed() -> None:
+def test_a_stale_manifest_is_ignored() -> None:
     files = stopped()
     manifest = content_of(files, f"{FOLDER}/{MANIFEST_NAME}")
     log = reopen(files, clean=True).log
@@ -171,14 +171,14 @@ def test_a_stale_manifest_is_not_believed() -> None:
     assert base_offsets(reopen(files, clean=True).log) == [*ALL, 14, 16, 18]
 
 
-def test_a_damaged_manifest_is_not_believed() -> None:
+def test_a_damaged_manifest_is_ignored() -> None:
     for damage in (b"", b"PSM1", bytes(100)):
         files = stopped()
         overwrite(files, f"{FOLDER}/{MANIFEST_NAME}", damage)
         assert base_offsets(reopen(files, clean=True).log) == ALL
 
 
-def test_segments_that_somebody_removed_or_brought_back_are_noticed() -> None:
+def test_removed_or_restored_segments_are_detected() -> None:
     files = stopped()
     kept = {suffix: content_of(files, path_of(0, suffix)) for suffix in (".log", ".index", ".timeindex")}
     for suffix in kept:
@@ -192,7 +192,7 @@ def test_segments_that_somebody_removed_or_brought_back_are_noticed() -> None:
     assert (log.log_start_offset, base_offsets(log)) == (0, ALL)
 
 
-def test_deleted_files_that_nobody_removed_before_a_clean_stop_are_removed_at_the_next_start() -> None:
+def test_deleted_files_left_at_a_clean_stop_are_removed_at_the_next_start() -> None:
     files = SimulatedFiles()
     settings = replace(TINY, retention_ms=5)
     log = open_new(files, settings)
@@ -342,7 +342,7 @@ def test_segments_that_overlap_end_the_log_at_the_first() -> None:
     assert (bases(opened.log), base_offsets(opened.log)) == ([0], [0, 2, 4])
 
 
-def test_an_empty_newest_segment_is_no_damage() -> None:
+def test_an_empty_newest_segment_is_not_damage() -> None:
     files = SimulatedFiles()
     log = open_new(files)
     put(log, 0)

@@ -1,4 +1,4 @@
-"""A sync fails, only the process is started again, and it finds in the page cache what is on no disk."""
+"""A sync fails, only the process restarts, and finds bytes in the page cache that are on no disk."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_so_it_is_in_segments_that_were_sealed_before_the_sync_failed() -> None:
     assert base_offsets(reopen(files, TINY, clean=False, recovery_point=14).log) == [*range(0, 14, 2)]
 
 
-def test_nothing_is_written_anew_where_no_sync_failed() -> None:
+def test_nothing_is_written_again_where_no_sync_failed() -> None:
     files = durable_folder()
     log = open_new(files, ROOMY)
     put(log, *range(5))

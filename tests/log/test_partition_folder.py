@@ -46,7 +46,7 @@ def keys(files: SimulatedFiles) -> list[bytes | None]:
     return [batch.keys[0] for batch in contents(reopen(files, clean=False, recovery_point=14).log)]
 
 
-def test_names_in_place_are_told_from_all_others() -> None:
+def test_segment_files_ignores_other_names() -> None:
     names = [f"{7:020d}.log", f"{7:020d}.index", f"{9:020d}.txnindex", f"{9:020d}.log.deleted", "7.log", "x", ""]
     assert segment_files([*names, f"{3:020d}.log\n", f"{3:020d}.log.swap", f"{3:021d}.log"]) == {
         7: {".log", ".index"},

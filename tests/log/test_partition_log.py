@@ -278,7 +278,7 @@ def test_a_failed_log_writes_nothing_when_it_is_closed() -> None:
         ("write", MANIFEST_NAME),
     ],
 )
-def test_a_full_disk_at_the_stop_is_told_and_costs_no_record(kind: str, ending: str) -> None:
+def test_a_full_disk_at_close_is_reported_and_loses_no_record(kind: str, ending: str) -> None:
     files = SimulatedFiles()
     log = open_new(files, replace(ROOMY, index_interval_bytes=1))
     put(log, *range(5))
@@ -289,7 +289,7 @@ def test_a_full_disk_at_the_stop_is_told_and_costs_no_record(kind: str, ending: 
     assert base_offsets(again) == [0, 2, 4, 6, 8]
 
 
-def test_a_disk_error_at_the_stop_is_told() -> None:
+def test_a_disk_error_at_close_is_reported() -> None:
     files = SimulatedFiles()
     log = open_new(files)
     put(log, 0)

@@ -147,7 +147,7 @@ def with_length(length: int) -> bytearray:
         ("an unknown codec", flipped(22, 7)),
     ],
 )
-def test_damaged_batches_are_refused_and_change_nothing(name: str, bad: bytearray) -> None:
+def test_damaged_batches_are_rejected_and_change_nothing(name: str, bad: bytearray) -> None:
     files = SimulatedFiles()
     log = open_new(files, ROOMY)
     put(log, 0)
@@ -189,14 +189,14 @@ def test_a_client_may_not_write_markers() -> None:
         append(log, marker_of(1, commit=True))
 
 
-def test_a_control_batch_that_ends_no_transaction_is_refused() -> None:
+def test_a_control_batch_that_ends_no_transaction_is_rejected() -> None:
     log = a_log()
     other = encode_batch([(NOW_MS, b"\0\0\0\7", b"\0\0\0\0\0\0", ())], control=True, producer_id=1, producer_epoch=0)
     with pytest.raises(InvalidBatch, match="does not end"):
         log.append(other, leader_epoch=0, now_ms=NOW_MS, from_client=False)
 
 
-def test_a_marker_without_a_type_is_refused_before_it_is_written() -> None:
+def test_a_marker_without_a_type_is_rejected_before_it_is_written() -> None:
     log = a_log()
     bad = encode_batch(
         [(NOW_MS, b"\0", b"", ())], control=True, transactional=True, producer_id=1, producer_epoch=0, leader_epoch=0
@@ -208,7 +208,7 @@ def test_a_marker_without_a_type_is_refused_before_it_is_written() -> None:
     assert log.log_end_offset == 0
 
 
-def test_a_batch_beyond_max_message_bytes_is_refused_with_both_numbers() -> None:
+def test_a_batch_beyond_max_message_bytes_is_rejected_with_both_numbers() -> None:
     log = a_log(replace(ROOMY, max_message_bytes=BATCH))
     append(log, batch_of(0) + batch_of(1))
     with pytest.raises(BatchTooLarge, match=r"max\.message\.bytes") as caught:
@@ -218,7 +218,7 @@ def test_a_batch_beyond_max_message_bytes_is_refused_with_both_numbers() -> None
     assert log.append_as_follower(batch_of(2, size=500, base_offset=4, leader_epoch=0), now_ms=NOW_MS) is not None
 
 
-def test_an_append_that_no_segment_could_hold_is_refused() -> None:
+def test_an_append_that_no_segment_could_hold_is_rejected() -> None:
     log = a_log(TINY)
     with pytest.raises(AppendTooLarge):
         append(log, batch_of(0) + batch_of(1) + batch_of(2))
@@ -231,7 +231,7 @@ def test_an_idempotent_producer_sends_one_batch_at_a_time() -> None:
         append(log, batch_of(0, producer=1) + batch_of(1, producer=1))
 
 
-def test_a_compacted_topic_refuses_records_without_a_key() -> None:
+def test_a_compacted_topic_rejects_records_without_a_key() -> None:
     log = a_log(replace(ROOMY, cleanup_policy=frozenset({COMPACT})))
     for codec in (Codec.NONE, Codec.LZ4):
         with pytest.raises(InvalidBatch, match="key"):
@@ -286,7 +286,7 @@ def test_a_retry_is_answered_with_the_time_of_the_first() -> None:
         ([-1], True),
     ],
 )
-def test_timestamps_too_far_from_the_brokers_clock_are_refused(stamps: list[int], accepted: bool) -> None:
+def test_timestamps_too_far_from_the_brokers_clock_are_rejected(stamps: list[int], accepted: bool) -> None:
     limits = replace(ROOMY, message_timestamp_before_max_ms=500, message_timestamp_after_max_ms=1000)
     log = a_log(limits)
     batch = batch_of(0, records=len(stamps), stamps=stamps)
@@ -335,7 +335,7 @@ def test_a_batch_that_a_fetch_cut_off_is_left_out(cut: int) -> None:
         batch_of(1, base_offset=4, leader_epoch=0) + batch_of(2, base_offset=4, leader_epoch=0),
     ],
 )
-def test_offsets_that_do_not_continue_the_log_are_refused_as_a_whole(bad: bytearray) -> None:
+def test_offsets_that_do_not_continue_the_log_are_rejected_as_a_whole(bad: bytearray) -> None:
     log = a_log()
     put(log, 0)
     with pytest.raises(NonMonotonicOffsets):
@@ -343,7 +343,7 @@ def test_offsets_that_do_not_continue_the_log_are_refused_as_a_whole(bad: bytear
     assert base_offsets(log) == [0]
 
 
-def test_epochs_that_fall_are_refused_because_recovery_would_cut_there() -> None:
+def test_epochs_that_fall_are_rejected_because_recovery_would_cut_there() -> None:
     log = a_log()
     put(log, 0, leader_epoch=3)
     with pytest.raises(StaleEpoch):
@@ -438,7 +438,7 @@ def test_a_retry_is_answered_with_the_first_ones_offsets() -> None:
     assert log.log_end_offset == 14
 
 
-def test_what_contradicts_a_producers_history_is_refused() -> None:
+def test_what_contradicts_a_producers_history_is_rejected() -> None:
     log = a_log()
     append(log, batch_of(0, producer=9, producer_epoch=2))
     with pytest.raises(OutOfOrderSequence):
@@ -480,7 +480,7 @@ def test_a_follower_learns_of_producers_and_aborts_too() -> None:
 # --- a disk that fails
 
 
-def test_a_full_disk_refuses_the_append_and_nothing_else() -> None:
+def test_a_full_disk_rejects_the_append_and_nothing_else() -> None:
     files = SimulatedFiles()
     log = open_new(files, ROOMY)
     append(log, batch_of(0, producer=9))

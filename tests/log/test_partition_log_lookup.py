@@ -200,7 +200,7 @@ def test_the_newest_segments_time_index_is_held_against_the_manifest_too() -> No
     assert latest_timestamp(log) == TimedOffset(90, 4, 0)
 
 
-def test_a_time_index_with_entries_of_nothing_is_not_believed() -> None:
+def test_a_time_index_with_empty_entries_is_ignored() -> None:
     files = SimulatedFiles()
     log_of([10, 20], [30, 40], files=files).close()
     path = path_of(0, ".timeindex")

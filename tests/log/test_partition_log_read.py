@@ -50,7 +50,7 @@ def test_a_read_stays_within_one_segment_and_the_next_goes_on() -> None:
     assert base_offsets(log) == [0, 2, 4, 6, 8, 10, 12]
 
 
-def test_offsets_outside_of_the_log_are_refused_with_its_bounds() -> None:
+def test_offsets_outside_of_the_log_are_rejected_with_its_bounds() -> None:
     log = open_new(SimulatedFiles())
     put(log, *range(5))
     log.advance_high_watermark(10)

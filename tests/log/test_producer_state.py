@@ -96,7 +96,7 @@ def test_each_of_the_last_five_batches_is_recognised_and_answered_with_its_first
 
 
 @pytest.mark.parametrize(("sequence", "count"), [(4, 1), (2, 1), (0, 1), (0, 2), (1, 2), (2, 2), (0, 4), (LAST, 1)])
-def test_gaps_reorderings_and_half_repetitions_are_refused(sequence: int, count: int) -> None:
+def test_gaps_reorderings_and_half_repetitions_are_rejected(sequence: int, count: int) -> None:
     log = Log()
     log.send(0, 3)
     with pytest.raises(OutOfOrderSequence) as caught:
@@ -106,7 +106,7 @@ def test_gaps_reorderings_and_half_repetitions_are_refused(sequence: int, count:
     assert log.end == 3
 
 
-def test_a_refused_batch_changes_nothing() -> None:
+def test_a_rejected_batch_changes_nothing() -> None:
     log = Log()
     log.send(0, 3)
     before = log.states.snapshot()
@@ -348,7 +348,7 @@ def test_above_the_limit_the_longest_idle_producer_goes_but_none_with_a_transact
     assert {entry.producer_id for entry in log.states.entries()} == {1, 4, 6}
 
 
-def test_when_every_producer_has_a_transaction_open_a_new_one_is_refused() -> None:
+def test_when_every_producer_has_a_transaction_open_a_new_one_is_rejected() -> None:
     log = Log(ProducerStates(max_producers=2))
     log.write(1, 0)
     log.write(2, 0)
@@ -362,7 +362,7 @@ def test_when_every_producer_has_a_transaction_open_a_new_one_is_refused() -> No
     assert {entry.producer_id for entry in log.states.entries()} == {1, 3}
 
 
-def test_a_replay_is_never_refused_and_drops_only_what_has_no_transaction() -> None:
+def test_a_replay_is_never_rejected_and_drops_only_what_has_no_transaction() -> None:
     states = ProducerStates(max_producers=1)
     for offset, producer_id in enumerate((1, 2)):
         states.apply(Batch(producer_id, is_transactional=True), offset, now_ms=0)

@@ -69,7 +69,7 @@ def test_an_extension_of_someone_else_is_ignored() -> None:
         assert len(decode_snapshot(with_checksum(body + extension)).entries) == 1
 
 
-def test_what_the_snapshot_forgets_of_nobody() -> None:
+def test_a_snapshot_forgets_no_producer() -> None:
     assert decode_snapshot(encode_snapshot(EXAMPLE)) == EXAMPLE
     assert decode_snapshot(encode_snapshot(ProducerSnapshot())) == ProducerSnapshot()
     assert decode_snapshot(memoryview(bytearray(encode_snapshot(EXAMPLE)))) == EXAMPLE
@@ -184,7 +184,7 @@ def test_batches_that_contradict_each_other_are_a_typed_error(batches: bytes) ->
         decode_snapshot(with_checksum(body + extension))
 
 
-def test_an_unknown_version_is_refused() -> None:
+def test_an_unknown_version_is_rejected() -> None:
     with pytest.raises(SnapshotError, match="version 2"):
         decode_snapshot(with_checksum(encode_snapshot(EXAMPLE)[6:], version=2))
 
@@ -229,7 +229,7 @@ def test_other_names_are_not_snapshots(name: str) -> None:
     assert snapshot_offset(name) is None
 
 
-def test_a_mark_goes_along_and_is_no_part_of_what_producers_are_told() -> None:
+def test_a_recovery_mark_is_stored_and_does_not_affect_producers() -> None:
     marked = EXAMPLE._replace(mark=b"where a recovery may begin")
     assert decode_snapshot(encode_snapshot(marked)) == marked
     assert encode_snapshot(marked).find(encode_snapshot(EXAMPLE)[6:]) == 6, "Kafka's part is the same"

@@ -1,4 +1,4 @@
-"""Bytes that were durable and are not what was written: found, served to nobody, taken away by nobody on their own."""
+"""Durable bytes that differ from what was written: found, never served, never removed automatically."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def damaged_in_the_first_segment() -> tuple[SimulatedFiles, PartitionLog]:
 
 @pytest.mark.parametrize("batch", [0, 2, BATCHES - 1])
 @pytest.mark.parametrize("mask", [0x01, 0x10, 0x80])
-def test_no_bit_of_a_durable_header_is_believed_when_it_flips(batch: int, mask: int) -> None:
+def test_every_flipped_bit_of_a_durable_header_is_detected(batch: int, mask: int) -> None:
     for byte in range(HEADER_SIZE):
         files = flushed()
         files.corrupt(path_of(0), batch * BATCH + byte, mask=mask)
@@ -139,7 +139,7 @@ def test_a_segment_that_lost_its_durable_end_does_not_take_the_later_ones_along(
     assert base_offsets(log) == [0]
 
 
-def test_where_a_segment_may_be_compacted_a_gap_over_the_recovery_point_is_no_damage() -> None:
+def test_in_a_compacted_log_a_gap_over_the_recovery_point_is_not_damage() -> None:
     compacted = replace(ROOMY, cleanup_policy=frozenset({COMPACT}))
     for settings, is_newest, is_damaged in ((ROOMY, False, True), (compacted, True, True), (compacted, False, False)):
         files = SimulatedFiles()
@@ -175,7 +175,9 @@ def test_a_torn_end_that_was_not_durable_is_cut_as_ever() -> None:
     put(log, 9, leader_epoch=5)
 
 
-def test_a_log_that_lost_its_end_goes_on_and_says_so_until_somebody_heard(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_lost_its_end_continues_and_reports_the_damage_until_handled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     files = flushed()
     overwrite(files, path_of(0), content_of(files, path_of(0))[: 3 * BATCH])
     with caplog.at_level(logging.ERROR):
@@ -205,7 +207,7 @@ def test_the_end_of_a_segment_damaged_after_a_clean_stop_is_kept() -> None:
 # --- what may be done about it
 
 
-def test_only_what_the_cluster_was_told_of_is_cut() -> None:
+def test_only_reported_damage_is_cut() -> None:
     files, log = damaged()
     before = content_of(files, path_of(0))
     for cut in (lambda: truncate_to(log, 4, NOW_MS), lambda: truncate_fully(log, 0, NOW_MS)):
@@ -230,7 +232,7 @@ def test_a_log_whose_leader_begins_behind_the_damage_starts_over() -> None:
     assert [name for name in files.list_folder(FOLDER) if name.endswith(".log")] == [f"{50:020d}.log"]
 
 
-def test_whoever_looks_after_a_lone_broker_may_accept_the_loss() -> None:
+def test_the_operator_of_a_single_broker_may_accept_the_loss() -> None:
     files, log = damaged_in_the_first_segment()
     log.release()
     files.open(f"{FOLDER}/{ACCEPT_LOSS_FILE}", create=True).close()
@@ -291,7 +293,7 @@ def test_damage_that_retention_took_away_is_none_any_more() -> None:
     assert not files.exists(f"{FOLDER}/{DAMAGE_NOTE_FILE}")
 
 
-def test_a_note_of_a_segment_that_is_gone_or_that_cannot_be_read_is_passed_over() -> None:
+def test_a_damage_note_of_a_missing_segment_or_unreadable_note_is_ignored() -> None:
     for content in (b'{"file": "00000000000000000099.log", "position": 3, "reason": ""}', b"\0\1", b'{"file": "x"}'):
         files = flushed()
         overwrite(files, f"{FOLDER}/{DAMAGE_NOTE_FILE}", content)

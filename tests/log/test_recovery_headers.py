@@ -1,4 +1,4 @@
-"""What recovery has just read is replayed from memory: the same as if it were read again, and of the disk only once."""
+"""Recovery replays the headers that it kept: the result is as if they were read again, and the disk is read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery begins at the mark that a background flush left, and only where everything about it is right."""
+"""Recovery starts at the mark of a background flush, but only if everything about it is right."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_clean_stop_leaves_a_mark_for_the_crash_after_the_next_start() -> None
     assert opened.log.log_end_offset == END + 2
 
 
-def test_after_a_clean_stop_of_somebody_else_a_mark_is_wanted() -> None:
+def test_after_a_clean_stop_without_marks_a_mark_is_wanted() -> None:
     files, log = story()
     log.close()
     snapshot = decode_snapshot(content_of(files, snapshot_path(END)))
@@ -221,7 +221,7 @@ def test_a_segment_is_walked_whole_if_index_or_snapshot_are_not_as_they_were(
 
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
-def test_index_entries_behind_the_mark_are_made_anew_whatever_they_say(kind: str) -> None:
+def test_index_entries_behind_the_mark_are_made_again_whatever_they_say(kind: str) -> None:
     files = killed()
     sound = decode_mark(decode_snapshot(content_of(files, snapshot_path(MARKED))).mark)
     assert sound is not None
@@ -235,7 +235,7 @@ def test_index_entries_behind_the_mark_are_made_anew_whatever_they_say(kind: str
 
 
 @pytest.mark.parametrize("kept", [0, 1, BATCH, (MARKED_BATCHES - 1) * BATCH, MARKED_BATCHES * BATCH - 1])
-def test_an_index_longer_than_the_log_is_not_believed(kept: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_longer_than_the_log_is_ignored(kept: int, caplog: pytest.LogCaptureFixture) -> None:
     files = killed()
     overwrite(files, path_of(0), content_of(files, path_of(0))[:kept])
     with caplog.at_level(logging.WARNING):
@@ -260,7 +260,7 @@ def test_a_recovery_point_ahead_of_the_data_makes_the_mark_doubtful(caplog: pyte
         require_whole(opened)
 
 
-def test_a_mark_that_leads_elsewhere_than_the_batches_is_not_believed() -> None:
+def test_a_mark_that_contradicts_the_batches_is_ignored() -> None:
     files = killed()
     snapshot = decode_snapshot(content_of(files, snapshot_path(MARKED)))
     mark = decode_mark(snapshot.mark)
@@ -281,14 +281,14 @@ def test_a_mark_that_leads_elsewhere_than_the_batches_is_not_believed() -> None:
         require_whole(opened)
 
 
-def test_a_mark_of_a_later_version_is_passed_over() -> None:
+def test_a_mark_of_a_later_version_is_ignored() -> None:
     files = killed()
     snapshot = decode_snapshot(content_of(files, snapshot_path(MARKED)))
     overwrite(files, snapshot_path(MARKED), encode_snapshot(snapshot._replace(mark=snapshot.mark + b"more")))
     assert recovered(files).walked_bytes == WHOLE
 
 
-def test_a_batch_header_that_is_gone_before_the_mark_is_not_believed() -> None:
+def test_a_mark_after_a_lost_batch_header_is_ignored() -> None:
     files = killed()
     data = bytearray(content_of(files, path_of(0)))
     data[(MARKED_BATCHES - 1) * BATCH : (MARKED_BATCHES - 1) * BATCH + 61] = bytes(61)

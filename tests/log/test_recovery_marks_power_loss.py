@@ -1,4 +1,4 @@
-"""The power goes at every operation of flushes that leave marks, and of what happens around them.
+"""Power loss at every operation of flushes that write recovery marks, and around them.
 
 Whatever the disk then holds, a recovery that may use a mark arrives at the very same log as one that walks everything:
 records, indexes, times, epochs, producers and aborted transactions.

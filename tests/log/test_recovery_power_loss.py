@@ -1,4 +1,4 @@
-"""The power goes at every operation of an append, a roll, a truncation, a retention run and a stop.
+"""Power loss at every operation of an append, a roll, a truncation, a retention run and a close.
 
 Whatever the disk then holds, recovery gives a prefix of what was written that holds everything that was synced, and no
 damaged byte is served.

@@ -314,7 +314,7 @@ def test_damage_in_the_middle_hides_nothing_that_follows_it_from_the_index() -> 
         assert segment.next_offset == 24
 
 
-def test_a_reader_who_meets_damage_does_not_move_the_end_of_the_log() -> None:
+def test_a_reader_that_finds_damage_does_not_move_the_end_of_the_log() -> None:
     files = cold(12, interval=500)
     segment = loaded(files)
     files.corrupt(path(), 3 * BATCH + 16)
@@ -438,7 +438,7 @@ def test_indexes_that_lost_whole_entries_still_lead_to_the_right_place() -> None
         assert offsets_of(again.read(offset, 1)) == [offset // 2 * 2]
 
 
-def test_an_index_without_its_log_is_not_believed() -> None:
+def test_an_index_without_its_log_is_ignored() -> None:
     files = disk()
     segment_of(files, 10).close()
     overwrite(files, path(), b"")

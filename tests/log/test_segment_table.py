@@ -78,7 +78,7 @@ def test_a_manifest_brings_the_table_back(rows: list[Row]) -> None:
     assert loaded(saved(rows)) == rows
 
 
-def test_a_manifest_on_a_real_disk_is_believed_until_the_folder_changes(tmp_path: Path) -> None:
+def test_a_manifest_on_a_real_disk_is_used_until_the_folder_changes(tmp_path: Path) -> None:
     files, folder = PosixFiles(), str(tmp_path)
     SegmentTable.of(ROWS).save(files, folder)
     SegmentTable.of(ROWS[:2]).save(files, folder)
@@ -92,13 +92,13 @@ def test_a_manifest_on_a_real_disk_is_believed_until_the_folder_changes(tmp_path
     assert SegmentTable.load(files, folder) is None
 
 
-def test_without_a_manifest_there_is_no_table() -> None:
+def test_without_a_manifest_load_returns_none() -> None:
     files = SimulatedFiles()
     files.make_folder(FOLDER)
     assert loaded(files) is None
 
 
-def test_a_manifest_is_not_believed_once_a_name_in_the_folder_changed() -> None:
+def test_a_manifest_is_ignored_once_a_name_in_the_folder_changed() -> None:
     for change in ("make", "rename", "remove"):
         files = saved(ROWS)
         overwrite(files, f"{FOLDER}/a", b"")
@@ -113,7 +113,7 @@ def test_a_manifest_is_not_believed_once_a_name_in_the_folder_changed() -> None:
         assert loaded(files) is None
 
 
-def test_no_flipped_byte_of_a_manifest_is_believed() -> None:
+def test_a_manifest_with_a_flipped_byte_is_ignored() -> None:
     files = saved(ROWS)
     sound = content_of(files, MANIFEST)
     for position in range(len(sound)):
@@ -126,13 +126,13 @@ def test_no_flipped_byte_of_a_manifest_is_believed() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PSM1", bytes(16), bytes(4096)])
-def test_a_manifest_that_is_short_or_of_zeros_is_not_believed(damage: bytes) -> None:
+def test_a_short_or_zeroed_manifest_is_ignored(damage: bytes) -> None:
     files = saved(ROWS)
     rewrite_in_place(files, damage)
     assert loaded(files) is None
 
 
-def test_a_manifest_that_is_cut_off_or_too_long_is_not_believed() -> None:
+def test_a_truncated_or_too_long_manifest_is_ignored() -> None:
     files = saved(ROWS)
     sound = content_of(files, MANIFEST)
     for damaged in (sound[:-1], sound[:-8], sound + b"\0", sound + sound):

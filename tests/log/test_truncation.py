@@ -143,7 +143,7 @@ def test_a_log_never_ends_before_its_start(offset: int) -> None:
     assert (gap.log_start_offset, gap.log_end_offset) == (offset, offset)
 
 
-def test_a_negative_offset_is_refused() -> None:
+def test_a_negative_offset_is_rejected() -> None:
     log = seven(SimulatedFiles())
     for truncate in (truncate_to, truncate_fully):
         with pytest.raises(OffsetOutOfRange):

@@ -1,4 +1,4 @@
-"""Batches that are stored with another codec than they came with."""
+"""Batches that are stored with another codec than they were sent with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both kernels for the tests of records: what is true of one must be true of the other."""
+"""Both kernels for the tests of records: they must behave the same."""
 
 from __future__ import annotations
 

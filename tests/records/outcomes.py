@@ -1,4 +1,4 @@
-"""How two answers are held against each other: without the classes of the kernel that gave them."""
+"""Comparing the results of two kernels, without their classes."""
 
 from __future__ import annotations
 

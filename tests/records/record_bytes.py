@@ -1,4 +1,4 @@
-"""Bytes of batches and records, sound and unsound, for the tests of the kernels."""
+"""Bytes of valid and invalid batches and records, for the tests of the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: what Arrow shows is what the records are, and what a fetch left out comes with the next one."""
+"""Columns: Arrow shows the records, and the next fetch brings what one left out."""
 
 from __future__ import annotations
 
@@ -177,21 +177,21 @@ def test_a_range_that_the_fetch_does_not_touch_gives_nothing(loops: ModuleType) 
     assert rows_of(loops, b"", from_offset=7) == ([], 7)
 
 
-def test_offsets_with_gaps_are_passed_over(loops: ModuleType) -> None:
+def test_offsets_with_gaps_are_skipped(loops: ModuleType) -> None:
     data = encode_batch(some(3), offsets=[10, 15, 16]) + encode_batch(some(2), offsets=[40, 41])
     assert rows_of(loops, data, from_offset=11) == ([15, 16, 40, 41], 42)
     assert rows_of(loops, data, from_offset=11, until_offset=30) == ([15, 16], 17)
     assert rows_of(loops, data, from_offset=17) == ([40, 41], 42)
 
 
-def test_control_batches_are_passed_over_and_counted(loops: ModuleType) -> None:
+def test_control_batches_are_skipped_and_counted(loops: ModuleType) -> None:
     marker = encode_batch([(5, bytes(4), bytes(6), [])], base_offset=10, control=True, transactional=True)
     data = fetched(10, transactional=True) + marker
     assert rows_of(loops, data) == (list(range(10)), 11)
     assert rows_of(loops, marker, from_offset=10) == ([], 11)
 
 
-def test_batches_that_are_not_visible_are_passed_over_and_counted(loops: ModuleType) -> None:
+def test_batches_that_are_not_visible_are_skipped_and_counted(loops: ModuleType) -> None:
     asked: list[int] = []
 
     def visible(header: BatchHeader) -> bool:
@@ -247,7 +247,7 @@ def test_without_verification_the_checksum_does_not_matter_but_the_records_do(lo
         rows_of(loops, break_record(fetched(10)), verify=False)
 
 
-def test_a_bomb_is_refused_when_it_comes_first(loops: ModuleType) -> None:
+def test_a_bomb_is_rejected_when_it_comes_first(loops: ModuleType) -> None:
     bomb = encode_batch([(0, None, bytes(1 << 20), [])], base_offset=10, codec=Codec.GZIP)
     with pytest.raises(TooLarge):
         rows_of(loops, bomb, limit=1 << 16)

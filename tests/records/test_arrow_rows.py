@@ -1,4 +1,4 @@
-"""Arrow's columns into batches: every row is the record it would be by itself, and buffers that lie are refused."""
+"""Arrow columns to batches: every row is encoded like a single record, and inconsistent buffers are rejected."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def test_text_dictionaries_views_and_times_are_taken_as_they_are(loops: ModuleTy
         ),
     ],
 )
-def test_columns_of_other_types_are_refused_by_name(
+def test_columns_of_other_types_are_rejected_by_name(
     loops: ModuleType, columns: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         rows_of_arrow(pa.record_batch(columns), timestamp_ms=1)
 
 
-def test_a_table_is_told_to_come_in_batches_and_two_columns_of_a_name_are_refused(loops: ModuleType) -> None:
+def test_a_table_and_duplicate_column_names_are_rejected(loops: ModuleType) -> None:
     batch = pa.record_batch({"value": pa.array([b"v"])})
     with pytest.raises(TypeError, match=r"expected a pyarrow.RecordBatch, not Table"):
         rows_of_arrow(pa.Table.from_batches([batch]), timestamp_ms=1)
@@ -229,7 +229,7 @@ def test_a_topic_has_a_sane_number_of_partitions(loops: ModuleType, count: int) 
         loops.partition_rows(many_rows(loops, 5)[0], count)
 
 
-def test_wrong_selections_are_refused_and_rows_before_a_wrong_one_are_kept(loops: ModuleType) -> None:
+def test_wrong_selections_are_rejected_and_rows_before_a_wrong_one_are_kept(loops: ModuleType) -> None:
     rows, _ = many_rows(loops, 10)
     builder = loops.BatchBuilder(1000)
     for selection in (
@@ -284,13 +284,13 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_column_whose_buffers_lie_is_refused_before_any_row_is_taken(loops: ModuleType, lie: str) -> None:
+def test_a_column_whose_buffers_lie_is_rejected_before_any_row_is_taken(loops: ModuleType, lie: str) -> None:
     rows, column, words = LIES[lie]
     with pytest.raises(ValueError, match=words):
         loops.ColumnRows(rows, column)
 
 
-def test_lies_about_times_and_headers_are_refused(loops: ModuleType) -> None:
+def test_lies_about_times_and_headers_are_rejected(loops: ModuleType) -> None:
     with pytest.raises(ValueError, match="the numbers of the timestamp column are 8 bytes; 16 are needed"):
         loops.ColumnRows(2, None, None, 0, NumberSource(None, bytes(8)))
     with pytest.raises(ValueError, match="the timestamp column cannot begin at row -1"):
@@ -311,7 +311,7 @@ def test_lies_about_times_and_headers_are_refused(loops: ModuleType) -> None:
         loops.ColumnRows(1, BytesSource(None, [0, 1], b"a"))  # type: ignore[arg-type]
 
 
-def test_a_buffer_changed_after_it_was_checked_is_refused_not_followed(loops: ModuleType) -> None:
+def test_a_buffer_changed_after_it_was_checked_is_rejected_not_followed(loops: ModuleType) -> None:
     ends = bytearray(ends_of(0, 1, 2, 3))
     pair_ends = bytearray(ends_of(0, 1, 2, 3))
     names = BytesSource(None, ends, b"abc")
@@ -332,7 +332,7 @@ def test_a_buffer_changed_after_it_was_checked_is_refused_not_followed(loops: Mo
     assert [record[3] for record in records_in(builder)][-1] == [("c", b"c")]
 
 
-def test_a_row_above_two_gibibytes_is_refused(loops: ModuleType) -> None:
+def test_a_row_above_two_gibibytes_is_rejected(loops: ModuleType) -> None:
     rows = loops.ColumnRows(2, BytesSource(None, ends_of(0, 1, 2**31 + 1, kind="q"), bytes(2**31 + 1), 8))
     builder = loops.BatchBuilder(1000)
     assert builder.append_columns(rows) == 1

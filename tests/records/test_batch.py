@@ -1,4 +1,4 @@
-"""Whole batches: what goes in comes out, and bytes that were cut, changed or made to harm are refused."""
+"""Batches: encoding and decoding round-trip, and truncated, changed or hostile bytes are rejected."""
 
 from __future__ import annotations
 
@@ -122,17 +122,17 @@ def test_offsets_with_gaps_survive(loops: ModuleType, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[1, 2, 3], [1, 2, 3, 3], [4, 3, 2, 1], [1, 2, 3, 4, 5], []])
-def test_offsets_that_do_not_ascend_or_do_not_match_are_refused(offsets: list[int]) -> None:
+def test_offsets_that_do_not_ascend_or_do_not_match_are_rejected(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="offsets must ascend, one for each record"):
         encode_batch(RECORDS, offsets=offsets)
 
 
-def test_offsets_too_far_apart_for_one_batch_are_refused() -> None:
+def test_offsets_too_far_apart_for_one_batch_are_rejected() -> None:
     with pytest.raises(ValueError, match="outside of 0 to"):
         encode_batch(RECORDS[:2], offsets=[0, INT32_MAX + 1])
 
 
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_a_batch_of_nothing_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         encode_batch([])
 
@@ -147,7 +147,7 @@ def test_a_batch_of_nothing_is_refused() -> None:
         ({"offsets": [-1, 0, 1, 2]}, "base offset -1 is negative"),
     ],
 )
-def test_settings_that_no_reader_would_take_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_settings_that_no_reader_would_take_are_rejected(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, UnsupportedCodec), match=words):
         encode_batch(RECORDS, **wrong)
 
@@ -277,12 +277,12 @@ def test_another_magic_is_not_taken_for_a_batch(magic: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_a_bomb_is_refused(codec: Codec) -> None:
+def test_a_bomb_is_rejected(codec: Codec) -> None:
     bomb = encode_batch([(0, None, bytes(8 << 20), [])], codec=codec)
     assert len(bomb) < 1 << 20
-    with pytest.raises(TooLarge) as refused:
+    with pytest.raises(TooLarge) as caught:
         decode_batch(bomb, limit=1 << 20)
-    assert refused.value.limit == 1 << 20
+    assert caught.value.limit == 1 << 20
     assert decode_batch(bomb, limit=9 << 20)[0].value == bytes(8 << 20)
 
 

@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, and other implementations agree about the bytes between."""
+"""Codecs: data round-trips, and other implementations agree on the bytes."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def test_no_bytes_at_all_are_not_compressed_nothing(codec: Codec) -> None:
 def test_a_result_of_exactly_the_limit_passes_and_one_byte_more_does_not(codec: Codec) -> None:
     packed = compress(codec, JSON)
     assert decompress(codec, packed, len(JSON)) == JSON
-    with pytest.raises(TooLarge) as refused:
+    with pytest.raises(TooLarge) as caught:
         decompress(codec, packed, len(JSON) - 1)
-    assert refused.value.limit == len(JSON) - 1
+    assert caught.value.limit == len(JSON) - 1
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7, -1, 99])
@@ -116,7 +116,7 @@ def test_zstd_does_not_exist_before_magic_2(magic: int) -> None:
         (Codec.NONE, 1, "no compression levels"),
     ],
 )
-def test_a_level_outside_the_range_is_refused_with_the_range(codec: Codec, level: int, says: str) -> None:
+def test_a_level_outside_the_range_is_rejected_with_the_range(codec: Codec, level: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         compress(codec, JSON, level)
 

@@ -1,4 +1,4 @@
-"""Codecs against bad bytes: cut, damaged, lying about their size, or growing without end."""
+"""Codecs against bad bytes: truncated, damaged, with a false size, or growing without end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_bytes_after_the_end_are_corrupt(name: str) -> None:
 
 @given(codec=st.sampled_from(COMPRESSING), data=st.binary(max_size=200), magic=st.sampled_from([0, 2]))
 @settings(max_examples=300, deadline=None)
-def test_garbage_is_refused_or_stays_within_the_limit(codec: Codec, data: bytes, magic: int) -> None:
+def test_garbage_is_rejected_or_stays_within_the_limit(codec: Codec, data: bytes, magic: int) -> None:
     try:
         plain = decompress(codec, data, 1000, magic=2 if codec is Codec.ZSTD else magic)
     except (CorruptBatch, TooLarge):
@@ -82,7 +82,7 @@ def test_garbage_is_refused_or_stays_within_the_limit(codec: Codec, data: bytes,
     limit=st.sampled_from([100, len(TEXT), LIMIT]),
 )
 @settings(max_examples=400, deadline=None)
-def test_a_damaged_stream_is_refused_or_stays_within_the_limit(
+def test_a_damaged_stream_is_rejected_or_stays_within_the_limit(
     name: str, edits: list[tuple[int, int]], limit: int
 ) -> None:
     codec, stream = STREAMS[name]
@@ -148,7 +148,7 @@ def test_a_zstd_frame_made_by_hand_is_read() -> None:
 
 
 @pytest.mark.parametrize("claim", [4, 6, 1 << 19, 1 << 40, 2**64 - 2])
-def test_a_zstd_frame_that_lies_about_its_size_is_refused(claim: int) -> None:
+def test_a_zstd_frame_that_lies_about_its_size_is_rejected(claim: int) -> None:
     with pytest.raises((CorruptBatch, TooLarge)):
         decompress(Codec.ZSTD, zstd_frame(claim, zstd_block(0, 5, b"hello")), LIMIT)
 
@@ -163,7 +163,7 @@ def test_a_zstd_block_of_the_reserved_kind_is_corrupt() -> None:
         decompress(Codec.ZSTD, zstd_frame(5, zstd_block(3, 5, b"hello")), LIMIT)
 
 
-def test_a_zstd_window_wider_than_any_client_asks_for_is_refused() -> None:
+def test_a_zstd_window_wider_than_any_client_asks_for_is_rejected() -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
     streaming = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     with pytest.raises(CorruptBatch, match="memory"):
@@ -184,7 +184,7 @@ def test_zstd_works_again_after_a_refusal() -> None:
         assert decompress(Codec.ZSTD, compress(Codec.ZSTD, TEXT), LIMIT) == TEXT
 
 
-def test_an_lz4_header_that_claims_petabytes_is_refused() -> None:
+def test_an_lz4_header_that_claims_petabytes_is_rejected() -> None:
     frame = bytearray(lz4.frame.compress(TEXT, store_size=True))
     frame[6:14] = (1 << 50).to_bytes(8, "little")
     with pytest.raises(CorruptBatch):
@@ -259,7 +259,7 @@ print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss has another unit elsewhere")
-def test_a_gibibyte_of_zeros_is_refused_without_the_memory_for_it() -> None:
+def test_a_gibibyte_of_zeros_is_rejected_without_the_memory_for_it() -> None:
     ran = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, check=True)
     *refusals, memory = ran.stdout.splitlines()
     assert refusals == [

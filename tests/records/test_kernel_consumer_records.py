@@ -1,4 +1,4 @@
-"""A consumer's records: the same from both kernels, decoded or not, and what a decoder breaks is told exactly."""
+"""Consumer records: the same from both kernels, decoded or not, with exact decode errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_null_is_not_decoded(loops: ModuleType) -> None:
     assert [(record.key, record.value) for record in found] == [(None, 1), (2, None)]
 
 
-def test_what_cannot_be_decoded_is_told_with_all_that_came_before(loops: ModuleType) -> None:
+def test_a_decode_error_carries_the_records_before_it(loops: ModuleType) -> None:
     items: list[RecordTuple] = [(i, b"%d" % i, b"{}" if i != 2 else b"{", ()) for i in range(4)]
     with pytest.raises(DecodeFailed, match="cannot decode the value of views-3 at offset 52") as raised:
         decoded(loops, encode_batch(items, base_offset=50), 0, int, json.loads)
@@ -127,7 +127,7 @@ def test_an_interrupt_in_a_decoder_is_not_swallowed(loops: ModuleType) -> None:
         decoded(loops, numbered(1), 0, None, interrupted)
 
 
-def test_damage_and_wrong_arguments_are_refused(loops: ModuleType) -> None:
+def test_damage_and_wrong_arguments_are_rejected(loops: ModuleType) -> None:
     batch = numbered(3)
     [header] = loops.scan(batch).headers
     with pytest.raises(CorruptBatch):

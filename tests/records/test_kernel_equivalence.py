@@ -1,4 +1,4 @@
-"""The compiled kernel and its plain-Python twin: the same bytes, records, columns and errors, whatever comes in."""
+"""The compiled and the Python kernel: the same bytes, records, columns and errors for any input."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_both_encode_the_same_bytes(kernel: ModuleType, items: list[RecordTuple]
 
 @modest
 @given(items=records, deltas=st.lists(st.one_of(st.integers(0, 40), numbers), max_size=9))
-def test_both_take_or_refuse_the_same_offset_deltas(
+def test_both_take_or_reject_the_same_offset_deltas(
     kernel: ModuleType, items: list[RecordTuple], deltas: list[int]
 ) -> None:
     assert outcome(kernel.encode_records, items, deltas) == outcome(python_kernel.encode_records, items, deltas)
@@ -123,7 +123,7 @@ def test_both_write_the_same_header(kernel: ModuleType, values: list[int], size:
         (INT64_MIN - 1, None, None, ()),
     ],
 )
-def test_both_refuse_the_same_objects(kernel: ModuleType, record: Any) -> None:
+def test_both_reject_the_same_objects(kernel: ModuleType, record: Any) -> None:
     ours, theirs = outcome(kernel.encode_records, [record]), outcome(python_kernel.encode_records, [record])
     assert ours[:2] == theirs[:2]
     assert ours[0] == "raised"

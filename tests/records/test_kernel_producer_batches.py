@@ -1,4 +1,4 @@
-"""An open batch, its lanes and tickets: what a producer does a million times a second, and what it must not do once."""
+"""Open batches, lanes and tickets: the producer's hot path."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_built_batch_knows_the_time_of_each_record(loops: ModuleType, stamps: 
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 60, INT32_MAX + 1])
-def test_a_limit_that_no_batch_can_have_is_refused(loops: ModuleType, limit: int) -> None:
+def test_a_limit_that_no_batch_can_have_is_rejected(loops: ModuleType, limit: int) -> None:
     with pytest.raises(ValueError, match="must be 61 to"):
         loops.BatchBuilder(limit)
 
@@ -168,7 +168,7 @@ def test_an_empty_batch_is_not_built(loops: ModuleType) -> None:
         loops.BatchBuilder(100).build()
 
 
-def test_a_codec_that_does_not_exist_is_refused(loops: ModuleType) -> None:
+def test_a_codec_that_does_not_exist_is_rejected(loops: ModuleType) -> None:
     builder = loops.BatchBuilder(100)
     builder.append(1, None, b"v")
     with pytest.raises(UnsupportedCodec):
@@ -196,7 +196,7 @@ def test_wrong_types_are_named_and_leave_the_batch_as_it_was(loops: ModuleType, 
     assert state(builder) == before
 
 
-def test_what_exceeds_two_gibibytes_is_refused_without_being_copied(loops: ModuleType) -> None:
+def test_what_exceeds_two_gibibytes_is_rejected_without_being_copied(loops: ModuleType) -> None:
     builder = loops.BatchBuilder(INT32_MAX)
     with pytest.raises(TooLarge, match="a record"):
         builder.append(1, None, bytes(INT32_MAX))  # never written to, so it takes no memory
@@ -205,7 +205,7 @@ def test_what_exceeds_two_gibibytes_is_refused_without_being_copied(loops: Modul
     assert (builder.count, builder.size) == (0, HEADER_SIZE)
 
 
-def test_timestamps_outside_of_64_bits_are_refused(loops: ModuleType) -> None:
+def test_timestamps_outside_of_64_bits_are_rejected(loops: ModuleType) -> None:
     with pytest.raises(OverflowError):
         loops.BatchBuilder(100).append(2**63, None, b"v")
 
@@ -321,7 +321,7 @@ def test_records_bear_the_moment_of_their_lane_unless_they_bring_a_time(loops: M
         moment.now_ms = 2**63
 
 
-def test_a_lane_refuses_wrong_types_even_when_shut(loops: ModuleType) -> None:
+def test_a_lane_rejects_wrong_types_even_when_shut(loops: ModuleType) -> None:
     lane, lanes = loops.Lane(loops.Ticket), loops.TopicLanes(loops.Ticket, 3)
     for way in (lane, lanes):
         with pytest.raises(TypeError, match="a record's value must be bytes, str or None, not int"):

@@ -1,4 +1,4 @@
-"""What both kernels promise: bytes that lie are refused, limits hold, nothing is lost, leaked or written astray."""
+"""What both kernels guarantee: invalid bytes are rejected, limits hold, and nothing is lost or leaked."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_both_take_any_bytes_like_object(loops: ModuleType) -> None:
     assert loops.encode_records(iter([[1, b"k", b"value", (pair for pair in [("h", b"x")])]])) == expected
 
 
-def test_fewer_offsets_than_records_are_refused(loops: ModuleType) -> None:
+def test_fewer_offsets_than_records_are_rejected(loops: ModuleType) -> None:
     with pytest.raises(ValueError, match="fewer offsets than records"):
         loops.encode_records([(0, None, None, ())] * 2, [0])
 
 
 @pytest.mark.parametrize("delta", [-1, INT32_MAX + 1, 2**63])
-def test_an_offset_delta_that_no_reader_would_take_is_refused(loops: ModuleType, delta: int) -> None:
+def test_an_offset_delta_that_no_reader_would_take_is_rejected(loops: ModuleType, delta: int) -> None:
     with pytest.raises(ValueError, match="outside of 0 to"):
         loops.encode_records([(0, None, None, ())], [delta])
 
@@ -79,7 +79,7 @@ def test_a_read_only_buffer_is_not_patched(loops: ModuleType) -> None:
             call()
 
 
-def test_a_header_of_another_buffer_is_refused(loops: ModuleType) -> None:
+def test_a_header_of_another_buffer_is_rejected(loops: ModuleType) -> None:
     long, short = batch_of([(1, None, b"x" * 50, ())]), bytearray(80)
     header = loops.scan(batch_of([(1, None, b"x", ())]) + long).headers[1]
     with pytest.raises(ValueError, match="outside of a buffer of 80 bytes"):
@@ -90,7 +90,7 @@ def test_a_header_of_another_buffer_is_refused(loops: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("impostor", [None, 5, "header", object()])
-def test_what_is_not_a_header_is_refused(loops: ModuleType, impostor: Any) -> None:
+def test_what_is_not_a_header_is_rejected(loops: ModuleType, impostor: Any) -> None:
     data = batch_of([(1, None, b"x", ())])
     with pytest.raises(TypeError, match="a BatchHeader is needed"):
         loops.assign_offsets(data, [impostor], 0, 0)
@@ -98,7 +98,7 @@ def test_what_is_not_a_header_is_refused(loops: ModuleType, impostor: Any) -> No
         loops.stamp_append_time(data, impostor, 0)
 
 
-def test_a_header_that_was_never_read_is_refused(loops: ModuleType) -> None:
+def test_a_header_that_was_never_read_is_rejected(loops: ModuleType) -> None:
     with pytest.raises((ValueError, AttributeError)):
         loops.stamp_append_time(bytearray(), loops.BatchHeader(), 0)
     with pytest.raises((ValueError, AttributeError)):
@@ -187,7 +187,7 @@ def test_timestamps_at_the_limits_survive(loops: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("span", [(-1, 5), (0, 11), (6, 5), (11, 11), (2**40, 2**41)])
-def test_a_span_outside_of_the_buffer_is_refused(loops: ModuleType, span: tuple[int, int]) -> None:
+def test_a_span_outside_of_the_buffer_is_rejected(loops: ModuleType, span: tuple[int, int]) -> None:
     calls: list[Callable[[], object]] = [
         lambda: loops.decode_records(bytes(10), *span, 0, 0, 0),
         lambda: loops.count_null_keys(bytes(10), *span, 0),
@@ -240,7 +240,7 @@ def test_damage_in_the_middle_leaves_the_rows_before_it_alone(loops: ModuleType)
     assert tried.finish() == clean.finish()
 
 
-def test_a_finished_builder_starts_anew_and_does_not_touch_what_it_gave(loops: ModuleType) -> None:
+def test_a_finished_builder_starts_again_and_does_not_touch_what_it_gave(loops: ModuleType) -> None:
     payload = payload_of([(5, b"key", b"value", [("h", b"x")])] * 100)
     builder = loops.ColumnBuilder(headers=True)
     builder.append(payload, 0, len(payload), 100, 0, 5)
@@ -262,7 +262,7 @@ def test_a_builder_that_was_given_nothing_gives_empty_columns(loops: ModuleType)
     assert loops.ColumnBuilder(headers=True).finish()[5] == (bytearray(4), empty, empty)
 
 
-def test_a_column_of_more_than_two_gib_is_refused_before_memory_is_taken(loops: ModuleType) -> None:
+def test_a_column_of_more_than_two_gib_is_rejected_before_memory_is_taken(loops: ModuleType) -> None:
     builder = loops.ColumnBuilder(headers=True)
     with mmap.mmap(-1, INT32_MAX + 2) as huge:
         with pytest.raises(TooLarge):

@@ -1,4 +1,4 @@
-"""What a leader asks of records before it stores them: what passes, every consumer can read."""
+"""A leader's validation of records: every consumer can read what passes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def one(
     return record_of(attributes + timestamp + offset + key + value + headers)
 
 
-def test_sound_records_pass_and_the_newest_time_is_told(loops: ModuleType) -> None:
+def test_sound_records_pass_and_the_largest_timestamp_is_returned(loops: ModuleType) -> None:
     stamps = [1000, 5000, -1, 3000]
     payload = payload_of([(stamp, b"k", b"v", ALWAYS[3]) for stamp in stamps])
     assert loops.validate_records(payload, 0, len(payload), 4, 1000, *ANY_TIME, True) == (5000, [])
@@ -101,7 +101,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_what_consumers_cannot_read_is_no_record(loops: ModuleType, what: str) -> None:
+def test_records_that_consumers_cannot_read_are_unreadable(loops: ModuleType, what: str) -> None:
     assert faults(loops, one(), 1) == []
     assert faults(loops, one() + UNREADABLE[what], 2) == [(1, loops.UNREADABLE_RECORD)]
 

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1: their layout, their wrappers, and what is refused."""
+"""Message sets of magic 0 and 1: their layout, their wrappers, and what is rejected."""
 
 from __future__ import annotations
 
@@ -348,11 +348,11 @@ def test_a_wrapper_of_another_magic_inside_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("codec", WRAPPING)
-def test_a_wrapper_that_grows_past_the_limit_is_refused(codec: Codec) -> None:
+def test_a_wrapper_that_grows_past_the_limit_is_rejected(codec: Codec) -> None:
     bomb = encode_message_set([LegacyMessage(0, 5, CREATE_TIME, None, bytes(8 << 20))], 1, codec=codec)
-    with pytest.raises(TooLarge) as refused:
+    with pytest.raises(TooLarge) as caught:
         decode_message_set(bomb, limit=LIMIT)
-    assert refused.value.limit == LIMIT
+    assert caught.value.limit == LIMIT
 
 
 def test_wrappers_share_one_limit_side_by_side_and_nested() -> None:
@@ -369,6 +369,6 @@ def test_an_error_says_at_which_byte_its_message_starts() -> None:
     good = encode_message_set(THREE, 1)
     bad = bytearray(encode_message_set(THREE[:1], 1, codec=Codec.GZIP))
     bad[-1] ^= 1
-    with pytest.raises(CorruptBatch) as refused:
+    with pytest.raises(CorruptBatch) as caught:
         decode_message_set(good + bytes(bad), limit=LIMIT)
-    assert refused.value.position == len(good)
+    assert caught.value.position == len(good)

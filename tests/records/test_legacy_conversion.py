@@ -1,4 +1,4 @@
-"""Records between magic 0, 1 and 2: what survives, what is dropped, and what is refused."""
+"""Conversion between magic 0, 1 and 2: what survives, what is dropped, and what is rejected."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_going_up_can_keep_offsets_with_their_gaps() -> None:
         assert [plain(r) for r in records_in(batches)] == [(m.offset, m.timestamp, m.key, m.value) for m in THREE]
 
 
-def test_offsets_that_no_batch_can_have_are_refused_only_if_they_are_to_be_kept() -> None:
+def test_offsets_that_no_batch_can_have_are_rejected_only_if_they_are_to_be_kept() -> None:
     for offsets in ([5, 5], [6, 5], [-3, -2], [0, 2**31], [2**63 - 2, 2**63 - 1]):
         message_set = encode_message_set([LegacyMessage(at, 1, CREATE_TIME, None, b"") for at in offsets], 1)
         assert len(records_in(upconvert(message_set, limit=LIMIT))) == 2
@@ -160,7 +160,7 @@ def test_offsets_that_no_batch_can_have_are_refused_only_if_they_are_to_be_kept(
 
 
 @pytest.mark.parametrize("timestamp", [-2, -(2**63), 2**63 - 1])
-def test_a_time_out_of_all_reason_is_refused(timestamp: int) -> None:
+def test_a_time_out_of_all_reason_is_rejected(timestamp: int) -> None:
     message_set = encode_message_set([LegacyMessage(0, timestamp, CREATE_TIME, None, b"")], 1)
     with pytest.raises(CorruptBatch, match="timestamp"):
         upconvert(message_set, limit=LIMIT)
@@ -251,7 +251,7 @@ def test_a_damaged_batch_is_not_served() -> None:
         downconvert(damaged, 1, limit=LIMIT)
 
 
-def test_zstd_ends_the_conversion_and_is_refused_when_it_comes_first() -> None:
+def test_zstd_ends_the_conversion_and_is_rejected_when_it_comes_first() -> None:
     zstd = batch_of(THREE[2:], Codec.ZSTD)
     assert downconvert(batch_of(THREE[:2]) + zstd, 1, limit=LIMIT) == encode_message_set(THREE[:2], 1)
     with pytest.raises(UnsupportedCodec, match="zstd"):
@@ -260,13 +260,13 @@ def test_zstd_ends_the_conversion_and_is_refused_when_it_comes_first() -> None:
         downconvert(batch_of(THREE[:2]) + zstd, 1, limit=LIMIT, from_offset=12)
 
 
-def test_the_limit_ends_the_conversion_and_refuses_what_comes_first() -> None:
+def test_the_limit_ends_the_conversion_and_rejects_what_comes_first() -> None:
     batches = [batch_of([LegacyMessage(at, 5, CREATE_TIME, None, bytes(1000))], Codec.GZIP) for at in range(5)]
     message_set = downconvert(b"".join(batches), 0, limit=3500)
     assert [m.offset for m in decode_message_set(message_set, limit=LIMIT)] == [0, 1, 2]
-    with pytest.raises(TooLarge) as refused:
+    with pytest.raises(TooLarge) as caught:
         downconvert(batches[0], 0, limit=999)
-    assert refused.value.limit == 999
+    assert caught.value.limit == 999
 
 
 def test_records_whose_offsets_run_backwards_are_corrupt() -> None:
@@ -355,7 +355,7 @@ def test_converting_is_all_or_nothing() -> None:
 
 
 @pytest.mark.parametrize("magic", [3, -1])
-def test_an_unknown_format_is_refused_on_either_side(magic: int) -> None:
+def test_an_unknown_format_is_rejected_on_either_side(magic: int) -> None:
     with pytest.raises(UnsupportedMagic):
         convert(b"", magic, limit=LIMIT)
     foreign = bytearray(encode_message_set(THREE, 0))

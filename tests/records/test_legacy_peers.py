@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1 against the two Python clients that still read and write them."""
+"""Message sets of magic 0 and 1 against the two Python clients that still support them."""
 
 from __future__ import annotations
 

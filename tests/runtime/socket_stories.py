@@ -1,4 +1,4 @@
-"""A small vocabulary for stories about the socket server: a handler that remembers, peers, and waiting for a fact."""
+"""Shared by the tests of the socket server: a recording handler, peers, and waiting for a condition."""
 
 from __future__ import annotations
 

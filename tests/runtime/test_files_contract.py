@@ -1,4 +1,4 @@
-"""What any file system must do, told to the real one and to the simulated one alike."""
+"""The contract of a file system, for POSIX files and simulated ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_missing_file_is_not_opened_unless_created(place: Place) -> None:
     assert (file.size(), file.path, file.closed) == (0, place.at("a"), False)
 
 
-def test_a_file_under_a_file_is_no_path(place: Place) -> None:
+def test_a_file_cannot_be_a_folder_in_a_path(place: Place) -> None:
     place.put("a", b"x")
     for attempt in (
         lambda: place.files.open(place.at("a/b"), create=True),
@@ -72,7 +72,7 @@ def test_a_file_under_a_file_is_no_path(place: Place) -> None:
     assert not place.files.is_folder(place.at("a/b"))
 
 
-def test_a_folder_is_no_file(place: Place) -> None:
+def test_a_folder_cannot_be_opened_as_a_file(place: Place) -> None:
     place.files.make_folder(place.at("f"))
     for attempt in (
         lambda: place.files.open(place.at("f")),
@@ -84,7 +84,7 @@ def test_a_folder_is_no_file(place: Place) -> None:
             attempt()
 
 
-def test_a_name_too_long_is_refused(place: Place) -> None:
+def test_a_name_too_long_is_rejected(place: Place) -> None:
     with pytest.raises(OSError, match="name too long"):
         place.files.open(place.at("n" * 256), create=True)
     place.put("n" * 255, b"")
@@ -188,7 +188,7 @@ def test_two_openings_see_one_content(place: Place) -> None:
     assert two.read_at(0, 3) == b"aXc"
 
 
-def test_a_removed_file_can_be_read_by_whoever_has_it_open(place: Place) -> None:
+def test_a_removed_file_stays_readable_while_open(place: Place) -> None:
     path = place.put("a", b"old")
     file = place.files.open(path)
     place.files.remove(path)
@@ -225,7 +225,7 @@ def test_a_folder_is_renamed_with_all_in_it(place: Place) -> None:
     assert place.files.list_folder(place.folder) == ["f-delete"]
 
 
-def test_impossible_renames_are_refused(place: Place) -> None:
+def test_impossible_renames_are_rejected(place: Place) -> None:
     place.put("a", b"")
     place.files.make_folder(place.at("empty"))
     place.files.make_folder(place.at("full/inner"))
@@ -266,7 +266,7 @@ def test_folders_are_made_with_parents_listed_and_removed_with_all_in_them(place
             attempt(place.at("f"))
 
 
-def test_sizes_times_and_space_are_told(place: Place) -> None:
+def test_sizes_times_and_space_are_reported(place: Place) -> None:
     path = place.put("a", b"abc")
     assert place.files.size_of(path) == 3
     assert place.files.modified_ns(path) > 0

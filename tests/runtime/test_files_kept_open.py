@@ -1,4 +1,4 @@
-"""Files that are kept open between uses: bounded, the longest unused first, and never one's own."""
+"""Files kept open between uses: bounded, the oldest dropped first, and never the one being opened."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def still_open(made: list[Owner]) -> list[int]:
     return [number for number, owner in enumerate(made) if owner.file is not None]
 
 
-def test_beyond_the_bound_the_one_who_has_waited_longest_lets_go(tmp_path: Path) -> None:
+def test_beyond_the_limit_the_oldest_owner_drops_its_file(tmp_path: Path) -> None:
     registry = OpenFiles(3)
     made = owners(tmp_path, 5, registry)
     assert still_open(made) == [2, 3, 4]
@@ -49,7 +49,7 @@ def test_beyond_the_bound_the_one_who_has_waited_longest_lets_go(tmp_path: Path)
     assert len(registry) == 3
 
 
-def test_who_has_grown_or_is_not_synced_is_passed_over(tmp_path: Path) -> None:
+def test_owners_that_grew_or_are_unsynced_are_skipped(tmp_path: Path) -> None:
     registry = OpenFiles(4)
     made = owners(tmp_path, 4, registry)
     made[0].growth = 100
@@ -60,7 +60,7 @@ def test_who_has_grown_or_is_not_synced_is_passed_over(tmp_path: Path) -> None:
     assert still_open(made) == [1, 4, 5, 6], "who grew before and not since has had its second chance"
 
 
-def test_where_all_are_in_use_the_oldest_lets_go_and_never_the_one_who_opens(tmp_path: Path) -> None:
+def test_with_all_in_use_the_oldest_drops_its_file_never_the_one_that_opens(tmp_path: Path) -> None:
     registry = OpenFiles(3)
     made = [Owner(PosixFiles(), str(tmp_path / str(number))) for number in range(6)]
     for owner in made:
@@ -70,7 +70,7 @@ def test_where_all_are_in_use_the_oldest_lets_go_and_never_the_one_who_opens(tmp
         assert len(still_open(made)) == len(registry) <= 3
 
 
-def test_a_file_that_somebody_else_holds_stays_readable(tmp_path: Path) -> None:
+def test_a_file_held_elsewhere_stays_readable(tmp_path: Path) -> None:
     registry = OpenFiles(1)
     (first,) = owners(tmp_path, 1, registry)
     held = first.file
@@ -81,7 +81,7 @@ def test_a_file_that_somebody_else_holds_stays_readable(tmp_path: Path) -> None:
     assert held.read_at(0, 5) == b"bytes"
 
 
-def test_who_lets_go_by_itself_or_is_gone_counts_no_more(tmp_path: Path) -> None:
+def test_owners_that_dropped_their_file_or_are_gone_no_longer_count(tmp_path: Path) -> None:
     registry = OpenFiles(3)
     made = owners(tmp_path, 3, registry)
     made[0].drop_file()
@@ -92,7 +92,7 @@ def test_who_lets_go_by_itself_or_is_gone_counts_no_more(tmp_path: Path) -> None
     assert still_open(kept) == [0, 1, 2]
 
 
-def test_simulated_files_have_no_descriptors_and_are_never_let_go_of() -> None:
+def test_simulated_files_have_no_descriptors_and_are_never_dropped() -> None:
     registry, files = OpenFiles(1), SimulatedFiles()
     files.make_folder("/data")
     made = [Owner(files, f"/data/{number}") for number in range(5)]

@@ -45,7 +45,7 @@ def _lock_holder(path: str) -> subprocess.Popen[str]:
     return holder
 
 
-def test_a_lock_held_by_another_process_is_refused_naming_it_and_freed_by_its_release(tmp_path: Path) -> None:
+def test_a_lock_held_by_another_process_is_rejected_naming_it_and_freed_by_its_release(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     with _lock_holder(path) as holder:
         with pytest.raises(BlockingIOError, match=f"locked by process {holder.pid}"):
@@ -65,7 +65,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_second_holder_in_this_process_is_told_so(tmp_path: Path) -> None:
+def test_the_error_names_this_process_as_the_holder(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     lock = PosixFiles().lock(path)
     with pytest.raises(BlockingIOError, match=f"locked by this process \\({os.getpid()}\\)"):
@@ -76,7 +76,7 @@ def test_a_second_holder_in_this_process_is_told_so(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_refused_lock_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+def test_a_rejected_lock_leaves_no_descriptor_behind(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     lock = PosixFiles().lock(path)
     before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []

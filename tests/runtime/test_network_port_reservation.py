@@ -1,4 +1,4 @@
-"""A port that is taken but not open yet."""
+"""A port that is bound but not listened on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.runtime.network import AddressInUse, CannotListen, PortReservation
 HOST = "127.0.0.1"
 
 
-def test_a_reserved_port_refuses_connections() -> None:
+def test_a_reserved_port_rejects_connections() -> None:
     reservation = PortReservation(HOST, 0)
     assert reservation.port > 0
     with pytest.raises(ConnectionRefusedError):
@@ -19,7 +19,7 @@ def test_a_reserved_port_refuses_connections() -> None:
     reservation.release()
 
 
-def test_nobody_is_given_a_reserved_port() -> None:
+def test_a_reserved_port_is_not_given_out() -> None:
     reservation = PortReservation(HOST, 0)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind((HOST, reservation.port))
@@ -34,7 +34,7 @@ def test_a_released_port_can_be_listened_on() -> None:
         socket.create_connection((HOST, reservation.port)).close()
 
 
-def test_connections_that_linger_from_before_are_no_obstacle() -> None:
+def test_lingering_connections_do_not_block_the_port() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         client = socket.create_connection((HOST, port))
@@ -46,13 +46,13 @@ def test_connections_that_linger_from_before_are_no_obstacle() -> None:
     reservation.release()
 
 
-def test_a_port_that_somebody_listens_on_is_in_use() -> None:
+def test_a_port_with_a_listener_is_in_use() -> None:
     with socket.create_server((HOST, 0)) as server, pytest.raises(AddressInUse, match=HOST):
         PortReservation(HOST, server.getsockname()[1])
 
 
 @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("no such host", 0), (HOST, 65_536), (HOST, -1)])
-def test_what_is_no_address_of_this_machine_cannot_be_reserved(host: str, port: int) -> None:
+def test_a_foreign_address_cannot_be_reserved(host: str, port: int) -> None:
     with pytest.raises(CannotListen):
         PortReservation(host, port)
 

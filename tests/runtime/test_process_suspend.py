@@ -1,4 +1,4 @@
-"""Processes that are held, as Linux shows them."""
+"""Suspended processes, as Linux shows them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_held_process_has_stopped_every_time(busy: subprocess.Popen[bytes]) ->
         busy.send_signal(signal.SIGCONT)
 
 
-def test_who_is_held_already_stays_held(busy: subprocess.Popen[bytes]) -> None:
+def test_a_suspended_process_stays_suspended(busy: subprocess.Popen[bytes]) -> None:
     suspend(busy)
     suspend(busy)
     assert states(busy) == {"T"}

@@ -1,4 +1,4 @@
-"""Chance that is handed in."""
+"""Randomness that is passed in."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_draws_keep_their_bounds(source: Random) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("bound", [0, -1])
-def test_there_is_no_integer_below_nothing(source: Random, bound: int) -> None:
+def test_below_needs_a_positive_bound(source: Random, bound: int) -> None:
     with pytest.raises(ValueError, match=r"."):
         source.below(bound)
 

@@ -1,4 +1,4 @@
-"""When the loop stays awake, and for how long."""
+"""When the loop polls instead of sleeping, and for how long."""
 
 from __future__ import annotations
 

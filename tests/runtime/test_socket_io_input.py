@@ -1,4 +1,4 @@
-"""Any frames, cut anyhow, come out whole; and memory follows arrival."""
+"""Frames arrive complete whatever the pieces, and memory follows arrival."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_memory_of_a_frame_grows_with_what_has_arrived(pair: tuple[socket.so
     assert source.memory_bytes == 0
 
 
-def test_a_refused_length_is_refused_before_its_content_comes(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_invalid_length_is_rejected_before_its_content_arrives(pair: tuple[socket.socket, socket.socket]) -> None:
     near, far = pair
     source = FrameInput(near, memoryview(bytearray(BUFFER_BYTES)), 10)
     for size, prefix in ((11, b"\x00\x00\x00\x0b"), (-2, b"\xff\xff\xff\xfe")):
@@ -95,7 +95,7 @@ def test_a_refused_length_is_refused_before_its_content_comes(pair: tuple[socket
         source.forget()
 
 
-def test_the_end_of_a_stream_is_no_bytes_and_an_empty_socket_an_error(
+def test_the_end_of_a_stream_is_zero_bytes_and_an_empty_socket_an_error(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     near, far = pair

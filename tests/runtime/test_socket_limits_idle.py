@@ -1,4 +1,4 @@
-"""Who is due, and when."""
+"""Which members of the timing wheel are idle, and when."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_member_is_due_after_its_time_and_only_once() -> None:
     assert (wheel.turn(), len(wheel)) == ([], 0)
 
 
-def test_after_a_standstill_of_the_process_nobody_is_due_who_had_no_chance() -> None:
+def test_after_a_pause_of_the_process_no_member_is_due_that_had_no_chance() -> None:
     clock = ManualClock()
     wheel: IdleTimingWheel[Sleeper] = IdleTimingWheel(clock, 1600)
     sleeper = Sleeper()
@@ -72,7 +72,7 @@ def test_a_busy_member_is_not_due() -> None:
     assert turns <= 18
 
 
-def test_without_a_time_nobody_is_due() -> None:
+def test_without_an_idle_time_no_member_is_due() -> None:
     clock = ManualClock()
     wheel: IdleTimingWheel[Sleeper] = IdleTimingWheel(clock, 0)
     sleeper = Sleeper()
@@ -87,7 +87,7 @@ def test_without_a_time_nobody_is_due() -> None:
     idle_ms=st.integers(1, 5000),
     steps=st.lists(st.tuples(st.integers(0, 900), st.booleans()), max_size=60),
 )
-def test_nobody_is_due_early(idle_ms: int, steps: list[tuple[int, bool]]) -> None:
+def test_no_member_is_due_early(idle_ms: int, steps: list[tuple[int, bool]]) -> None:
     clock = ManualClock()
     wheel: IdleTimingWheel[Sleeper] = IdleTimingWheel(clock, idle_ms)
     sleeper = Sleeper()
@@ -106,7 +106,7 @@ def test_nobody_is_due_early(idle_ms: int, steps: list[tuple[int, bool]]) -> Non
 
 @settings(max_examples=100, deadline=None)
 @given(idle_ms=st.integers(16, 5000), active=st.lists(st.integers(0, 40), max_size=10))
-def test_who_is_looked_at_every_tick_is_due_two_ticks_late_at_most(idle_ms: int, active: list[int]) -> None:
+def test_a_member_is_due_at_most_two_ticks_late(idle_ms: int, active: list[int]) -> None:
     clock = ManualClock()
     wheel: IdleTimingWheel[Sleeper] = IdleTimingWheel(clock, idle_ms)
     sleeper = Sleeper()

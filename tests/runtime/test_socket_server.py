@@ -1,4 +1,4 @@
-"""Frames in, answers out, in order."""
+"""Frames in, replies out, in order."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_frames_much_larger_than_the_buffer_arrive_whole_with_small_ones_around(
     play(story)
 
 
-def test_a_frame_belongs_to_the_handler_who_may_change_and_keep_it() -> None:
+def test_the_handler_owns_a_frame_and_may_change_and_keep_it() -> None:
     kept: list[bytearray] = []
 
     def keep(connection: Connection, frame: bytearray) -> None:
@@ -268,7 +268,7 @@ def test_what_came_behind_the_last_frame_does_not_cost_the_peer_its_answer() -> 
     play(story)
 
 
-def test_the_handler_is_never_told_of_an_end_from_within_its_own_calls() -> None:
+def test_closed_is_never_called_from_within_the_handlers_calls() -> None:
     told_meanwhile: list[int] = []
 
     async def story() -> None:
@@ -315,7 +315,7 @@ def test_a_handler_that_fails_loses_that_connection_only(caplog: pytest.LogCaptu
     assert "LookupError: a mistake" in caplog.text
 
 
-def test_a_handler_that_refuses_a_connection_by_an_exception_hears_of_its_end() -> None:
+def test_a_handler_that_rejects_a_connection_by_an_exception_hears_of_its_end() -> None:
     class Refusing(Recorder):
         def connected(self, connection: Connection) -> None:
             raise PermissionError("not you")
@@ -425,7 +425,7 @@ def test_a_name_is_listened_on_at_its_first_ipv4_address() -> None:
     play(story)
 
 
-def test_limits_that_make_no_sense_are_refused() -> None:
+def test_limits_that_make_no_sense_are_rejected() -> None:
     for name in ("max_frame_bytes", "max_pending_replies", "max_output_bytes", "backlog"):
         with pytest.raises(ValueError, match=name):
             Limits(**{name: 0})

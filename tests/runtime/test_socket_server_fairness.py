@@ -1,4 +1,4 @@
-"""Many peers, and peers that send much: what is done for them in one turn of the loop, and what is held of them."""
+"""Many peers, and large requests: time per turn of the loop, and memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_turn_of_the_loop_has_a_budget_however_many_frames_there_are() -> None
     play(story)
 
 
-def test_those_who_wait_are_served_in_turn_a_few_frames_each() -> None:
+def test_waiting_connections_are_served_in_turn_a_few_frames_each() -> None:
     async def story() -> None:
         clock = ManualClock()
         handler = Slow(clock)
@@ -89,7 +89,7 @@ def test_those_who_wait_are_served_in_turn_a_few_frames_each() -> None:
     play(story)
 
 
-def test_who_comes_into_a_crowd_waits_for_one_round_not_for_all_of_it() -> None:
+def test_a_newcomer_in_a_crowd_waits_for_one_round_only() -> None:
     async def story() -> None:
         clock = ManualClock()
         handler = Slow(clock)
@@ -116,7 +116,7 @@ async def begin(peer: Peer, size: int = LARGE) -> None:
     await peer.send_raw(pack(">i", size) + b"h" * (size // 2))
 
 
-def test_large_frames_are_received_one_after_the_other_if_there_is_no_room_for_both() -> None:
+def test_large_frames_are_received_one_after_the_other_without_room_for_both() -> None:
     async def story() -> None:
         handler = Recorder()
         async with serving(handler, Limits(max_request_bytes=LARGE + BUFFER_BYTES)) as scene:
@@ -167,7 +167,7 @@ def test_a_frame_above_the_limit_is_received_if_it_is_alone() -> None:
     play(story)
 
 
-def test_who_announces_much_and_sends_little_is_closed_when_others_wait() -> None:
+def test_a_slow_large_frame_is_closed_when_others_wait() -> None:
     async def story() -> None:
         clock = ManualClock()
         async with serving(Recorder(), Limits(max_request_bytes=LARGE), clock) as scene:
@@ -187,7 +187,7 @@ def test_who_announces_much_and_sends_little_is_closed_when_others_wait() -> Non
     play(story)
 
 
-def test_who_sends_fast_enough_may_finish_although_others_wait() -> None:
+def test_a_fast_enough_large_frame_finishes_although_others_wait() -> None:
     async def story() -> None:
         clock = ManualClock()
         size = 2 * GRACE_MS // 1000 * MIN_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""Hostile, unlucky and numerous peers; and the end of the server."""
+"""Hostile, failing and numerous peers, and closing the server."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_two_thousand_connections_are_served_at_once() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_connections_beyond_the_limit_are_refused_until_one_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_beyond_the_limit_are_rejected_until_one_goes(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         handler = Recorder()
         async with serving(handler, Limits(max_connections=3), ManualClock()) as scene:
@@ -130,7 +130,7 @@ def test_connections_beyond_the_limit_are_refused_until_one_goes(caplog: pytest.
     play(story)
 
 
-def test_connections_of_one_address_beyond_its_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_of_one_address_beyond_its_limit_are_rejected(caplog: pytest.LogCaptureFixture) -> None:
     async def connect_from(address: str, port: int) -> socket.socket:
         sock = socket.socket()
         sock.bind((address, 0))
@@ -157,7 +157,7 @@ def test_connections_of_one_address_beyond_its_limit_are_refused(caplog: pytest.
     assert "reason=the limit of 2 connections per address is reached" in caplog.text
 
 
-def test_complaints_that_peers_can_provoke_are_one_a_second_and_say_how_many_there_were(
+def test_log_lines_that_peers_cause_are_limited_to_one_per_second_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -276,7 +276,7 @@ def test_the_loop_closes_idle_connections_by_itself() -> None:
     play(story)
 
 
-def test_a_reset_with_answers_owed_is_no_trouble_for_whoever_completes_them() -> None:
+def test_completing_replies_after_a_reset_is_harmless() -> None:
     async def story() -> None:
         handler = Later()
         async with serving(handler) as scene:
@@ -434,7 +434,7 @@ def test_a_closed_server_leaves_nothing_behind() -> None:
     play(story)
 
 
-def test_a_connection_that_is_admitted_while_frames_are_refused_by_its_handler_counts_once() -> None:
+def test_a_connection_that_is_admitted_while_frames_are_rejected_by_its_handler_counts_once() -> None:
     """Closing from `connected` is allowed, and gives the place back."""
 
     class Closing(Recorder):

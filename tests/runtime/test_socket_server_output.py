@@ -1,4 +1,4 @@
-"""Answers of all kinds and sizes, and peers that do not read them."""
+"""Replies of all kinds and sizes, and peers that do not read them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_region_keeps_its_file_until_it_has_left_and_no_longer(tmp_path: Path)
     play(story)
 
 
-def test_a_peer_that_does_not_read_is_not_read_from_and_holds_up_nobody() -> None:
+def test_a_peer_that_does_not_read_is_not_read_from_and_blocks_no_other() -> None:
     answer = framed(b"x" * 50_000)
     limits = Limits(max_output_bytes=200_000, send_buffer_bytes=8192)
 

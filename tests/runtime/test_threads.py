@@ -1,4 +1,4 @@
-"""Work beside the event loop."""
+"""Work off the event loop."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_even_an_exit_in_the_work_is_answered() -> None:
     asyncio.run(story())
 
 
-def test_the_loop_goes_on_while_work_blocks() -> None:
+def test_the_loop_continues_while_work_blocks() -> None:
     async def story() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1)
         release = threading.Event()
@@ -150,7 +150,7 @@ def test_closing_after_the_loop_answers_too() -> None:
     assert answers == [True]
 
 
-def test_closing_does_not_wait_for_ever_when_told() -> None:
+def test_close_with_a_timeout_does_not_wait_for_ever() -> None:
     async def story() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1)
         release = threading.Event()
@@ -166,7 +166,7 @@ def test_closing_does_not_wait_for_ever_when_told() -> None:
     asyncio.run(story())
 
 
-def test_too_much_waiting_work_is_refused() -> None:
+def test_too_much_waiting_work_is_rejected() -> None:
     async def story() -> None:
         workers = ThreadWorkers(asyncio.get_running_loop(), 1, waiting_max=2)
         release = threading.Event()
@@ -237,7 +237,7 @@ def test_inline_workers_answer_at_once() -> None:
         workers.run(lambda: 1.0, outcomes.append)
 
 
-def test_manual_workers_wait_to_be_told() -> None:
+def test_manual_workers_run_on_request() -> None:
     workers = ManualWorkers()
     as_workers: Workers = workers
     events: list[str] = []

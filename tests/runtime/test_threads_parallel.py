@@ -1,4 +1,4 @@
-"""The same work for many things: where it runs, what comes of it, and how it ends early."""
+"""The same work for many items: where it runs, its outcomes, and stopping early."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_error_is_the_outcome_of_its_item_and_the_others_go_on(threads: int) 
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_whoever_stops_asking_ends_it(threads: int) -> None:
+def test_closing_the_generator_stops_the_work(threads: int) -> None:
     begun: list[int] = []
     goes_on = threading.Event()
 

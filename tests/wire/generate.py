@@ -1,4 +1,4 @@
-"""Messages made up from their schema: every field present in a version gets a value, often an extreme one.
+"""Messages generated from their schema: every field present in a version gets a value, often an extreme one.
 
 Everything follows from the seed, so a failure names all that is needed to see it again.
 """

@@ -1,6 +1,4 @@
-"""Bytes that no honest sender would send: a typed error or a message, and little memory, never anything
-else.
-"""
+"""Hostile bytes give a typed error or a message, with little memory, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def sample(case: Case, seed: int = 1) -> bytes:
     return codec_for(case.message, case.version).encode(SmallGenerator(seed).message(case.message, case.version))
 
 
-def test_a_message_cut_anywhere_is_refused() -> None:
+def test_a_message_cut_anywhere_is_rejected() -> None:
     def check(case: Case) -> None:
         codec = codec_for(case.message, case.version)
         data = sample(case)
@@ -124,19 +122,19 @@ def test_an_announced_count_may_use_every_byte_left_but_not_one_more() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x02\xff", b"\x03\xc3\x28", b"\x02\xc3"])
-def test_a_string_that_is_not_utf8_is_refused(data: bytes) -> None:
+def test_a_string_that_is_not_utf8_is_rejected(data: bytes) -> None:
     rest = pack(">i", 1) + b"\2m\0\0"
     with pytest.raises(InvalidUtf8):
         codec_for(HeartbeatRequest, 4).decode(data + rest)
 
 
-def test_a_string_that_is_not_utf8_is_refused_beside_records() -> None:
+def test_a_string_that_is_not_utf8_is_rejected_beside_records() -> None:
     data = b"\2\xff" + pack(">hi", 1, 1000) + b"\1\0"
     with pytest.raises(InvalidUtf8):
         codec_for(ProduceRequest, 9).decode(memoryview(data))
 
 
-def test_null_where_a_value_is_required_is_refused() -> None:
+def test_null_where_a_value_is_required_is_rejected() -> None:
     with pytest.raises(UnexpectedNull, match="group_id"):
         codec_for(HeartbeatRequest, 0).decode(pack(">hih", -1, 1, 0))
     with pytest.raises(UnexpectedNull, match="group_id"):
@@ -145,7 +143,7 @@ def test_null_where_a_value_is_required_is_refused() -> None:
         codec_for(MetadataRequest, 0).decode(pack(">i", -1))
 
 
-def test_lengths_below_minus_one_are_refused() -> None:
+def test_lengths_below_minus_one_are_rejected() -> None:
     with pytest.raises(InvalidLength):
         codec_for(HeartbeatRequest, 0).decode(pack(">hih", -2, 1, 0))
     with pytest.raises(InvalidLength):
@@ -154,14 +152,14 @@ def test_lengths_below_minus_one_are_refused() -> None:
         codec_for(DescribeClusterResponse, 0).decode(pack(">ih", 0, 0) + b"\xff\xff\xff\xff\xff\xff")
 
 
-def test_a_string_longer_than_the_protocol_allows_is_refused() -> None:
+def test_a_string_longer_than_the_protocol_allows_is_rejected() -> None:
     too_long = b"\x81\x80\x02"
     data = too_long + b"x" * 0x8000 + pack(">i", 1) + b"\2m\0\0"
     with pytest.raises(InvalidLength, match="32768"):
         codec_for(HeartbeatRequest, 4).decode(data)
 
 
-def test_a_tagged_section_that_promises_more_than_there_is_is_refused() -> None:
+def test_a_tagged_section_that_promises_more_than_there_is_is_rejected() -> None:
     start = b"\2g" + pack(">i", 1) + b"\2m" + b"\0"
     codec = codec_for(HeartbeatRequest, 4)
     for tags in (HUGE_COMPACT, b"\1\0" + HUGE_COMPACT, b"\1\0\5ab", b"\1", b"\2\0\0", b"\1\xff"):
@@ -169,7 +167,7 @@ def test_a_tagged_section_that_promises_more_than_there_is_is_refused() -> None:
             codec.decode(start + tags)
 
 
-def test_a_tag_given_twice_is_refused() -> None:
+def test_a_tag_given_twice_is_rejected() -> None:
     start = b"\2g" + pack(">i", 1) + b"\2m" + b"\0"
     with pytest.raises(DecodeError, match="twice"):
         codec_for(HeartbeatRequest, 4).decode(start + b"\2\7\1a\7\1b")
@@ -186,7 +184,7 @@ def test_a_known_tagged_field_must_fill_its_size(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("announced", [6, 1000, HUGE])
-def test_records_beyond_the_end_are_refused(announced: int) -> None:
+def test_records_beyond_the_end_are_rejected(announced: int) -> None:
     start = pack(">hii", 1, 1000, 1) + pack(">h1si", 1, b"t", 1)
     with pytest.raises(Truncated):
         codec_for(ProduceRequest, 0).decode(start + pack(">ii", 0, announced) + b"short")

@@ -1,4 +1,4 @@
-"""Every message in every version comes back as it was written, whatever kind of buffer it is read from."""
+"""Every message in every version is decoded as it was encoded, from any kind of buffer."""
 
 from __future__ import annotations
 

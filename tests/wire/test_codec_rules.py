@@ -156,9 +156,9 @@ def test_a_tagged_field_with_its_default_is_not_written() -> None:
     plain = codec.encode(response(PartitionData(1)))
     # An equal struct that is not the very default object must not be written either.
     assert codec.encode(response(PartitionData(1, current_leader=LeaderIdAndEpoch(-1, -1)))) == plain
-    told = response(PartitionData(1, diverging_epoch=EpochEndOffset(3, 70)))
-    assert len(codec.encode(told)) == len(plain) + 2 + 13
-    assert codec.decode(codec.encode(told))[0] == told
+    reported = response(PartitionData(1, diverging_epoch=EpochEndOffset(3, 70)))
+    assert len(codec.encode(reported)) == len(plain) + 2 + 13
+    assert codec.decode(codec.encode(reported))[0] == reported
 
 
 def test_tagged_fields_of_another_version_count_as_unknown() -> None:
@@ -178,7 +178,7 @@ def test_the_default_of_a_shared_struct_cannot_be_changed() -> None:
 # versions
 
 
-def test_a_value_that_the_version_cannot_carry_is_refused() -> None:
+def test_a_value_that_the_version_cannot_carry_is_rejected() -> None:
     with pytest.raises(FieldNotInVersion, match="ProduceRequest version 2 does not have the field transactional_id"):
         codec_for(ProduceRequest, 2).encode(ProduceRequest("tx", -1, 1000))
     with pytest.raises(FieldNotInVersion, match="replica_state"):
@@ -208,7 +208,7 @@ def test_null_is_lost_where_empty_is_the_default() -> None:
         codec_for(Versioned, 0).encode(Versioned(later=None))
 
 
-def test_unknown_tags_are_refused_by_versions_without_tags() -> None:
+def test_unknown_tags_are_rejected_by_versions_without_tags() -> None:
     with pytest.raises(FieldNotInVersion, match="unknown_tags"):
         codec_for(HeartbeatRequest, 3).encode(HeartbeatRequest("g", 1, "m", unknown_tags={1: b""}))
 
@@ -226,7 +226,7 @@ def test_each_message_has_lists_of_its_own() -> None:
     assert (other.later, Versioned().later) == ([], [])
 
 
-def test_a_version_outside_the_schema_is_refused() -> None:
+def test_a_version_outside_the_schema_is_rejected() -> None:
     with pytest.raises(UnknownVersion, match="unknown version 99 of FetchRequest; known are 0 to 18"):
         codec_for(FetchRequest, 99)
     with pytest.raises(UnknownVersion):
@@ -253,18 +253,18 @@ def test_a_codec_is_compiled_once() -> None:
         HeartbeatRequest(),
     ],
 )
-def test_a_value_that_does_not_fit_its_field_is_refused(message: Any) -> None:
+def test_a_value_that_does_not_fit_its_field_is_rejected(message: Any) -> None:
     with pytest.raises(EncodeError):
         codec_for(MetadataRequest, 12).encode(message)
 
 
 @pytest.mark.parametrize("number", [1 << 31, -(1 << 31) - 1, "5", None, 1.5])
-def test_a_number_out_of_range_is_refused(number: Any) -> None:
+def test_a_number_out_of_range_is_rejected(number: Any) -> None:
     with pytest.raises(EncodeError):
         codec_for(HeartbeatRequest, 3).encode(HeartbeatRequest("g", number, "m"))
 
 
-def test_a_string_too_long_for_the_old_encoding_is_refused() -> None:
+def test_a_string_too_long_for_the_old_encoding_is_rejected() -> None:
     with pytest.raises(EncodeError):
         codec_for(HeartbeatRequest, 0).encode(HeartbeatRequest("x" * 32_768, 1, "m"))
     codec_for(HeartbeatRequest, 0).encode(HeartbeatRequest("x" * 32_767, 1, "m"))
@@ -342,7 +342,7 @@ def test_a_region_of_a_file_cannot_be_joined_into_bytes() -> None:
         codec_for(ProduceRequest, 9).encode(produce_request(RegionOfFile(10)))
 
 
-def test_something_that_is_neither_bytes_nor_a_region_is_refused() -> None:
+def test_something_that_is_neither_bytes_nor_a_region_is_rejected() -> None:
     with pytest.raises(EncodeError):
         codec_for(ProduceRequest, 9).encode_chunks(produce_request(object()))
 
@@ -350,7 +350,7 @@ def test_something_that_is_neither_bytes_nor_a_region_is_refused() -> None:
 # schemas
 
 
-def test_annotations_that_are_no_schema_are_refused() -> None:
+def test_invalid_annotations_are_rejected() -> None:
     class NoDefault(Message):
         SCHEMA: ClassVar[Schema] = Schema("0")
         number: Int32

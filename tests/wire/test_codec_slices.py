@@ -1,4 +1,4 @@
-"""Long messages, read and written in slices: the same bytes, with pauses, and a bound on what is built."""
+"""Long messages, read and written in slices: the same bytes, with pauses and a bound on elements."""
 
 from __future__ import annotations
 

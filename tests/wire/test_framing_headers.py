@@ -1,4 +1,4 @@
-"""Request and response headers, their oddities, and whole frames around them."""
+"""Request and response headers, their special cases, and whole frames."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_client_ids_come_back(client_id: str | None, version: int) -> None:
     assert request_codec(12, version).decode(frame, position)[1] == len(frame)
 
 
-def test_a_client_id_that_cannot_be_written_is_refused() -> None:
+def test_a_client_id_that_cannot_be_written_is_rejected() -> None:
     with pytest.raises(EncodeError):
         encode_request(ApiKey.HEARTBEAT, 4, 1, "x" * 32_768, HeartbeatRequest())
     with pytest.raises(EncodeError):
@@ -91,10 +91,10 @@ def test_unknown_tags_of_a_header_are_read_over_and_kept() -> None:
     assert (response, position) == (ResponseHeader(77, {5: b"ab"}), 9)
 
 
-def test_an_unknown_api_is_refused_with_its_correlation_id() -> None:
-    with pytest.raises(UnknownApi) as refusal:
+def test_an_unknown_api_is_rejected_with_its_correlation_id() -> None:
+    with pytest.raises(UnknownApi) as caught:
         decode_request(pack(">hhih", 999, 3, 77, -1))
-    assert (refusal.value.api_key, refusal.value.api_version, refusal.value.correlation_id) == (999, 3, 77)
+    assert (caught.value.api_key, caught.value.api_version, caught.value.correlation_id) == (999, 3, 77)
     with pytest.raises(UnknownApi):
         decode_request(pack(">hhih", -1, 0, 77, -1))
     with pytest.raises(UnknownApi):
@@ -102,10 +102,10 @@ def test_an_unknown_api_is_refused_with_its_correlation_id() -> None:
 
 
 @pytest.mark.parametrize("version", [99, 5, -1, 0x7FFF])
-def test_an_unknown_version_is_refused_with_its_correlation_id(version: int) -> None:
-    with pytest.raises(UnknownVersion, match="ApiVersions version") as refusal:
+def test_an_unknown_version_is_rejected_with_its_correlation_id(version: int) -> None:
+    with pytest.raises(UnknownVersion, match="of ApiVersions; known") as caught:
         decode_request(pack(">hhi", ApiKey.API_VERSIONS, version, 77) + b"whatever the header is")
-    error = refusal.value
+    error = caught.value
     assert (error.api_key, error.version, error.correlation_id) == (18, version, 77)
     assert (error.lowest, error.highest) == (0, 4)
 
@@ -132,7 +132,7 @@ def test_apis_that_were_never_flexible_stay_with_the_old_headers() -> None:
     assert frame == pack(">hhihh", 17, 1, 1, -1, 5) + b"PLAIN"
 
 
-def test_a_request_cut_inside_its_header_is_refused() -> None:
+def test_a_request_cut_inside_its_header_is_rejected() -> None:
     frame = whole(encode_request(ApiKey.HEARTBEAT, 4, 77, "kcat", HeartbeatRequest("g", 1, "m")))
     for length in range(15):
         with pytest.raises(Truncated):
@@ -142,7 +142,7 @@ def test_a_request_cut_inside_its_header_is_refused() -> None:
             decode_response(ApiKey.HEARTBEAT, 4, frame[:length])
 
 
-def test_a_damaged_client_id_is_refused() -> None:
+def test_a_damaged_client_id_is_rejected() -> None:
     with pytest.raises(InvalidUtf8):
         decode_request(pack(">hhih", 12, 3, 77, 1) + b"\xff")
     with pytest.raises(InvalidLength):
@@ -175,7 +175,7 @@ def test_the_length_prefix_counts_regions_too() -> None:
     assert int.from_bytes(chunks[0][:4], "big") == sum(map(chunk_size, chunks)) - 4
 
 
-def test_a_frame_too_long_for_its_prefix_is_refused() -> None:
+def test_a_frame_too_long_for_its_prefix_is_rejected() -> None:
     class Gigabyte:
         size = 1 << 30
 

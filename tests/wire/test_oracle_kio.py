@@ -1,4 +1,4 @@
-"""kio, generated from Kafka's own schemas by other people, reads what we write and writes the same bytes.
+"""kio, generated from Kafka's own schemas, reads what we write and writes the same bytes.
 
 kio follows Kafka 4.x: it lacks the versions that Kafka 4 dropped. kafka-python, the other oracle, has most
 of those.

@@ -1,4 +1,4 @@
-"""The table of APIs: true to the schemas, complete, and cheap to import."""
+"""The table of APIs: consistent with the schemas, complete, and cheap to import."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_api_keys_are_those_of_kafka() -> None:
     assert all(names[key] == name for key, name in api_key_map.items())
 
 
-def test_what_is_not_known_is_refused() -> None:
+def test_what_is_not_known_is_rejected() -> None:
     with pytest.raises(UnknownApi):
         request_codec(999, 0)
     with pytest.raises(UnknownApi):

@@ -1,4 +1,4 @@
-"""A round of compaction over a log: what stays, what goes, and what happens when something comes in between."""
+"""One compaction of a log: what stays, what goes, and changes of the log meanwhile."""
 
 from __future__ import annotations
 
@@ -453,7 +453,7 @@ def test_a_segment_that_lost_its_end_is_damaged_and_not_walked_for_ever(log: Par
     assert caught.value.path == path
 
 
-def test_a_batch_that_would_grow_beyond_all_bounds_is_refused(log: PartitionLog) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_rejected(log: PartitionLog) -> None:
     log.settings = WIDE
     put(log, (b"a", bytes(200_000)), codec=Codec.GZIP)
     seal(log)
@@ -558,7 +558,7 @@ def test_a_round_that_has_ended_cannot_be_taken_up_again(log: PartitionLog) -> N
 # --- a log that goes on meanwhile
 
 
-def test_the_log_goes_on_while_a_compaction_is_prepared(log: PartitionLog) -> None:
+def test_the_log_continues_while_a_compaction_is_prepared(log: PartitionLog) -> None:
     latest = fill(log)
     round_ = Compaction.begin(log, plan_for(log, 0, NOW), NOW)
     number = 0
@@ -690,7 +690,7 @@ def test_a_log_that_is_cut_or_trimmed_while_it_is_read_is_not_called_damaged(log
 
 
 @pytest.mark.parametrize("change", [cut, trim])
-def test_who_forgot_to_cancel_can_still_tell_that_the_log_was_changed(log: PartitionLog, change: Change) -> None:
+def test_without_cancelling_a_change_of_the_log_is_still_detected(log: PartitionLog, change: Change) -> None:
     fill(log)
     round_ = Compaction.begin(log, plan_for(log, 0, NOW), NOW)
     change(log)

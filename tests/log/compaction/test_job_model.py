@@ -1,4 +1,4 @@
-"""Any history of keyed writes, deletions and transactions, cleaned again and again, against a plain list of it."""
+"""Any history of keyed writes, deletions and transactions, compacted repeatedly, compared with a plain list."""
 
 from __future__ import annotations
 

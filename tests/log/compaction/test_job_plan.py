@@ -1,4 +1,4 @@
-"""When a log is due for compaction, how far it goes, and which segments become one."""
+"""When a log is due for compaction, how far it goes, and which segments are merged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_only_segments_wholly_below_what_is_decided_and_durable_are_rewritten(
     ("first_dirty", "expected"),
     [(200, 200), (None, 50), (20, 50), (350, 350), (351, 50)],
 )
-def test_a_first_dirty_offset_outside_of_the_log_begins_anew_at_its_start(
+def test_a_first_dirty_offset_outside_of_the_log_begins_again_at_its_start(
     first_dirty: int | None, expected: int
 ) -> None:
     assert plan(facts(10, 10, 10, start=50), SETTINGS, first_dirty, NOW).first_dirty_offset == expected
@@ -132,7 +132,7 @@ def test_records_without_timestamps_are_never_overdue() -> None:
     assert not plan(facts(500, 10, first=[0, -1]), impatient, 100, NOW).is_due
 
 
-def test_being_overdue_is_no_reason_while_nothing_may_be_rewritten() -> None:
+def test_an_overdue_log_is_not_due_while_nothing_may_be_rewritten() -> None:
     impatient = replace(SETTINGS, max_compaction_lag_ms=1)
     assert not plan(facts(10, 10, stable=50, first=[1, 1]), impatient, None, NOW).is_due
 

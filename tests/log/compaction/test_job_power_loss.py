@@ -1,4 +1,4 @@
-"""The power goes at every operation of a compaction: written, swapped in, and after that.
+"""Power loss at every operation of a compaction.
 
 Whatever the disk then holds, the log opens, the newest of every key is there, no deleted key and no aborted record
 comes back, no transaction is open that was ended, producers are known, and no damaged byte is served.

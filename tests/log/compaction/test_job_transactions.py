@@ -74,7 +74,7 @@ def test_the_same_producer_aborts_commits_and_aborts(log: PartitionLog) -> None:
     assert len(keys) == 12
 
 
-def test_transactions_of_two_producers_that_cross_are_told_apart(log: PartitionLog) -> None:
+def test_overlapping_transactions_of_two_producers_are_distinguished(log: PartitionLog) -> None:
     put(log, (b"a", b"5"), producer=5, sequence=0, transactional=True)
     put(log, (b"b", b"6"), producer=6, sequence=0, transactional=True)
     put(log, (b"c", b"5"), producer=5, sequence=1, transactional=True)

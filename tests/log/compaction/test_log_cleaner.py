@@ -1,4 +1,4 @@
-"""The cleaner's rounds: what they leave, what may come in between, and what goes wrong."""
+"""The log cleaner's compactions: their results, changes meanwhile, and failures."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_round_takes_as_long_as_the_clock_says() -> None:
     assert broker.cleaner.metrics.max_duration_ms == 1234
 
 
-def test_a_map_without_room_is_refused() -> None:
+def test_a_map_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="no key"):
         broker_of(map_bytes=0)
 
@@ -307,7 +307,7 @@ def test_retention_leaves_a_log_alone_while_it_is_compacted() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_retention_that_does_not_ask_overtakes_the_round_and_nobody_is_blamed(steps: int) -> None:
+def test_retention_during_a_round_makes_it_start_over_without_counting_as_failure(steps: int) -> None:
     broker, workers = slow_broker()
     log = broker.filled("views", replace(BOTH, segment_bytes=300))
     broker.tick()
@@ -341,7 +341,7 @@ def test_a_log_that_is_not_to_be_compacted_any_more_is_left_in_the_midst_of_it()
     assert broker.cleaner.metrics.cancelled == 1
 
 
-def test_a_cancelled_round_leaves_nothing_and_is_begun_anew_with_a_later_tick() -> None:
+def test_a_cancelled_round_leaves_nothing_and_is_begun_again_with_a_later_tick() -> None:
     broker, workers = slow_broker()
     log, other = broker.filled("views"), broker.filled("clicks")
     assert not broker.cleaner.cancel(log)
@@ -531,7 +531,7 @@ def test_errors_that_a_success_follows_do_not_add_up() -> None:
     assert broker.cleaner.uncleanable == {}
 
 
-def test_a_segment_that_somebody_removed_is_trouble_and_not_a_reason_to_try_for_ever() -> None:
+def test_a_removed_segment_is_a_failure_and_not_retried_for_ever() -> None:
     broker = broker_of()
     log = broker.filled("views")
     broker.files.remove(first_log_file(log))

@@ -1,4 +1,4 @@
-"""Which log is compacted next and when, how cheaply that is known, how fast it may go, and when segments are sealed."""
+"""Which log is compacted next and when, at what cost and rate, and when segments are sealed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_is_not_yet_checkpointed_is_not_compacted_though_all_else_is_ready(
     assert broker.cleaner.metrics.rounds == 1
 
 
-def test_a_log_deleted_while_it_was_next_is_passed_over() -> None:
+def test_a_log_deleted_while_it_was_next_is_skipped() -> None:
     broker, workers = slow_broker()
     for topic in ("views", "clicks", "orders"):
         broker.filled(topic)
@@ -277,7 +277,7 @@ class Times:
     ratio=st.sampled_from([0.0, 0.5, 1.0]),
     now_ms=st.integers(0, 100),
 )
-def test_time_alone_changes_no_plan_before_the_moment_that_is_told(
+def test_time_alone_changes_no_plan_before_the_predicted_moment(
     stamps: list[tuple[int, int]],
     first_dirty: int,
     decided: int,
@@ -329,7 +329,7 @@ def test_over_time_no_more_than_the_limit_goes_through() -> None:
     assert clock.monotonic_ms() == 70_500
 
 
-def test_whoever_is_told_to_stop_does_not_wait() -> None:
+def test_a_stopped_throttle_does_not_wait() -> None:
     clock = ManualClock()
     naps: list[float] = []
     throttle = Throttle(1, clock, naps.append)
@@ -339,7 +339,7 @@ def test_whoever_is_told_to_stop_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
-def test_a_limit_that_lets_nothing_through_is_refused(limit: float) -> None:
+def test_a_limit_of_zero_or_less_is_rejected(limit: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         Throttle(limit, ManualClock(), lambda seconds: None)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a data folder: written when something changed, believed only as far as that is safe."""
+"""Checkpoints of a log directory: written when something changed, and damage answered by safe assumptions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_only_what_changed_is_written() -> None:
     assert directory.checkpoint() == 1
 
 
-def test_a_restart_goes_on_from_the_checkpoints() -> None:
+def test_a_restart_continues_from_the_checkpoints() -> None:
     files = SimulatedFiles()
     directory = replicated(files)
     directory.set_cleaner_offset(T0, 15)

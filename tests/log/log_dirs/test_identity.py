@@ -1,4 +1,4 @@
-"""Names of partitions' folders, and the files that say whose folder it is."""
+"""Names of partition folders, and the metadata files of log directories and partitions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_last_dash_parts_topic_and_partition(name: str, expected: tuple[str,
         "..-1", f"{LONGEST}t-0", "clicks-0.0123456789abcdef0123456789abcdef-delete", "clicks-0-future", "ünter-0",
     ],
 )  # fmt: skip
-def test_what_is_no_partitions_name_is_not_taken_for_one(name: str) -> None:
+def test_other_names_are_not_parsed_as_partitions(name: str) -> None:
     assert parse_folder_name(name) is None
 
 
@@ -90,13 +90,15 @@ def test_a_name_that_is_understood_is_the_name_that_would_be_written(name: str) 
         ("t", 2**31),
     ],
 )
-def test_a_topic_that_could_leave_the_data_folder_is_refused(topic: str, partition: int) -> None:
+def test_a_topic_that_could_leave_the_data_folder_is_rejected(topic: str, partition: int) -> None:
     with pytest.raises(InvalidPartitionName, match="cannot be stored"):
         folder_name(topic, partition)
 
 
 @given(TOPICS, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16))
-def test_a_doomed_name_fits_a_file_name_and_is_no_partitions(topic: str, partition: int, unique: bytes) -> None:
+def test_a_deleted_folder_name_fits_a_file_name_and_is_not_a_partition(
+    topic: str, partition: int, unique: bytes
+) -> None:
     name = deleted_folder_name(topic, partition, unique)
     assert len(name.encode()) <= 255
     assert is_deleted_folder_name(name)
@@ -166,13 +168,13 @@ def test_a_damaged_owner_file_says_what_to_do(text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\xfd", b"version=1\n" * 10_000])
-def test_an_owner_file_that_is_no_text_or_huge_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_an_owner_file_that_is_not_text_or_huge_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "meta.properties").write_bytes(content)
     with pytest.raises(MetadataFileError):
         read_meta(FILES, str(tmp_path))
 
 
-def test_another_brokers_or_clusters_folder_is_refused() -> None:
+def test_another_brokers_or_clusters_folder_is_rejected() -> None:
     meta = MetaProperties(1, 7, "ours", ID)
     assert meta.claimed_by("/data", 7, "ours") == meta
     with pytest.raises(WrongOwner, match=r"belongs to node\.id=7, this broker has node\.id=8; correct"):
@@ -220,7 +222,7 @@ def test_an_id_has_sixteen_bytes(raw: bytes) -> None:
 
 
 @given(TOPICS, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16))
-def test_a_strays_name_is_nobody_elses(topic: str, partition: int, unique: bytes) -> None:
+def test_a_stray_name_is_not_another_kind_of_name(topic: str, partition: int, unique: bytes) -> None:
     name = stray_name(topic, partition, unique)
     assert is_stray_name(name)
     assert not is_deleted_folder_name(name)

@@ -1,4 +1,4 @@
-"""A data folder's life: claimed, loaded, given and rid of partitions, closed, found again."""
+"""A log directory: locked, loaded, partitions created and deleted, closed, reopened."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_new_folders_are_durable_one_level_at_a_time() -> None:
     assert open_directory(files, "/mnt/disks/one").was_clean
 
 
-def test_a_folder_in_use_by_this_process_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_use_by_this_process_is_rejected(tmp_path: Path) -> None:
     path = str(tmp_path)
     directory = open_directory(PosixFiles(), path)
     with pytest.raises(FolderInUse, match=f"in use .*this process .{os.getpid()}.*stop that process"):
@@ -81,7 +81,7 @@ def test_a_folder_in_use_by_this_process_is_refused(tmp_path: Path) -> None:
     open_directory(PosixFiles(), path).close()
 
 
-def test_a_folder_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_use_by_another_process_is_rejected(tmp_path: Path) -> None:
     holder = (
         "import sys\n"
         "from penstock.log.log_dirs.log_directory import LogDirectory\n"
@@ -103,7 +103,7 @@ def test_a_folder_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
     open_directory(PosixFiles(), str(tmp_path), cluster_id="c").close()
 
 
-def test_another_brokers_folder_is_refused_and_left_as_it_was() -> None:
+def test_another_brokers_folder_is_rejected_and_left_as_it_was() -> None:
     files = SimulatedFiles()
     open_directory(files).close()
     before = files.operations.count
@@ -236,7 +236,7 @@ def test_partitions_of_any_topic_are_found_again(tmp_path: Path, topic: str) -> 
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("..", 0), ("a/../b", 0), ("", 0), ("t", -1)])
-def test_a_name_that_leads_out_of_the_folder_is_refused(topic: str, partition: int) -> None:
+def test_a_name_that_leads_out_of_the_folder_is_rejected(topic: str, partition: int) -> None:
     files = SimulatedFiles()
     directory = open_directory(files)
     with pytest.raises(InvalidPartitionName):

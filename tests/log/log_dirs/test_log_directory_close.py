@@ -1,4 +1,4 @@
-"""Closing logs that nothing happened to: what is there already is not written again, and nothing else is left out."""
+"""Closing unchanged logs: nothing is written again, and nothing else is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fails takes its folder offline, whole and once; a full one does not."""
+"""A disk that fails takes its whole log directory offline, once; a full disk does not."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ T0, T1, T2 = ("t", 0), ("t", 1), ("t", 2)
 MARKER = "/data/.kafka_cleanshutdown"
 
 
-def two_partitions(files: SimulatedFiles, told: list[LogDirectory] | None = None) -> LogDirectory:
-    told = [] if told is None else told
+def two_partitions(files: SimulatedFiles, reported: list[LogDirectory] | None = None) -> LogDirectory:
+    reported = [] if reported is None else reported
     directory = LogDirectory.open(
-        files, "/data", node_id=1, cluster_id=CLUSTER, random=SeededRandom(0), on_failure=told.append
+        files, "/data", node_id=1, cluster_id=CLUSTER, random=SeededRandom(0), on_failure=reported.append
     )
     directory.load(lambda topic: SMALL, NOW)
     for key in (T0, T1):
@@ -57,9 +57,9 @@ def newest_segment(files: SimulatedFiles, key: tuple[str, int]) -> str:
     return f"{folder}/{max(name for name in files.list_folder(folder) if name.endswith('.log'))}"
 
 
-def assert_offline(directory: LogDirectory, told: list[LogDirectory]) -> None:
+def assert_offline(directory: LogDirectory, reported: list[LogDirectory]) -> None:
     assert directory.failure is not None
-    assert told == [directory]
+    assert reported == [directory]
     for hosted in directory.hosted.values():
         with pytest.raises(LogFailed, match="offline"):
             put(hosted.log, b"refused")
@@ -83,26 +83,26 @@ def assert_offline(directory: LogDirectory, told: list[LogDirectory]) -> None:
     ],
 )
 def test_an_io_error_takes_all_of_the_folder_offline(touch: Callable[[LogDirectory], object]) -> None:
-    files, told = SimulatedFiles(), list[LogDirectory]()
-    directory = two_partitions(files, told)
+    files, reported = SimulatedFiles(), list[LogDirectory]()
+    directory = two_partitions(files, reported)
     break_disk(files)
     with pytest.raises(DirectoryOffline, match="Input/output error"):
         touch(directory)
-    assert_offline(directory, told)
+    assert_offline(directory, reported)
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("write", ".log"), ("sync", ".log")])
 def test_a_log_that_fails_speaks_for_its_disk(kind: str, ending: str) -> None:
-    files, told = SimulatedFiles(), list[LogDirectory]()
-    directory = two_partitions(files, told)
+    files, reported = SimulatedFiles(), list[LogDirectory]()
+    directory = two_partitions(files, reported)
     files.operations.fail(kind, errno.EIO, path_ending=ending)
     log = directory.get(T0).log
     with pytest.raises(LogFailed):
         put_durably(log, b"x")
-    assert told == []
+    assert reported == []
     assert not directory.check_logs()
     assert not directory.check_logs()
-    assert_offline(directory, told)
+    assert_offline(directory, reported)
 
 
 def test_a_failed_folder_leaves_no_clean_marker_and_recovers_when_opened_again() -> None:
@@ -133,16 +133,16 @@ def test_a_disk_that_fails_at_the_end_leaves_no_clean_marker(ending: str) -> Non
 
 
 def test_a_disk_that_fails_while_its_logs_are_opened_is_offline() -> None:
-    files, told = SimulatedFiles(), list[LogDirectory]()
+    files, reported = SimulatedFiles(), list[LogDirectory]()
     put(two_partitions(files).get(T0).log, b"torn")
     files.crash(KEEP_SIZES_ONLY)
     directory = LogDirectory.open(
-        files, "/data", node_id=1, cluster_id=CLUSTER, random=SeededRandom(0), on_failure=told.append
+        files, "/data", node_id=1, cluster_id=CLUSTER, random=SeededRandom(0), on_failure=reported.append
     )
     break_disk(files)
     steps = list(directory.loading(lambda topic: SMALL, NOW))
     assert [(step.done, step.total, step.opened) for step in steps] == [(1, 2, None)]
-    assert_offline(directory, told)
+    assert_offline(directory, reported)
     assert not directory.close()
 
 
@@ -158,7 +158,7 @@ def test_a_disk_that_fails_while_it_is_claimed_is_offline_and_not_locked() -> No
 # --- full
 
 
-def test_a_full_disk_refuses_a_new_partition_and_keeps_no_half_of_it() -> None:
+def test_a_full_disk_rejects_a_new_partition_and_keeps_no_half_of_it() -> None:
     for number in range(40):
         files = SimulatedFiles()
         directory = two_partitions(files)

@@ -1,4 +1,4 @@
-"""The power goes at every operation of a data folder's life: it opens again, and everything promised is there."""
+"""Power loss at every operation on a log directory: it opens again, and everything acknowledged is there."""
 
 from __future__ import annotations
 

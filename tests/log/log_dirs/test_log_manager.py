@@ -1,4 +1,4 @@
-"""Several data folders: where partitions go, what is lost when a disk is, and what happens from time to time."""
+"""Several log directories: placement of partitions, disk failures, and periodic work."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_two_managers_cannot_have_the_same_folder(tmp_path: Path) -> None:
     open_manager(PosixFiles(), paths).close()
 
 
-def test_a_folder_named_twice_is_refused(tmp_path: Path) -> None:
+def test_a_folder_named_twice_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(FolderInUse, match="this process"):
         open_manager(PosixFiles(), [str(tmp_path / "one"), str(tmp_path / "one")])
     open_manager(PosixFiles(), [str(tmp_path / "one")]).close()
@@ -108,10 +108,10 @@ def test_a_folder_named_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    told: list[tuple[str, LogFailed]] = []
+    reported: list[tuple[str, LogFailed]] = []
     bad = str(tmp_path / "file" / "data")
     manager = open_manager(
-        PosixFiles(), [bad, str(tmp_path / "good")], on_offline=lambda path, why: told.append((path, why))
+        PosixFiles(), [bad, str(tmp_path / "good")], on_offline=lambda path, why: reported.append((path, why))
     )
     assert [path for path, _ in told] == [bad]
     assert list(manager.offline) == [bad]
@@ -246,8 +246,8 @@ def test_a_partition_that_may_be_on_a_lost_disk_is_not_made_again() -> None:
     ],
 )
 def test_a_failed_disk_takes_down_only_its_own_partitions(notice: Callable[[LogManager], object]) -> None:
-    files, told = SimulatedFiles(), list[str]()
-    manager = open_manager(files, on_offline=lambda path, why: told.append(path))
+    files, reported = SimulatedFiles(), list[str]()
+    manager = open_manager(files, on_offline=lambda path, why: reported.append(path))
     logs = {partition: create(manager, "t", partition) for partition in range(6)}
     lost = {partition for _, partition in manager.directory_of("t", 0).hosted}
     path = manager.directory_of("t", 0).path
@@ -255,7 +255,7 @@ def test_a_failed_disk_takes_down_only_its_own_partitions(notice: Callable[[LogM
     with pytest.raises(LogFailed):
         put_durably(logs[0], b"x")
     notice(manager)
-    assert told == [path]
+    assert reported == [path]
     assert len(lost) == 3
     for partition, log in logs.items():
         if partition in lost:
@@ -277,7 +277,7 @@ def test_a_failed_disk_takes_down_only_its_own_partitions(notice: Callable[[LogM
     assert clean == {path: False, ({ONE, TWO} - {path}).pop(): True}
 
 
-def test_sizes_and_room_are_told_for_each_folder() -> None:
+def test_describe_returns_sizes_and_free_space_of_each_directory() -> None:
     files = SimulatedFiles(capacity_bytes=1 << 20)
     manager = open_manager(files)
     log = create(manager, "t")
@@ -335,7 +335,7 @@ def test_a_disk_that_fails_a_removal_is_offline() -> None:
     assert log.failure is not None
 
 
-def test_work_that_the_workers_refuse_is_given_again() -> None:
+def test_work_that_the_workers_reject_is_submitted_again() -> None:
     files = SimulatedFiles()
     workers = InlineWorkers()
     manager = open_manager(files, [ONE], workers=workers)
@@ -416,7 +416,7 @@ class CountedFiles(SimulatedFiles):
     is_reopened=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_log_that_is_passed_over_has_nothing_to_expire(
+def test_a_skipped_log_has_nothing_to_expire(
     stamps: list[int],
     retention_ms: int,
     retention_bytes: int,
@@ -445,7 +445,7 @@ def test_a_log_that_is_passed_over_has_nothing_to_expire(
     assert expected or not enforce_retention(log, now_ms)
 
 
-def test_logs_with_nothing_to_expire_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_with_nothing_to_expire_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(SimulatedFiles())
     for partition in range(3):
         create(manager, "t", partition, count=20)

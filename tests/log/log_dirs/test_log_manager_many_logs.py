@@ -1,4 +1,4 @@
-"""Many partitions at once: made, deleted, and flushed so that the next start is short."""
+"""Many partitions at once: created, deleted, and flushed so that the next start is fast."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_partitions_that_are_there_are_left_as_they_are() -> None:
     assert all(manager.holds("t", partition) for partition in range(3))
 
 
-def test_partitions_that_were_made_survive_a_power_loss_once_they_are_told_of() -> None:
+def test_created_partitions_survive_a_power_loss_once_reported() -> None:
     files = SimulatedFiles()
     manager = open_manager(files, ("/one",))
     manager.create_all(news("t", 40), NOW, lambda: None)

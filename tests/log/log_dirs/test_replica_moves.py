@@ -1,4 +1,4 @@
-"""Replicas that move from one data folder to another while they are used, and through crashes."""
+"""Moving replicas between log directories while they are in use, and through crashes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_log_that_is_cut_while_it_moves_has_nothing_of_what_was_cut(monkeypatc
     assert values_in(log) == [*numbered(25), *[b"other" + bytes(95)] * 40]
 
 
-def test_those_who_wait_for_a_sync_are_answered_through_the_swap() -> None:
+def test_waiters_for_a_sync_are_answered_through_the_swap() -> None:
     files = SimulatedFiles()
     workers = StepWorkers()
     manager, log = manager_with(files, numbered(3), workers=workers)
