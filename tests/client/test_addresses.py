@@ -32,8 +32,8 @@ def test_what_is_meant(written: Any, meant: list[tuple[str, int]]) -> None:
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("", "names no address"),
-        ([], "names no address"),
+        ("", "has no address"),
+        ([], "has no address"),
         ("a:b", "port 'b'"),
         ("a:0", "port '0'"),
         ("a:65536", "port '65536'"),
@@ -44,17 +44,17 @@ def test_what_is_meant(written: Any, meant: list[tuple[str, int]]) -> None:
         (":9092", "has no host"),
         ("::1:9092", "several colons"),
         ("[::1", "bracket"),
-        ("http://a:80", "begins with http://"),
+        ("http://a:80", "starts with http://"),
         ("a:9092/topic", "has a path"),
-        ("a b:9092", "has a space"),
+        ("a b:9092", "contains a space"),
         (9092, "bootstrap_servers is 9092"),
         ([9092], "contains 9092"),
         ({"a": "x"}, "port 'x'"),
-        ({"a": None}, "no host and port"),
-        ("zookeeper:///brokers", "names no host"),
+        ({"a": None}, "is not a host and a port"),
+        ("zookeeper:///brokers", "has no host"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(written: Any, complaint: str) -> None:
+def test_an_invalid_address_is_rejected_with_the_reason(written: Any, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_bootstrap(written)
     assert complaint in str(caught.value)

@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 class ZooKeeperAddress(NamedTuple):
-    """An ensemble that knows the brokers; `hosts` is "a:2181,b:2181"."""
+    """The ZooKeeper ensemble in which brokers register; `hosts` is "a:2181,b:2181"."""
 
     hosts: str
     chroot: str
@@ -41,7 +41,7 @@ class ZooKeeperAddress(NamedTuple):
 
 
 def parse_bootstrap(servers: Addresses) -> tuple[Address, ...] | ZooKeeperAddress:
-    """Addresses in the given order, each once. Raises ConfigError."""
+    """The addresses in the given order, without duplicates; raises ConfigError."""
     if isinstance(servers, str) and servers.strip().lower().startswith(_ZOOKEEPER):
         return _zookeeper(servers.strip()[len(_ZOOKEEPER) :])
     if isinstance(servers, str):
@@ -58,7 +58,7 @@ def parse_bootstrap(servers: Addresses) -> tuple[Address, ...] | ZooKeeperAddres
 
 
 def _none() -> tuple[Address, ...]:
-    raise ConfigError("bootstrap_servers names no address", hint=_EXAMPLE)
+    raise ConfigError("bootstrap_servers has no address", hint=_EXAMPLE)
 
 
 def _text(item: object) -> str:
@@ -66,12 +66,12 @@ def _text(item: object) -> str:
         return item
     if isinstance(item, tuple) and len(item) == 2:
         return str(_from_pair(*item))
-    raise ConfigError(f"bootstrap_servers contains {item!r}, which is no text", hint=_EXAMPLE)
+    raise ConfigError(f"bootstrap_servers contains {item!r}, which is not text", hint=_EXAMPLE)
 
 
 def _from_pair(host: object, port: object) -> Address:
     if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int | str):
-        raise ConfigError(f"bootstrap_servers: {host!r}: {port!r} is no host and port", hint=_EXAMPLE)
+        raise ConfigError(f"bootstrap_servers: {host!r}: {port!r} is not a host and a port", hint=_EXAMPLE)
     return Address(_checked_host(host, host), _port(str(port), f"{host}:{port}"))
 
 
@@ -82,7 +82,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     scheme, found, after = whole.partition("://")
     if found:
         if scheme.upper() not in _LISTENER_SCHEMES:
-            raise ConfigError(f"bootstrap address {whole!r} begins with {scheme}://", hint=_EXAMPLE)
+            raise ConfigError(f"bootstrap address {whole!r} starts with {scheme}://", hint=_EXAMPLE)
         rest = after
     if "/" in rest:
         raise ConfigError(f"bootstrap address {whole!r} has a path", hint=_EXAMPLE)
@@ -104,13 +104,13 @@ def _checked_host(host: str, whole: str) -> str:
     if not host:
         raise ConfigError(f"bootstrap address {whole!r} has no host", hint=_EXAMPLE)
     if any(character.isspace() for character in host):
-        raise ConfigError(f"bootstrap address {whole!r} has a space in it", hint="Separate addresses by commas")
+        raise ConfigError(f"bootstrap address {whole!r} contains a space", hint="Separate addresses by commas")
     return host
 
 
 def _port(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) < 65536:
-        raise ConfigError(f"bootstrap address {whole!r}: port {text!r} is no number from 1 to 65535", hint=_EXAMPLE)
+        raise ConfigError(f"bootstrap address {whole!r}: port {text!r} is not a number from 1 to 65535", hint=_EXAMPLE)
     return int(text)
 
 
@@ -118,6 +118,6 @@ def _zookeeper(rest: str) -> ZooKeeperAddress:
     hosts, slash, path = rest.partition("/")
     parsed = [parse_address(part, DEFAULT_ZOOKEEPER_PORT) for part in hosts.split(",") if part.strip()]
     if not parsed:
-        raise ConfigError("the zookeeper:// address names no host", hint='Write "zookeeper://host:2181/chroot"')
+        raise ConfigError("the zookeeper:// address has no host", hint='Write "zookeeper://host:2181/chroot"')
     chroot = "/" + path.strip("/") if slash and path.strip("/") else ""
     return ZooKeeperAddress(",".join(map(str, parsed)), chroot)

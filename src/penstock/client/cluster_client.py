@@ -57,135 +57,389 @@ from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.schemas.metadata import MetadataResponse
 
-_IDS = "/brokers/ids"
-
-
-async def broker_addresses(where: ZooKeeperAddress, timeout_ms: float, *, with_tls: bool) -> tuple[Address, ...]:
-    """Raises Unusable if ZooKeeper cannot be asked or knows no broker."""
-    documents = await run_in_daemon_thread(lambda: _registrations(where, timeout_ms), "penstock-zookeeper")
-    found = [address for document in documents if (address := endpoint_of(document, with_tls=with_tls)) is not None]
-    if not found:
-        kind = "TLS" if with_tls else "plaintext"
-        known = f"{len(documents)} brokers, none with a {kind} listener" if documents else "no broker"
-        raise UnusableAddress(str(where), Cause.ZOOKEEPER, f"{where.chroot}{_IDS} has {known}")
-    return tuple(dict.fromkeys(found))
-
-
-def _registrations(where: ZooKeeperAddress, timeout_ms: float) -> list[bytes]:
-    library, errors, waiting = _kazoo("client"), _kazoo("exceptions"), _kazoo("handlers.threading")
-    client = library.KazooClient(hosts=where.hosts, read_only=True)
-    try:
-        client.start(timeout=timeout_ms / 1000)
-        documents = []
-        # Not kazoo's own chroot: it warns of one that is missing, and that is an error of ours.
-        folder = where.chroot + _IDS
-        for child in client.get_children(folder):
-            with suppress(errors.NoNodeError):  # It left between the two calls.
-                documents.append(client.get(f"{folder}/{child}")[0])
-        return documents
-    except errors.NoNodeError:
-        return []
-    except waiting.KazooTimeoutError:
-        raise UnusableAddress(
-            str(where), Cause.ZOOKEEPER, f"no ZooKeeper answered within {timeout_ms:.0f} ms"
-        ) from None
-    except errors.KazooException as error:
-        raise UnusableAddress(
-            str(where), Cause.ZOOKEEPER, f"ZooKeeper said {type(error).__name__} {error}".rstrip()
-        ) from None
-    finally:
-        client.stop()
-        client.close()
-
-
-def _kazoo(module: str) -> Any:
-    try:
-        return importlib.import_module(f"kazoo.{module}")
-    except ImportError:
-        raise MissingDependency("kazoo", "a zookeeper:// address") from None
-
-
-def endpoint_of(document: bytes, *, with_tls: bool) -> Address | None:
-    """The address in a broker's registration that fits; None if there is none, or no sense in it."""
-    try:
-        fields: Any = json.loads(document)
-    except ValueError:
-        return None
-    if not isinstance(fields, dict):
-        return None
-    wanted = "SSL" if with_tls else "PLAINTEXT"
-    protocols = fields.get("listener_security_protocol_map")
-    for endpoint in fields.get("endpoints") or ():
-        listener, found, rest = str(endpoint).partition("://")
-        protocol = protocols.get(listener, listener) if isinstance(protocols, dict) else listener
-        if found and protocol == wanted:
-            with suppress(ConfigError):
-                return parse_address(rest)
-    host, port = fields.get("host"), fields.get("port")
-    if not with_tls and isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
-        return Address(host, port)
-    return None
-
-
+Kind = Literal["group", "transaction"]
+Change = Callable[[ClusterView, ClusterView], None]
 STAGGER_MS = 250
 
-
-class Seed(NamedTuple):
-    """A broker that was found, and where."""
-
-    address: Address
-    connection: Connection
-
-
-async def find_seed(bootstrap: tuple[Address, ...] | ZooKeeperAddress, way: ConnectionOptions, random: Random) -> Seed:
-    """Raises BootstrapError."""
-    if isinstance(bootstrap, ZooKeeperAddress):
-        try:
-            addresses = await broker_addresses(bootstrap, way.connect_timeout_ms, with_tls=way.ssl is not None)
-        except UnusableAddress as error:
-            raise BootstrapError([error.attempt]) from error
-    else:
-        addresses = bootstrap
-    order = list(addresses)
-    random.shuffle(order)
-    outcome = await first_of(
-        [lambda address=address: open_connection(address, way) for address in order],  # type: ignore[misc]
-        stagger_ms=STAGGER_MS,
-        discard=Connection.close,
-    )
-    if isinstance(outcome, tuple):
-        return Seed(order[outcome[0]], outcome[1])
-    failures = dict(zip(order, outcome, strict=True))
-    raise BootstrapError([attempt_of(str(address), failures[address]) for address in addresses])
-
-
-def attempt_of(address: str, error: PenstockError) -> Attempt:
-    if isinstance(error, UnusableAddress):
-        return error.attempt._replace(address=address)
-    return Attempt(address, Cause.OTHER, error.message, error.hint)
-
-
-def unreachable_cluster(seed: Address, failures: Sequence[tuple[str, PenstockError]]) -> BootstrapError:
-    """The bootstrap address works, none of the advertised ones does."""
-    return BootstrapError(
-        [
-            Attempt(
-                address,
-                Cause.ADVERTISED,
-                f"{seed} answers, but the broker advertises {address}, which cannot be used from here: "
-                f"{error.reason if isinstance(error, UnusableAddress) else error.message}",
-                HINTS[Cause.ADVERTISED],
-            )
-            for address, error in failures
-        ]
-    )
-
-
-Kind = Literal["group", "transaction"]
-
+_log = logging.getLogger(__name__)
+_MAIN_LANE = ""
+_OVERDUE_FOR_MS = 3_000.0  # after a call of on_silence; longer than to the next one
+_START_HINT = "Raise the time-out, or check what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
+_IDS = "/brokers/ids"
 _KEY_TYPES: Final[dict[Kind, int]] = {"group": 0, "transaction": 1}
 _FIRST_WITH_TYPES: Final = 1
 _FIRST_WITH_MANY: Final = 4
+
+
+class ClusterClient:
+    """Used on one event loop. `start` before anything else, `close` at the end; both may be called twice."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Addresses,
+        *,
+        settings: ClientSettings | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        settings = settings or settings_from(ClientSettings, options, "a client")
+        self.bootstrap = parse_bootstrap(bootstrap_servers)
+        self.client_id = settings.client_id
+        self.request_timeout_ms = settings.request_timeout_ms
+        self.clock = clock or SystemClock()
+        self.random = random or SystemRandom()
+        self.retry_backoff_ms = max(1, settings.retry_backoff_ms)
+        self._retry_backoff_max_ms = max(1, settings.retry_backoff_max_ms)
+        self.view = ClusterView()
+        self._options = ConnectionOptions(
+            settings.client_id, settings.connect_timeout_ms, settings.request_timeout_ms, settings.ssl
+        )
+        self._pool = ConnectionPool(
+            self._options, self.clock, self.random, self.retry_backoff_ms, self._retry_backoff_max_ms
+        )
+        self._updater = MetadataUpdater(self, settings.metadata_max_age_ms)
+        self._coordinators = CoordinatorLookup(self)
+        self._listeners: list[Change] = []
+        self._overdue_until_ms: dict[int, float] = {}
+        self._overdue_listeners: list[Callable[[int], None]] = []
+        self._pool.on_silence = self.overdue
+        self._seed_address: Address | None = None
+        self._bootstrapping: asyncio.Task[None] | None = None
+        self._started = False
+        self.closed = False
+
+    # ------------------------------------------------------------------------------------------ start and end
+
+    async def start(self, *, timeout_ms: int | None = None) -> None:
+        """Find the cluster. Every address is tried once, or with `timeout_ms` repeatedly until then.
+
+        Raises BootstrapError. A client that could not start may be started again.
+        """
+        self._check_open()
+        if self._started:
+            return
+        backoff = self.new_backoff()
+        begun_ms = self.clock.monotonic_ms()
+        while True:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else self._left_s(begun_ms, timeout_ms)):
+                    await self._bootstrap_again()
+                break
+            except TimeoutError as error:
+                if isinstance(error, PenstockError):
+                    raise
+                raise TimedOut(f"no broker was found within {timeout_ms} ms", hint=_START_HINT) from None
+            except BootstrapError as error:
+                wait_ms = backoff.failed(self.clock.monotonic_ms())
+                left_s = 0.0 if timeout_ms is None else self._left_s(begun_ms, timeout_ms)
+                if not error.retriable or left_s * 1000 <= wait_ms:
+                    raise
+                await asyncio.sleep(wait_ms / 1000)
+        self._started = True
+        self._updater.start()
+
+    def _left_s(self, begun_ms: float, timeout_ms: float) -> float:
+        return max(0.0, begun_ms + timeout_ms - self.clock.monotonic_ms()) / 1000
+
+    async def close(self) -> None:
+        """Close all connections; pending calls raise ClosedError or NotConnected. It may be called twice."""
+        self.closed = True
+        tasks = [*self._updater.end(), *self._coordinators.end()]
+        if self._bootstrapping is not None:
+            self._bootstrapping.cancel()
+            tasks.append(self._bootstrapping)
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._pool.close()
+
+    async def __aenter__(self) -> ClusterClient:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the client is closed")
+
+    def new_backoff(self) -> Backoff:
+        """For a retry loop of a caller."""
+        return Backoff(self.retry_backoff_ms, self._retry_backoff_max_ms, self.random)
+
+    # ------------------------------------------------------------------------------------------ what is known
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keep these topics in the view, and fresh."""
+        self._updater.follow(topics)
+
+    def unfollow(self, topics: Iterable[str]) -> None:
+        self._updater.unfollow(topics)
+
+    def follow_all(self) -> None:
+        """Keep all topics of the cluster in the view."""
+        self._updater.follow_all()
+
+    def on_change(self, callback: Change) -> Callable[[], None]:
+        """Call a function with the old and the new view on every change. Returns a function that stops it."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    def on_overdue(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call a function, repeatedly, with the id of a node that leaves requests unanswered. Returns a function that
+        stops it."""
+        self._overdue_listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._overdue_listeners:
+                self._overdue_listeners.remove(callback)
+
+        return stop
+
+    def overdue(self, node_id: int) -> None:
+        """A request to this node is overdue: find out whether others lead its partitions by now."""
+        if self.closed or not self._started:
+            return
+        self._overdue_until_ms[node_id] = self.clock.monotonic_ms() + _OVERDUE_FOR_MS
+        if len(self.view.nodes) > 1:
+            self.refresh_soon()
+        for listener in list(self._overdue_listeners):
+            listener(node_id)
+
+    def _is_overdue(self, node_id: int) -> bool:
+        until_ms = self._overdue_until_ms.get(node_id)
+        if until_ms is None:
+            return False
+        if until_ms < self.clock.monotonic_ms():
+            del self._overdue_until_ms[node_id]
+            return False
+        return True
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
+        """Request metadata of the followed topics and of these; with `create`, brokers may create missing topics.
+
+        Raises the last failure when request_timeout_ms are over.
+        """
+        self._check_open()
+        return await self._updater.refresh(topics, create=create)
+
+    def refresh_soon(self) -> None:
+        """Request metadata without waiting for it, after a response showed that the view is stale. At most as often as
+        the backoff allows."""
+        if not self.closed:
+            self._updater.refresh_soon()
+
+    async def wait_for_topic(self, topic: str, *, timeout_ms: int, create: bool = True) -> TopicView:
+        """The topic, once it exists and one of its partitions has a leader; raises UnknownTopic, TimedOut..."""
+        begun_ms = self.clock.monotonic_ms()
+        backoff = self.new_backoff()
+        while True:
+            view = self.view.topics.get(topic)
+            if view is not None and not view.error and any(item.leader >= 0 for item in view.partitions):
+                return view
+            left_s = self._left_s(begun_ms, timeout_ms)
+            if left_s <= 0 or (view is not None and view.error and not view.error.retriable):
+                self._not_there(topic, view, timeout_ms)
+            if backoff.failures:
+                await asyncio.sleep(min(left_s, backoff.remaining_ms(self.clock.monotonic_ms()) / 1000))
+            try:
+                async with asyncio.timeout(max(left_s, 0.001)):
+                    await self.refresh([topic], create=create)
+            except PenstockError as error:
+                # A request that times out does not end the wait before its own time-out.
+                if not error.retriable or self._left_s(begun_ms, timeout_ms) <= 0:
+                    raise
+            except TimeoutError:
+                pass  # the next round raises
+            backoff.failed(self.clock.monotonic_ms())
+
+    def _not_there(self, topic: str, view: TopicView | None, timeout_ms: int) -> NoReturn:
+        if view is not None and view.error:
+            raise error_for(view.error, where=f"topic {topic}")
+        if view is not None and view.partitions:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, where=f"topic {topic}")
+        raise TimedOut(f"no metadata of topic {topic} within {timeout_ms} ms")
+
+    def learnt(self, response: MetadataResponse, *, complete: bool) -> None:
+        """Apply a Metadata response and notify the listeners."""
+        keep = None if complete else self._updater.keeps
+        self._change(self.view.merge(response, complete=complete, keep=keep))
+        addresses = {node.id: Address(node.host, node.port) for node in self.view.nodes.values()}
+        self._pool.keep_only(addresses)
+
+    def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """Apply the current leader that a Produce or Fetch response names."""
+        self._change(self.view.with_leader(topic, partition, leader, leader_epoch))
+
+    def _change(self, new: ClusterView) -> None:
+        old = self.view
+        if new == old:
+            return
+        self.view = new
+        for listener in list(self._listeners):
+            try:
+                listener(old, new)
+            except Exception:  # noqa: BLE001 - the other listeners must be called, too
+                _log.exception("a listener for cluster changes failed")
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    async def to(self, node_id: int, *, lane: str = _MAIN_LANE) -> Connection:
+        """The connection to a node, opened if necessary; raises NotConnected.
+
+        Requests of one lane wait behind each other: give long polls a lane of their own.
+        """
+        self._check_open()
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            await self.refresh()
+            node = self.view.nodes.get(node_id)
+            if node is None:
+                raise UnknownBroker(node_id)
+        return await self.to_node(node, lane)
+
+    async def to_node(self, node: Node, lane: str) -> Connection:
+        """`to` for a node that is not known from metadata, such as a coordinator."""
+        try:
+            return await self._pool.get(ConnectionKey(node.id, lane), Address(node.host, node.port))
+        except UnusableAddress as error:
+            hint = f"{error.hint}. " if error.hint else ""
+            raise UnusableAddress(
+                str(node),
+                error.cause,
+                error.reason,
+                f"{hint}The broker advertises this address, according to {self._seed_address}; if it is not one "
+                "for clients, set advertised.listeners of the broker",
+            ) from error
+
+    async def to_any(self) -> Connection:
+        """A connection to the least busy node; raises BootstrapError if neither a known node nor a bootstrap address
+        can be reached."""
+        self._check_open()
+        for tries_left in (1, 0):
+            connections = {key.node_id: connection for key, connection in self._pool.connections(_MAIN_LANE)}
+            answering = [connection for node, connection in connections.items() if not self._is_overdue(node)]
+            if answering:
+                return min(answering, key=lambda connection: connection.in_flight)
+            # Nodes that have just failed are not waited for: the bootstrap addresses may lead to others.
+            nodes = [each for each in self.view.nodes.values() if not self._waits(each)]
+            outcome = await self._reach_any([each for each in nodes if not self._is_overdue(each.id)])
+            if isinstance(outcome, Connection):
+                return outcome
+            silent = [connection for connection in connections.values() if not connection.closed]
+            if silent:
+                return min(silent, key=lambda connection: connection.in_flight)
+            outcome = await self._reach_any(nodes)
+            if isinstance(outcome, Connection):
+                return outcome
+            if tries_left:
+                await self._bootstrap_again()
+        raise NotConnected("the cluster", "its brokers close their connections at once")
+
+    def _waits(self, node: Node) -> bool:
+        return self._pool.waits(ConnectionKey(node.id, _MAIN_LANE))
+
+    @property
+    def connection_count(self) -> int:
+        """Number of open connections."""
+        return self._pool.count
+
+    async def to_controller(self) -> Connection:
+        """The controller if it is known, otherwise any node."""
+        if self.view.controller_id < 0:
+            return await self.to_any()
+        return await self.to(self.view.controller_id)
+
+    async def to_coordinator(self, kind: Kind, key: str) -> Connection:
+        """The coordinator of a group or a transactional id, on a lane of its own."""
+        self._check_open()
+        return await self._coordinators.connect(kind, key)
+
+    def forget_coordinator(self, kind: Literal["group", "transaction"], key: str) -> None:
+        """After NOT_COORDINATOR and similar errors: look it up again next time."""
+        self._coordinators.forget(kind, key)
+
+    async def _reach_any(self, nodes: list[Node]) -> Connection | list[tuple[str, PenstockError]]:
+        self.random.shuffle(nodes)
+        nodes.sort(key=self._waits)
+        outcome = await first_of(
+            [lambda node=node: self.to_node(node, _MAIN_LANE) for node in nodes],  # type: ignore[misc]
+            stagger_ms=STAGGER_MS,
+        )
+        if isinstance(outcome, tuple):
+            return outcome[1]
+        return [(f"{node.host}:{node.port}", error) for node, error in zip(nodes, outcome, strict=True)]
+
+    # ------------------------------------------------------------------------------------------ bootstrap
+
+    def rebootstrap(self) -> None:
+        """A broker answered REBOOTSTRAP_REQUIRED: forget all nodes."""
+        self.view = self.view.without_nodes()
+        self._pool.keep_only({})
+
+    async def _bootstrap_again(self) -> None:
+        """One attempt at a time, shared by all callers."""
+        self._check_open()
+        if self._bootstrapping is None:
+            self._bootstrapping = asyncio.ensure_future(self._find_cluster())
+            self._bootstrapping.add_done_callback(self._bootstrapped)
+        await shared(self._bootstrapping)
+
+    def _bootstrapped(self, task: asyncio.Task[None]) -> None:
+        self._bootstrapping = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _find_cluster(self) -> None:
+        seed = await find_seed(self.bootstrap, self._options, self.random)
+        adopted = False
+        try:
+            response = await self._first_metadata(seed)
+            self._seed_address = seed.address
+            self.learnt(response, complete=False)
+            for node in self.view.nodes.values():
+                if (node.host, node.port) == seed.address:
+                    self._pool.adopt(ConnectionKey(node.id, _MAIN_LANE), seed.address, seed.connection)
+                    adopted = True
+                    return
+            outcome = await self._reach_any(list(self.view.nodes.values()))
+            if not isinstance(outcome, Connection):
+                raise unreachable_cluster(seed.address, outcome)
+        finally:
+            if not adopted:
+                seed.connection.close("the brokers' own addresses are known now")
+
+    async def _first_metadata(self, seed: Seed) -> MetadataResponse:
+        """A starting broker listens before it knows any broker: retried for up to connect_timeout_ms."""
+        begun_ms, backoff = self.clock.monotonic_ms(), self.new_backoff()
+        while True:
+            try:
+                response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
+            except PenstockError as error:
+                reason = f"it did not describe its cluster: {error.message}"
+                raise BootstrapError([UnusableAddress(str(seed.address), Cause.OTHER, reason, "").attempt]) from error
+            if response.brokers:
+                return response
+            wait_s = backoff.failed(self.clock.monotonic_ms()) / 1000
+            if wait_s >= self._left_s(begun_ms, self._options.connect_timeout_ms):
+                starting = UnusableAddress(
+                    str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
+                )
+                raise BootstrapError([starting.attempt])
+            await asyncio.sleep(wait_s)
+
+
+# --------------------------------------------------------------------------------------------------- coordinators
 
 
 class CoordinatorLookup:
@@ -243,7 +497,7 @@ class CoordinatorLookup:
             if failure is not None:
                 raise failure from None
             raise TimedOut(
-                f"no broker said within {cluster.request_timeout_ms} ms who coordinates {kind} {key}"
+                f"the coordinator of {kind} {key} was not found within {cluster.request_timeout_ms} ms"
             ) from None
 
     async def _find_once(self, connection: Connection, kind: Kind, key: str) -> Node:
@@ -266,379 +520,127 @@ class CoordinatorLookup:
         return Node(found.node_id, found.host, found.port)
 
 
-Change = Callable[[ClusterView, ClusterView], None]
-
-_log = logging.getLogger(__name__)
-_MAIN_LANE = ""
-_OVERDUE_FOR_MS = 3_000.0  # after a report, longer than it takes to the next one
+# --------------------------------------------------------------------------------------------------- bootstrap
 
 
-class ClusterClient:
-    """Used on one event loop. `start` before anything else, `close` at the end; both may be called again."""
+class Seed(NamedTuple):
+    """The first broker that answered, and its address."""
 
-    def __init__(
-        self,
-        bootstrap_servers: Addresses,
-        *,
-        settings: ClientSettings | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        **options: Unpack[ClientOptions],
-    ) -> None:
-        settings = settings or settings_from(ClientSettings, options, "a client")
-        self.bootstrap = parse_bootstrap(bootstrap_servers)
-        self.client_id = settings.client_id
-        self.request_timeout_ms = settings.request_timeout_ms
-        self.clock = clock or SystemClock()
-        self.random = random or SystemRandom()
-        self.retry_backoff_ms = max(1, settings.retry_backoff_ms)
-        self._retry_backoff_max_ms = max(1, settings.retry_backoff_max_ms)
-        self.view = ClusterView()
-        self._way = ConnectionOptions(
-            settings.client_id, settings.connect_timeout_ms, settings.request_timeout_ms, settings.ssl
-        )
-        self._links = ConnectionPool(
-            self._way, self.clock, self.random, self.retry_backoff_ms, self._retry_backoff_max_ms
-        )
-        self._refresher = MetadataUpdater(self, settings.metadata_max_age_ms)
-        self._coordinators = CoordinatorLookup(self)
-        self._listeners: list[Change] = []
-        self._overdue_until_ms: dict[int, float] = {}
-        self._overdue_listeners: list[Callable[[int], None]] = []
-        self._links.on_silence = self.overdue
-        self._origin: Address | None = None
-        self._bootstrapping: asyncio.Task[None] | None = None
-        self._started = False
-        self.closed = False
+    address: Address
+    connection: Connection
 
-    # ------------------------------------------------------------------------------------------ start and end
 
-    async def start(self, *, timeout_ms: int | None = None) -> None:
-        """Find the cluster. Every address is tried once, or with `timeout_ms` again and again until then.
-
-        Raises BootstrapError. A client that could not start may be started again.
-        """
-        self._check_open()
-        if self._started:
-            return
-        backoff = self.new_backoff()
-        begun_ms = self.clock.monotonic_ms()
-        while True:
-            try:
-                async with asyncio.timeout(None if timeout_ms is None else self._left_s(begun_ms, timeout_ms)):
-                    await self._bootstrap_again()
-                break
-            except TimeoutError as error:
-                if isinstance(error, PenstockError):
-                    raise
-                raise TimedOut(f"the cluster was not found within {timeout_ms} ms", hint=_START_HINT) from None
-            except BootstrapError as error:
-                wait_ms = backoff.failed(self.clock.monotonic_ms())
-                left_s = 0.0 if timeout_ms is None else self._left_s(begun_ms, timeout_ms)
-                if not error.retriable or left_s * 1000 <= wait_ms:
-                    raise
-                await asyncio.sleep(wait_ms / 1000)
-        self._started = True
-        self._refresher.start()
-
-    def _left_s(self, begun_ms: float, timeout_ms: float) -> float:
-        return max(0.0, begun_ms + timeout_ms - self.clock.monotonic_ms()) / 1000
-
-    async def close(self) -> None:
-        """Close all connections; whoever waits is told by ClosedError or NotConnected. Again is harmless."""
-        self.closed = True
-        tasks = [*self._refresher.end(), *self._coordinators.end()]
-        if self._bootstrapping is not None:
-            self._bootstrapping.cancel()
-            tasks.append(self._bootstrapping)
-        if tasks:
-            await asyncio.wait(tasks)
-        await self._links.close()
-
-    async def __aenter__(self) -> ClusterClient:
+async def find_seed(
+    bootstrap: tuple[Address, ...] | ZooKeeperAddress, options: ConnectionOptions, random: Random
+) -> Seed:
+    """Connect to the first address that answers as a broker; raises BootstrapError."""
+    if isinstance(bootstrap, ZooKeeperAddress):
         try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError("the client is closed")
-
-    def new_backoff(self) -> Backoff:
-        """For a loop of tries of one's own."""
-        return Backoff(self.retry_backoff_ms, self._retry_backoff_max_ms, self.random)
-
-    # ------------------------------------------------------------------------------------------ what is known
-
-    def follow(self, topics: Iterable[str]) -> None:
-        """Keep these topics in the view, and fresh."""
-        self._refresher.follow(topics)
-
-    def unfollow(self, topics: Iterable[str]) -> None:
-        self._refresher.unfollow(topics)
-
-    def follow_all(self) -> None:
-        """Keep all topics of the cluster in the view."""
-        self._refresher.follow_all()
-
-    def on_change(self, callback: Change) -> Callable[[], None]:
-        """Call with the old and the new view whenever it changes; answers with how to stop that."""
-        self._listeners.append(callback)
-
-        def stop() -> None:
-            if callback in self._listeners:
-                self._listeners.remove(callback)
-
-        return stop
-
-    def on_overdue(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Call with the id of a node that leaves requests unanswered, again and again; answers with how to stop."""
-        self._overdue_listeners.append(callback)
-
-        def stop() -> None:
-            if callback in self._overdue_listeners:
-                self._overdue_listeners.remove(callback)
-
-        return stop
-
-    def overdue(self, node_id: int) -> None:
-        """A request to this node is overdue: see whether others lead what it led."""
-        if self.closed or not self._started:
-            return
-        self._overdue_until_ms[node_id] = self.clock.monotonic_ms() + _OVERDUE_FOR_MS
-        if len(self.view.nodes) > 1:
-            self.refresh_soon()
-        for listener in list(self._overdue_listeners):
-            listener(node_id)
-
-    def _is_overdue(self, node_id: int) -> bool:
-        until_ms = self._overdue_until_ms.get(node_id)
-        if until_ms is None:
-            return False
-        if until_ms < self.clock.monotonic_ms():
-            del self._overdue_until_ms[node_id]
-            return False
-        return True
-
-    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
-        """Ask for the followed topics and for these; with `create` brokers that allow it make those that are missing.
-
-        Raises the last failure when request_timeout_ms are over.
-        """
-        self._check_open()
-        return await self._refresher.refresh(topics, create=create)
-
-    def refresh_soon(self) -> None:
-        """Ask without waiting: for whoever has just been told that the view is old. Not more often than the backoff
-        allows."""
-        if not self.closed:
-            self._refresher.refresh_soon()
-
-    async def wait_for_topic(self, topic: str, *, timeout_ms: int, create: bool = True) -> TopicView:
-        """The topic once it exists and a partition of it has a leader; raises UnknownTopic, TimedOut..."""
-        begun_ms = self.clock.monotonic_ms()
-        backoff = self.new_backoff()
-        while True:
-            view = self.view.topics.get(topic)
-            if view is not None and not view.error and any(item.leader >= 0 for item in view.partitions):
-                return view
-            left_s = self._left_s(begun_ms, timeout_ms)
-            if left_s <= 0 or (view is not None and view.error and not view.error.retriable):
-                self._not_there(topic, view, timeout_ms)
-            if backoff.failures:
-                await asyncio.sleep(min(left_s, backoff.remaining_ms(self.clock.monotonic_ms()) / 1000))
-            try:
-                async with asyncio.timeout(max(left_s, 0.001)):
-                    await self.refresh([topic], create=create)
-            except PenstockError as error:
-                # A broker that is silent for a request's time is no reason to give up before this one's is over.
-                if not error.retriable or self._left_s(begun_ms, timeout_ms) <= 0:
-                    raise
-            except TimeoutError:
-                pass  # it is over: the next look says so
-            backoff.failed(self.clock.monotonic_ms())
-
-    def _not_there(self, topic: str, view: TopicView | None, timeout_ms: int) -> NoReturn:
-        if view is not None and view.error:
-            raise error_for(view.error, where=f"topic {topic}")
-        if view is not None and view.partitions:
-            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, where=f"topic {topic}")
-        raise TimedOut(f"the cluster did not say within {timeout_ms} ms where topic {topic} is")
-
-    def learnt(self, response: MetadataResponse, *, complete: bool) -> None:
-        """Take a Metadata response in, and tell who wants to know."""
-        keep = None if complete else self._refresher.keeps
-        self._change(self.view.merge(response, complete=complete, keep=keep))
-        addresses = {node.id: Address(node.host, node.port) for node in self.view.nodes.values()}
-        self._links.keep_only(addresses)
-
-    def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """Take in what Produce and Fetch responses say in passing about a new leader."""
-        self._change(self.view.with_leader(topic, partition, leader, leader_epoch))
-
-    def _change(self, new: ClusterView) -> None:
-        old = self.view
-        if new == old:
-            return
-        self.view = new
-        for listener in list(self._listeners):
-            try:
-                listener(old, new)
-            except Exception:  # noqa: BLE001 - one listener must not keep news from the others
-                _log.exception("a listener for changes of the cluster failed")
-
-    # ------------------------------------------------------------------------------------------ connections
-
-    async def to(self, node_id: int, *, lane: str = _MAIN_LANE) -> Connection:
-        """The connection to a node, opened if need be; raises NotConnected.
-
-        Requests of one lane wait behind each other: give long polls a lane of their own.
-        """
-        self._check_open()
-        node = self.view.nodes.get(node_id)
-        if node is None:
-            await self.refresh()
-            node = self.view.nodes.get(node_id)
-            if node is None:
-                raise UnknownBroker(node_id)
-        return await self.to_node(node, lane)
-
-    async def to_node(self, node: Node, lane: str) -> Connection:
-        """`to` for a node that was learnt elsewhere than from metadata."""
-        try:
-            return await self._links.get(ConnectionKey(node.id, lane), Address(node.host, node.port))
+            addresses = await broker_addresses(bootstrap, options.connect_timeout_ms, with_tls=options.ssl is not None)
         except UnusableAddress as error:
-            hint = f"{error.hint}. " if error.hint else ""
-            raise UnusableAddress(
-                str(node),
-                error.cause,
-                error.reason,
-                f"{hint}This is the address that the broker advertises, as {self._origin} told; if it is not one "
-                "for clients, set advertised.listeners of the broker",
-            ) from error
-
-    async def to_any(self) -> Connection:
-        """A connection to whichever node is least busy; raises BootstrapError if none can be reached, neither the
-        known ones nor those at the bootstrap addresses."""
-        self._check_open()
-        for tries_left in (1, 0):
-            connections = {key.node_id: connection for key, connection in self._links.connections(_MAIN_LANE)}
-            answering = [connection for node, connection in connections.items() if not self._is_overdue(node)]
-            if answering:
-                return min(answering, key=lambda connection: connection.in_flight)
-            # Nodes that failed a moment ago are not waited for: the bootstrap addresses may know better.
-            nodes = [each for each in self.view.nodes.values() if not self._waits(each)]
-            outcome = await self._reach_any([each for each in nodes if not self._is_overdue(each.id)])
-            if isinstance(outcome, Connection):
-                return outcome
-            silent = [connection for connection in connections.values() if not connection.closed]
-            if silent:
-                return min(silent, key=lambda connection: connection.in_flight)
-            outcome = await self._reach_any(nodes)
-            if isinstance(outcome, Connection):
-                return outcome
-            if tries_left:
-                await self._bootstrap_again()
-        raise NotConnected("the cluster", "its brokers close their connections at once")
-
-    def _waits(self, node: Node) -> bool:
-        return self._links.waits(ConnectionKey(node.id, _MAIN_LANE))
-
-    @property
-    def connection_count(self) -> int:
-        """Connections that are open."""
-        return self._links.count
-
-    async def to_controller(self) -> Connection:
-        """The controller, where there is one to be known; otherwise any node."""
-        if self.view.controller_id < 0:
-            return await self.to_any()
-        return await self.to(self.view.controller_id)
-
-    async def to_coordinator(self, kind: Kind, key: str) -> Connection:
-        """The broker that looks after a group or a transactional id, on a lane of its own."""
-        self._check_open()
-        return await self._coordinators.connect(kind, key)
-
-    def forget_coordinator(self, kind: Literal["group", "transaction"], key: str) -> None:
-        """After NOT_COORDINATOR and its like: ask again next time."""
-        self._coordinators.forget(kind, key)
-
-    async def _reach_any(self, nodes: list[Node]) -> Connection | list[tuple[str, PenstockError]]:
-        self.random.shuffle(nodes)
-        nodes.sort(key=self._waits)
-        outcome = await first_of(
-            [lambda node=node: self.to_node(node, _MAIN_LANE) for node in nodes],  # type: ignore[misc]
-            stagger_ms=STAGGER_MS,
-        )
-        if isinstance(outcome, tuple):
-            return outcome[1]
-        return [(f"{node.host}:{node.port}", error) for node, error in zip(nodes, outcome, strict=True)]
-
-    # ------------------------------------------------------------------------------------------ bootstrap
-
-    def rebootstrap(self) -> None:
-        """A broker said that what we know is of no use."""
-        self.view = self.view.without_nodes()
-        self._links.keep_only({})
-
-    async def _bootstrap_again(self) -> None:
-        """Shared by all who need it."""
-        self._check_open()
-        if self._bootstrapping is None:
-            self._bootstrapping = asyncio.ensure_future(self._find_cluster())
-            self._bootstrapping.add_done_callback(self._bootstrapped)
-        await shared(self._bootstrapping)
-
-    def _bootstrapped(self, task: asyncio.Task[None]) -> None:
-        self._bootstrapping = None
-        if not task.cancelled():
-            task.exception()
-
-    async def _find_cluster(self) -> None:
-        seed = await find_seed(self.bootstrap, self._way, self.random)
-        adopted = False
-        try:
-            response = await self._first_metadata(seed)
-            self._origin = seed.address
-            self.learnt(response, complete=False)
-            for node in self.view.nodes.values():
-                if (node.host, node.port) == seed.address:
-                    self._links.adopt(ConnectionKey(node.id, _MAIN_LANE), seed.address, seed.connection)
-                    adopted = True
-                    return
-            outcome = await self._reach_any(list(self.view.nodes.values()))
-            if not isinstance(outcome, Connection):
-                raise unreachable_cluster(seed.address, outcome)
-        finally:
-            if not adopted:
-                seed.connection.close("the brokers' own addresses are known now")
-
-    async def _first_metadata(self, seed: Seed) -> MetadataResponse:
-        """A broker that starts listens before it knows of itself: it is asked again for as long as a connection may
-        take."""
-        begun_ms, backoff = self.clock.monotonic_ms(), self.new_backoff()
-        while True:
-            try:
-                response = await ask_metadata(seed.connection, (), timeout_ms=self.request_timeout_ms)
-            except PenstockError as error:
-                told = f"it did not describe its cluster: {error.message}"
-                raise BootstrapError([UnusableAddress(str(seed.address), Cause.OTHER, told, "").attempt]) from error
-            if response.brokers:
-                return response
-            wait_s = backoff.failed(self.clock.monotonic_ms()) / 1000
-            if wait_s >= self._left_s(begun_ms, self._way.connect_timeout_ms):
-                starting = UnusableAddress(
-                    str(seed.address), Cause.OTHER, "the broker knows of no brokers yet", "It may still be starting"
-                )
-                raise BootstrapError([starting.attempt])
-            await asyncio.sleep(wait_s)
+            raise BootstrapError([error.attempt]) from error
+    else:
+        addresses = bootstrap
+    order = list(addresses)
+    random.shuffle(order)
+    outcome = await first_of(
+        [lambda address=address: open_connection(address, options) for address in order],  # type: ignore[misc]
+        stagger_ms=STAGGER_MS,
+        discard=Connection.close,
+    )
+    if isinstance(outcome, tuple):
+        return Seed(order[outcome[0]], outcome[1])
+    failures = dict(zip(order, outcome, strict=True))
+    raise BootstrapError([attempt_of(str(address), failures[address]) for address in addresses])
 
 
-_START_HINT = "Give it more time, or look at what listens at the bootstrap addresses: " + HINTS[Cause.CONNECT_TIMEOUT]
+def attempt_of(address: str, error: PenstockError) -> Attempt:
+    if isinstance(error, UnusableAddress):
+        return error.attempt._replace(address=address)
+    return Attempt(address, Cause.OTHER, error.message, error.hint)
+
+
+def unreachable_cluster(seed: Address, failures: Sequence[tuple[str, PenstockError]]) -> BootstrapError:
+    """The error if the bootstrap address works but none of the advertised ones does."""
+    return BootstrapError(
+        [
+            Attempt(
+                address,
+                Cause.ADVERTISED,
+                f"{seed} answers, but the broker advertises {address}, which cannot be reached from here: "
+                f"{error.reason if isinstance(error, UnusableAddress) else error.message}",
+                HINTS[Cause.ADVERTISED],
+            )
+            for address, error in failures
+        ]
+    )
+
+
+# --------------------------------------------------------------------------------------------------- zookeeper://
+
+
+async def broker_addresses(where: ZooKeeperAddress, timeout_ms: float, *, with_tls: bool) -> tuple[Address, ...]:
+    """The addresses in the brokers' registrations. Raises UnusableAddress if ZooKeeper fails or has none."""
+    documents = await run_in_daemon_thread(lambda: _registrations(where, timeout_ms), "penstock-zookeeper")
+    found = [address for document in documents if (address := endpoint_of(document, with_tls=with_tls)) is not None]
+    if not found:
+        kind = "TLS" if with_tls else "plaintext"
+        known = f"{len(documents)} brokers, none with a {kind} listener" if documents else "no broker"
+        raise UnusableAddress(str(where), Cause.ZOOKEEPER, f"{where.chroot}{_IDS} has {known}")
+    return tuple(dict.fromkeys(found))
+
+
+def _registrations(where: ZooKeeperAddress, timeout_ms: float) -> list[bytes]:
+    library, errors, waiting = _kazoo("client"), _kazoo("exceptions"), _kazoo("handlers.threading")
+    client = library.KazooClient(hosts=where.hosts, read_only=True)
+    try:
+        client.start(timeout=timeout_ms / 1000)
+        documents = []
+        # Not kazoo's own chroot: kazoo logs a warning if it is missing, and that is reported as an error here.
+        folder = where.chroot + _IDS
+        for child in client.get_children(folder):
+            with suppress(errors.NoNodeError):  # it left between the two calls
+                documents.append(client.get(f"{folder}/{child}")[0])
+        return documents
+    except errors.NoNodeError:
+        return []
+    except waiting.KazooTimeoutError:
+        raise UnusableAddress(
+            str(where), Cause.ZOOKEEPER, f"no ZooKeeper answered within {timeout_ms:.0f} ms"
+        ) from None
+    except errors.KazooException as error:
+        raise UnusableAddress(
+            str(where), Cause.ZOOKEEPER, f"ZooKeeper said {type(error).__name__} {error}".rstrip()
+        ) from None
+    finally:
+        client.stop()
+        client.close()
+
+
+def _kazoo(module: str) -> Any:
+    try:
+        return importlib.import_module(f"kazoo.{module}")
+    except ImportError:
+        raise MissingDependency("kazoo", "a zookeeper:// address") from None
+
+
+def endpoint_of(document: bytes, *, with_tls: bool) -> Address | None:
+    """The plaintext or TLS address in a broker's registration; None if it has none or cannot be parsed."""
+    try:
+        fields: Any = json.loads(document)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    wanted = "SSL" if with_tls else "PLAINTEXT"
+    protocols = fields.get("listener_security_protocol_map")
+    for endpoint in fields.get("endpoints") or ():
+        listener, found, rest = str(endpoint).partition("://")
+        protocol = protocols.get(listener, listener) if isinstance(protocols, dict) else listener
+        if found and protocol == wanted:
+            with suppress(ConfigError):
+                return parse_address(rest)
+    host, port = fields.get("host"), fields.get("port")
+    if not with_tls and isinstance(host, str) and host and isinstance(port, int) and 0 < port < 65536:
+        return Address(host, port)
+    return None

@@ -34,13 +34,6 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = -1
 
 
-class Watermarks(NamedTuple):
-    """Where a partition begins and ends, as its leader said last; the end is exclusive."""
-
-    low: int
-    high: int
-
-
 class Node(NamedTuple):
     id: int
     host: str
@@ -54,9 +47,9 @@ class Node(NamedTuple):
 class PartitionView(NamedTuple):
     index: int  # type: ignore[assignment]
     leader: int
-    """Node id, -1 if there is none at the moment."""
+    """Node id; -1 if there is none at the moment."""
     leader_epoch: int
-    """-1 where the broker is too old to say."""
+    """-1 from brokers that are too old to send it."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     error: ErrorCode
@@ -82,7 +75,7 @@ class ClusterView(NamedTuple):
     topics: Mapping[str, TopicView] = _NO_TOPICS
 
     def topic(self, name: str) -> TopicView | None:
-        """The topic if it is known to exist."""
+        """The topic, if it is known to exist."""
         found = self.topics.get(name)
         return found if found is not None and found.partitions else None
 
@@ -102,10 +95,10 @@ class ClusterView(NamedTuple):
     def merge(
         self, response: MetadataResponse, *, complete: bool = False, keep: Callable[[str], bool] | None = None
     ) -> ClusterView:
-        """The picture after a response.
+        """The view after a response.
 
-        `complete` says that all topics were asked for: what is not in the response is gone. Otherwise topics that are
-        not in it stay, those that `keep` says no to excepted.
+        `complete`: all topics were requested, so what is not in the response no longer exists. Otherwise other topics
+        stay if `keep` returns True for them.
         """
         nodes = {item.node_id: Node(item.node_id, item.host, item.port, item.rack) for item in response.brokers}
         topics: dict[str, TopicView] = {}
@@ -122,13 +115,13 @@ class ClusterView(NamedTuple):
         )
 
     def with_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> ClusterView:
-        """The picture after a broker said in passing who leads; unchanged if that is no news."""
+        """The view with a newer leader of a partition; unchanged if it is not newer."""
         view = self.topics.get(topic)
         known = self.leader_of(topic, partition)
         if view is None or known is None or leader < 0 or leader_epoch <= known.leader_epoch:
             return self
-        news = known._replace(leader=leader, leader_epoch=leader_epoch, error=ErrorCode.NONE)
-        partitions = tuple(news if item.index == partition else item for item in view.partitions)
+        newer = known._replace(leader=leader, leader_epoch=leader_epoch, error=ErrorCode.NONE)
+        partitions = tuple(newer if item.index == partition else item for item in view.partitions)
         return self._replace(topics=MappingProxyType({**self.topics, topic: view._replace(partitions=partitions)}))
 
     def without_nodes(self) -> ClusterView:

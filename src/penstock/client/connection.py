@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------ the end
 
     def close(self, reason: str = "the client closed the connection") -> None:
-        """Close it: requests in flight fail with NotConnected, what was written is still sent. It may be called twice."""
+        """Requests in flight fail with NotConnected, what was written is still sent. It may be called twice."""
         if not self.closed:
             self._ended(reason)
             if self._transport is not None:

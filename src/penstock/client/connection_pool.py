@@ -609,7 +609,5 @@ def handshake_failure(address: Address, error: PenstockError, first_bytes: bytes
         return UnusableAddress(where, Cause.NO_ANSWER, f"connected, but no answer to {error.request}")
     if isinstance(error, ProtocolViolation) or first_bytes:
         shown = first_bytes[:8].hex(" ") if first_bytes else "nothing"
-        return UnusableAddress(
-            where, Cause.NOT_KAFKA, f"the answer is not a Kafka broker's (it starts with {shown})"
-        )
+        return UnusableAddress(where, Cause.NOT_KAFKA, f"the answer is not a Kafka broker's (it starts with {shown})")
     return UnusableAddress(where, Cause.CLOSED, "it accepted the connection and closed it without an answer")

@@ -55,7 +55,7 @@ async def ask_metadata(
 
 
 def _as_asked(response: MetadataResponse, topics: Collection[str]) -> None:
-    """The answer to a question for all topics, as if only `topics` had been asked for."""
+    """Reduce a response about all topics to one about `topics`."""
     from penstock.wire.schemas.metadata import MetadataResponseTopic
 
     response.topics = [item for item in response.topics if item.name in topics]
@@ -74,7 +74,7 @@ class _Refresh:
 
 
 class MetadataUpdater:
-    """The rounds of one client, and the timer that begins one when the view gets old."""
+    """The refreshes of one client, and the timer that starts one when the view gets old."""
 
     def __init__(self, cluster: ClusterClient, max_age_ms: float) -> None:
         self._cluster = cluster
@@ -88,17 +88,17 @@ class MetadataUpdater:
         self._failure: PenstockError | None = None
         self._soon = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._rounds: set[asyncio.Task[ClusterView]] = set()
+        self._refreshes: set[asyncio.Task[ClusterView]] = set()
 
     def start(self) -> None:
         if self._keeper is None:
-            # Bootstrapping has just asked for all but topics.
+            # Bootstrap has just requested everything but topics.
             self._refreshed_ms = self._cluster.clock.monotonic_ms()
             self._keeper = asyncio.ensure_future(self._keep_fresh())
 
     def end(self) -> list[asyncio.Task[None] | asyncio.Task[ClusterView]]:
-        """Cancel what runs; answers with it, to be waited for."""
-        tasks: list[asyncio.Task[None] | asyncio.Task[ClusterView]] = [*self._rounds]
+        """Cancel all tasks; returns them, to be awaited."""
+        tasks: list[asyncio.Task[None] | asyncio.Task[ClusterView]] = [*self._refreshes]
         if self._keeper is not None:
             tasks.append(self._keeper)
         for task in tasks:
@@ -121,7 +121,7 @@ class MetadataUpdater:
         self.refresh_soon()
 
     def keeps(self, topic: str) -> bool:
-        """Whether a topic that was not asked for stays in the view: asked for once, it stays while it is fresh."""
+        """Whether a topic that is not followed stays in the view: it does until max_age after it was requested."""
         if self._follows_all or topic in self._followed:
             return True
         age_ms = self._cluster.clock.monotonic_ms() - self._asked_ms.get(topic, float("-inf"))
@@ -130,84 +130,82 @@ class MetadataUpdater:
         self._asked_ms.pop(topic, None)
         return False
 
-    # ------------------------------------------------------------------------------------------ rounds
+    # ------------------------------------------------------------------------------------------ refreshes
 
     async def refresh(self, topics: Iterable[str] | None, *, create: bool) -> ClusterView:
-        round_ = self._next
-        if round_ is None:
-            round_ = self._next = _Refresh()
-            round_.task = asyncio.ensure_future(self._run(round_, self._current))
-            self._rounds.add(round_.task)
-            round_.task.add_done_callback(self._ended)
+        refresh = self._next
+        if refresh is None:
+            refresh = self._next = _Refresh()
+            refresh.task = asyncio.ensure_future(self._run(refresh, self._current))
+            self._refreshes.add(refresh.task)
+            refresh.task.add_done_callback(self._ended)
         if topics is not None:
             asked = set(topics)
-            round_.topics |= asked
+            refresh.topics |= asked
             if create:
-                round_.create |= asked
-        if round_.task is None:
+                refresh.create |= asked
+        if refresh.task is None:
             raise ClosedError("the client is closed")
-        return await shared(round_.task)
+        return await shared(refresh.task)
 
     def _ended(self, task: asyncio.Task[ClusterView]) -> None:
-        self._rounds.discard(task)
+        self._refreshes.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def _run(self, round_: _Refresh, before: _Refresh | None) -> ClusterView:
+    async def _run(self, refresh: _Refresh, before: _Refresh | None) -> ClusterView:
         if before is not None and before.task is not None:
             await asyncio.wait((before.task,))
-        self._current, self._next = round_, None
+        self._current, self._next = refresh, None
         cluster = self._cluster
         backoff = cluster.new_backoff()
         try:
             async with asyncio.timeout(cluster.request_timeout_ms / 1000):
                 while True:
                     try:
-                        view = await self._ask(round_, backoff.failures)
+                        view = await self._ask(refresh, backoff.failures)
                         self._failure = None
                         return view
                     except PenstockError as error:
                         if not error.retriable:
                             raise
                         self._failure = error
-                        _log.debug("metadata could not be had, trying again: %s", error)
+                        _log.debug("metadata request failed, retrying: error=%s", error)
                     await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)
         except TimeoutError as error:
             if isinstance(error, PenstockError):
                 raise
             if self._failure is not None:
                 raise self._failure from None
-            raise TimedOut(f"no broker described the cluster within {cluster.request_timeout_ms} ms") from None
+            raise TimedOut(f"no broker answered a Metadata request within {cluster.request_timeout_ms} ms") from None
         finally:
-            if self._current is round_:
+            if self._current is refresh:
                 self._current = None
 
-    async def _ask(self, round_: _Refresh, failures: int = 0) -> ClusterView:
+    async def _ask(self, refresh: _Refresh, failures: int = 0) -> ClusterView:
         cluster = self._cluster
         connection = await cluster.to_any()
         now_ms = cluster.clock.monotonic_ms()
-        for topic in round_.topics:
+        for topic in refresh.topics:
             self._asked_ms[topic] = now_ms
-        if round_.create:
-            response = await self._answer(connection, round_.create, failures, create=True)
+        if refresh.create:
+            response = await self._answer(connection, refresh.create, failures, create=True)
             self._learn(response, complete=False)
-        rest = None if self._follows_all else (self._followed | round_.topics) - round_.create
-        if rest is None or rest or not round_.create:
+        rest = None if self._follows_all else (self._followed | refresh.topics) - refresh.create
+        if rest is None or rest or not refresh.create:
             response = await self._answer(connection, rest, failures)
             self._learn(response, complete=rest is None)
         self._refreshed_ms = cluster.clock.monotonic_ms()
         if self._lacks_leaders():
-            # Nobody may be left to ask again: whoever waits for a leader waits for a change.
+            # Callers that wait for a leader wait for a change of the view, so the next refresh starts here.
             self.refresh_soon()
         return cluster.view
 
     async def _answer(
         self, connection: Connection, topics: Collection[str] | None, failures: int, *, create: bool = False
     ) -> MetadataResponse:
-        """Of a broker that may be frozen. Where there are others, one of them is asked soon.
-
-        Each try is given twice the time of the one before: it may be that all are slow.
-        """
+        """The response of a broker that may be hung: if there are others, one of them is asked soon. Each attempt gets
+        twice the time of the one before, since all may be slow."""
         cluster = self._cluster
         patience_ms: float = cluster.request_timeout_ms
         if len(cluster.view.nodes) > 1:
@@ -221,7 +219,7 @@ class MetadataUpdater:
             raise RequestTimedOut(connection.node, "Metadata", patience_ms) from None
 
     def _lacks_leaders(self) -> bool:
-        """Whether a followed topic has a partition that nobody leads at the moment."""
+        """Whether a followed topic has a partition without a leader."""
         topics = self._cluster.view.topics
         followed = topics.values() if self._follows_all else [topics[name] for name in self._followed if name in topics]
         return any(partition.leader < 0 for topic in followed for partition in topic.partitions)
@@ -254,7 +252,7 @@ class MetadataUpdater:
             self._soon.clear()
             try:
                 await self.refresh(None, create=False)
-                # Whoever asks for news all the time is not better served by asking more often than this.
+                # Constant calls of refresh_soon lead to one request per backoff.
                 wait_ms: float = cluster.retry_backoff_ms
                 if self._lacks_leaders():
                     wait_ms = backoff.failed(cluster.clock.monotonic_ms())
@@ -262,5 +260,5 @@ class MetadataUpdater:
                     backoff.succeeded()
                 await asyncio.sleep(wait_ms / 1000)
             except PenstockError as error:
-                _log.warning("the view of the cluster could not be refreshed: %s", error)
+                _log.warning("metadata refresh failed: error=%s", error)
                 await asyncio.sleep(backoff.failed(cluster.clock.monotonic_ms()) / 1000)

@@ -323,7 +323,9 @@ def test_a_pattern_picks_up_topics_that_are_made_later(broker: EmbeddedBroker) -
     from penstock.cluster.controller.topics import NewTopic
 
     def make(name: str) -> None:
-        on_loop(broker.broker, broker.broker.cluster.require_controller().create_topics([NewTopic(name, 1, 1, configs={})]))
+        on_loop(
+            broker.broker, broker.broker.cluster.require_controller().create_topics([NewTopic(name, 1, 1, configs={})])
+        )
 
     make(f"{mark}.a")
     make(f"{mark}.skip")
@@ -354,7 +356,10 @@ def test_partitions_added_to_a_topic_are_read_too(broker: EmbeddedBroker) -> Non
             before = len(consumer.partitions_for_topic(topic))
             consumer.position((topic, 0))
             more = [NewPartitions(topic, before + 1)]
-            assert on_loop(broker.broker, broker.broker.cluster.require_controller().create_partitions(more))[0].error is None
+            assert (
+                on_loop(broker.broker, broker.broker.cluster.require_controller().create_partitions(more))[0].error
+                is None
+            )
             until_assigned(consumer, before + 1)
 
 
@@ -364,7 +369,9 @@ def test_a_topic_that_does_not_exist_yet_is_read_once_it_does(broker: EmbeddedBr
     name = new_group()
     with reader(broker.address, name, group_id=new_group(), allow_auto_create_topics=False) as consumer:
         assert consumer.poll(200) == {}
-        on_loop(broker.broker, broker.broker.cluster.require_controller().create_topics([NewTopic(name, 1, 1, configs={})]))
+        on_loop(
+            broker.broker, broker.broker.cluster.require_controller().create_topics([NewTopic(name, 1, 1, configs={})])
+        )
         fill(broker, name, [5])
         assert read(consumer, 1) == [5]
 
