@@ -139,7 +139,7 @@ class BrokerProcess:
         return Connection(self.port, _PATIENCE_S)
 
     def said_of_logs(self) -> str:
-        found = re.findall(r"logs are open: (.*)", self._output.read_text(errors="replace"))
+        found = re.findall(r"logs opened: (.*)", self._output.read_text(errors="replace"))
         return found[-1].strip() if found else ""
 
     def stop(self) -> float:

@@ -122,20 +122,20 @@ def test_with_several_threads_one_slow_log_does_not_hold_up_the_others(folder: P
 def test_a_long_start_says_now_and_then_how_far_it_is(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_loader, "TOLD_EVERY_S", 0.01)
+    monkeypatch.setattr(log_loader, "REPORT_INTERVAL_S", 0.01)
     caplog.set_level(logging.INFO)
 
     async def live() -> None:
         files = SlowFiles({f"{TOPIC}-4"})
         broker = broker_in(folder, files=files, threads=1)
         starting = asyncio.create_task(broker.start())
-        await until_async(lambda: any("opening logs: 4 of 5" in line for line in caplog.messages), "it is logged")
+        await until_async(lambda: any("opening logs: logs=4/5" in line for line in caplog.messages), "it is logged")
         files.goes_on.set()
         await patiently(starting)
         await broker.stop()
 
     asyncio.run(live())
-    assert sum("logs are open: 5 of 5" in line for line in caplog.messages) == 1
+    assert sum("logs opened: logs=5/5" in line for line in caplog.messages) == 1
 
 
 def test_a_start_that_is_given_up_leaves_nothing_locked_and_the_next_one_serves(folder: Path) -> None:

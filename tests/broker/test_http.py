@@ -207,7 +207,7 @@ def test_an_unknown_path_gets_404_that_lists_the_known_ones() -> None:
             peer = await here.peer()
             for target in ("/", "/metrics/", "/<script>"):
                 answer = await peer.ask(target)
-                assert (answer.status, answer.body) == (404, b"nothing is here; there is /health, /metrics\n")
+                assert (answer.status, answer.body) == (404, b"not found; available: /health, /metrics\n")
             assert (await peer.ask("/health")).status == 200
 
     run(story)
@@ -511,7 +511,7 @@ def test_an_ordinary_client_understands_all_of_it() -> None:
             assert client.getresponse().read() == b""
             client.request("POST", "/metrics", body=b"x" * 5000)
             response = client.getresponse()
-            assert (response.status, response.read()) == (405, b"GET and HEAD are served\n")
+            assert (response.status, response.read()) == (405, b"only GET and HEAD are supported\n")
         client.close()
 
     async def story() -> None:

@@ -88,7 +88,7 @@ def test_where_others_depend_on_this_broker_alone_only_the_damaged_log_is_offlin
         assert before is not None
         size = files.size_of(before.active.path)
         assert not settle(manager, damaged=SHARED, sound=needed)
-        with pytest.raises(LogFailed, match="nobody else has all of sound-0"):
+        with pytest.raises(LogFailed, match="only this broker has all records of sound-0"):
             manager.get("damaged", 0)
         assert manager.get("sound", 0) is not None
         assert files.size_of(before.active.path) == size

@@ -64,7 +64,7 @@ def test_a_stray_is_set_aside_untouched_and_named_with_its_path(
     for text, name in zip(told, ("elsewhere-0", f"{topic}-7"), strict=True):
         assert text.startswith(f"stray partition set aside: folder={tmp_path}/{name} ")
         assert str(strays[name]) in text
-    assert "there is no such topic" in told[0]
+    assert "the topic does not exist" in told[0]
     assert "the topic has 1 partitions" in told[1]
 
 
@@ -140,7 +140,7 @@ def test_lost_metadata_refuses_the_start_and_leaves_everything_as_it_was(tmp_pat
         with pytest.raises(MetadataLost) as refusal, EmbeddedBroker(str(tmp_path)):
             pass
         text = str(refusal.value)
-        assert "the metadata is gone" in text
+        assert "the metadata is missing" in text
         assert f"{tmp_path}/{topic}-0" in text
         assert "--set penstock.strays=set-aside" in text
     assert contents_of(tmp_path / f"{topic}-0") == before

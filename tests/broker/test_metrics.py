@@ -198,8 +198,8 @@ def test_a_value_that_cannot_be_read_is_left_out_and_the_rest_is_shown(caplog: p
     assert list(shown) == ["a", "c"]
     assert list(shown["a"].samples) == [("a", (("n", "2"),))]
     assert [record.getMessage() for record in caplog.records] == [
-        "a value of a cannot be read",
-        "the figures of b cannot be read",
+        "metric not readable: name=a",
+        "metrics not readable: name=b",
     ]
 
 

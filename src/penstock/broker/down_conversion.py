@@ -24,15 +24,15 @@ FIRST_VERSION_WITH_ZSTD: Final = 10
 CONVERTED_BYTES: Final = 1024 * 1024
 """Bytes of the log that are converted for one fetch; more only if the first batch is larger."""
 SCANNED_BYTES: Final = 8 * 1024 * 1024
-"""Those that are looked through for zstd."""
+"""Bytes of the log that are searched for zstd for one fetch."""
 
-_ANSWER_BYTES: Final = 4 * 1024 * 1024
+_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 MAX_SET_BYTES: Final = 64 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 
 
 class _Converted(bytearray):
-    """Converted records, which count until nobody holds them any more."""
+    """Converted records, which count as held until they are freed."""
 
     release: Callable[[int], None] = lambda _: None
 
@@ -41,7 +41,7 @@ class _Converted(bytearray):
 
 
 class DownConverter:
-    """The conversions of a broker. `held` is what converted records take that have not left."""
+    """The conversions of a broker. `held` is the size of converted records that have not been sent."""
 
     def __init__(self, workers: Workers, max_bytes: int = _MAX_BYTES) -> None:
         self._workers = workers
@@ -49,9 +49,9 @@ class DownConverter:
         self.held = 0
 
     async def convert(self, rows: Sequence[tuple[PartitionData, int]], version: int) -> None:
-        """Replace the regions in an answer by what a reader of this version understands, from the offset given."""
+        """Replace the regions in a response by records that this version supports, from the given offsets on."""
         magic = 0 if version < 2 else 1
-        left = _ANSWER_BYTES
+        left = _RESPONSE_BYTES
         for data, offset in rows:
             region = data.records
             if not isinstance(region, Region):
@@ -60,10 +60,10 @@ class DownConverter:
             if self.held > self._max_bytes or left <= 0:
                 continue
             try:
-                records = await self._beside(partial(_down, region.read(), magic, offset, left))
+                records = await self._run(partial(_down, region.read(), magic, offset, left))
             except TooLarge as error:
-                # The first batch is too large for what is left: if it is that for any answer, say so.
-                if left == _ANSWER_BYTES:
+                # The first batch is too large for what is left; it is an error if it is too large for any response.
+                if left == _RESPONSE_BYTES:
                     data.error_code = error_code_of(error)
                 continue
             except EXPECTED as error:
@@ -75,7 +75,7 @@ class DownConverter:
             converted.release = self._release
             data.records = converted
 
-    async def _beside(self, work: Callable[[], bytes]) -> bytes:
+    async def _run(self, work: Callable[[], bytes]) -> bytes:
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def take(outcome: Outcome[bytes]) -> None:
@@ -97,14 +97,14 @@ def _down(stored: bytes, magic: int, offset: int, left: int) -> bytes:
     try:
         return downconvert(stored, magic, limit=left, from_offset=offset)
     except TooLarge:
-        if left < _ANSWER_BYTES:
+        if left < _RESPONSE_BYTES:
             raise
     first = scan(stored, verify=False).headers[0]
     return downconvert(stored[: first.position + first.size], magic, limit=MAX_SET_BYTES, from_offset=offset)
 
 
 def without_zstd(region: Region) -> Region:
-    """What a reader may have that knows batches, but not zstd; UnsupportedCodec if that is nothing."""
+    """The part of a region before its first zstd batch; UnsupportedCodec if that is empty."""
     for header in scan(region.read(), verify=False).headers:
         if header.codec == Codec.ZSTD:
             if header.position == 0:

@@ -41,7 +41,7 @@ _TARGET = re.compile(r"(?:https?://[^/?#]+)?(/[^?]*|(?=\?|$))(?:\?(.*))?|\*", re
 
 
 class RejectedRequest(Exception):
-    """A request that gets an error for an answer, and its connection an end."""
+    """A request that is answered with an error before its connection is closed."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class RejectedRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request. Names of headers are in lower case, values of repeated ones joined by commas."""
+    """The head of a request. Header names are in lower case; values of repeated headers are joined by commas."""
 
     method: str
     path: str
@@ -65,7 +65,7 @@ class HttpRequest:
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection goes on after this. A body is never read, so what follows it cannot be either."""
+        """Whether the connection stays open. Bodies are never read, so nothing can be read after one."""
         options = {option.strip().lower() for option in self.headers.get("connection", "").split(",")}
         return not self.has_body and "close" not in options and (self.minor_version >= 1 or "keep-alive" in options)
 
@@ -79,20 +79,20 @@ class HttpRequest:
 
 
 def parse_request(head: bytes) -> HttpRequest:
-    """The request of a head, which ends with an empty line. Raises `Rejected`."""
+    """The request of a head, which ends with an empty line. RejectedRequest."""
     line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
-        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the first line is not that of an HTTP/1.1 request")
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the first line is not an HTTP/1.1 request line")
     method, target, major, minor = (group.decode("ascii") for group in match.groups())
     if major != "1":
-        raise RejectedRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
+        raise RejectedRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is supported")
     headers = _parse_fields(fields)
     if minor != "0" and "host" not in headers:
-        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "a Host header is missing")
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the Host header is missing")
     where = _TARGET.fullmatch(target)
     if where is None:
-        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the target of a request is a path")
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the request target must be a path")
     return HttpRequest(method, where[1] or "/", where[2] or "", int(minor), headers)
 
 
@@ -105,12 +105,12 @@ def _parse_fields(fields: list[bytes]) -> dict[str, str]:
         key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
         if key in headers:
             if key in ("host", "content-length"):
-                raise RejectedRequest(HTTPStatus.BAD_REQUEST, f"there is more than one {key} header")
+                raise RejectedRequest(HTTPStatus.BAD_REQUEST, f"the request has several {key} headers")
             text = f"{headers[key]}, {text}"
         headers[key] = text
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or ("transfer-encoding" in headers and "content-length" in headers):
-        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the length of the body is not clear")
+        raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the length of the body is ambiguous")
     return headers
 
 
@@ -118,19 +118,19 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "text/plain; charset=utf-8"
 _GZIP_MIN_BYTES = 1024
-_GZIP_LEVEL = 1  # Metrics shrink to a tenth already; more would cost the loop more than it saves the network.
+_GZIP_LEVEL = 1  # It shrinks metrics to a tenth; higher levels cost the loop more than they save the network.
 _GZIP_WBITS = 31
-_NOT_HERE = "this broker has another name; add the name that you use to penstock.http.hosts"
+_NOT_HERE = "the Host header does not name this broker; add the name that you use to penstock.http.hosts"
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024 * 1024
 
 
 class HttpServerError(Exception):
-    """The server cannot be what it was asked to be."""
+    """The server cannot do what was requested."""
 
 
 class CannotListen(HttpServerError):
-    """An address that cannot be listened on; the text says why, and what to do."""
+    """The server cannot listen on an address; the message says why and what to do."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
         super().__init__(
@@ -142,7 +142,7 @@ class CannotListen(HttpServerError):
 
 
 class AddressInUse(CannotListen):
-    """Somebody else listens there."""
+    """Another process listens on the address."""
 
 
 class Reply(NamedTuple):
@@ -164,9 +164,9 @@ class HttpLimits:
     head_s: float = 10.0
     answer_s: float = 30.0
     answers_per_route: int = 8
-    """Answers of one route that may be on their way at a time."""
+    """Responses of one route that may be sent at the same time."""
     slow_s: float = 2.0
-    """An answer that takes longer gives way to others."""
+    """A response that takes longer may be cut off for others."""
 
 
 class HttpServer:
@@ -180,16 +180,16 @@ class HttpServer:
         clock: Clock | None = None,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """`hosts` are the names of this machine, besides addresses and localhost; None is any."""
+        """`hosts` are the names of this machine, besides addresses and localhost; None allows all."""
         self._routes = dict(routes)
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._limits = limits or HttpLimits()
         self._clock = clock or SystemClock()
         self._servers: list[asyncio.Server] = []
         self._serving: set[asyncio.Task[None]] = set()
-        self._refusing: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request; the longest waiting one first
-        # Answers on their way by route, with the time of their begin; the oldest first.
+        self._rejecting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for a request, the longest waiting one first
+        # Responses being sent by route, with their start times, the oldest first.
         self._answering: dict[str, dict[asyncio.StreamWriter, float]] = {path: {} for path in self._routes}
         self._closing = False
 
@@ -198,14 +198,14 @@ class HttpServer:
         return len(self._serving)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen on every address of `host` ("" is all of the machine's); returns the port, chosen freely for 0."""
+        """Listen on every address of `host` ("" is all); returns the port, a free one for 0."""
         bound, failure = port, "it has no address"
         try:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for address in dict.fromkeys(str(entry[4][0]) for entry in found):
                 try:
-                    # One by one, so that a port chosen for the first address is that of the others too.
+                    # One by one, so that the port chosen for the first address is used for the others.
                     server = await asyncio.start_server(self._connected, address, bound, limit=self._limits.head_bytes)
                 except OSError as error:
                     if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -224,12 +224,12 @@ class HttpServer:
         return bound
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Accept nothing more, end idle connections, and others when answered or when the grace is over."""
+        """Stop accepting, close idle connections, and the others when answered or after `grace_s`."""
         self._closing = True
         self._stop_listening()
         for writer in self._waiting:
             writer.transport.abort()
-        open_tasks = self._serving | self._refusing
+        open_tasks = self._serving | self._rejecting
         if open_tasks:
             _, late = await asyncio.wait(open_tasks, timeout=grace_s)
             for task in late:
@@ -250,11 +250,11 @@ class HttpServer:
             full = False
         elif full and any(self._cut_slow(path) for path in self._answering):
             full = False
-        if self._closing or (full and len(self._refusing) >= self._limits.connections):
+        if self._closing or (full and len(self._rejecting) >= self._limits.connections):
             writer.transport.abort()
             return
-        tasks, talk = (self._refusing, self._refuse) if full else (self._serving, self._serve)
-        # What is written is then held by the system, not here: a drain waits until all of it has gone.
+        tasks, talk = (self._rejecting, self._reject) if full else (self._serving, self._serve)
+        # Written bytes are then held by the system, not here: a drain waits until all are handed over.
         writer.transport.set_write_buffer_limits(high=0)
         task = asyncio.get_running_loop().create_task(self._guarded(talk, reader, writer))
         tasks.add(task)
@@ -262,7 +262,7 @@ class HttpServer:
         task.add_done_callback(lambda _: writer.transport.abort())
 
     def _cut_slow(self, path: str) -> bool:
-        """End the oldest answer of a route if it takes too long; whether it did."""
+        """Cut off the oldest response of a route if it takes too long; whether it did."""
         answering = self._answering[path]
         oldest, since_ms = next(iter(answering.items()), (None, 0.0))
         if oldest is None or self._clock.monotonic_ms() - since_ms < self._limits.slow_s * 1000:
@@ -276,11 +276,11 @@ class HttpServer:
             await talk(reader, writer)
             await _end(reader, writer)
         except (OSError, TimeoutError):
-            pass  # The peer has gone, or is too slow to be waited for.
+            pass  # The peer is gone, or too slow.
         except Exception:
-            logger.exception("an HTTP connection ended by an error")
+            logger.exception("HTTP connection failed")
 
-    async def _refuse(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _reject(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again later")
         async with asyncio.timeout(self._limits.answer_s):
             await self._send(writer, None, reply._replace(headers=(("Retry-After", "1"),)))
@@ -293,9 +293,9 @@ class HttpServer:
                 if not head:
                     return
                 request = parse_request(head)
-            except RejectedRequest as refused:
+            except RejectedRequest as rejected:
                 async with asyncio.timeout(self._limits.answer_s):
-                    await self._send(writer, None, _text_reply(refused.status, refused.text))
+                    await self._send(writer, None, _text_reply(rejected.status, rejected.text))
                 return
             async with asyncio.timeout(self._limits.answer_s):
                 goes_on = await self._answer(writer, request)
@@ -307,7 +307,7 @@ class HttpServer:
         if answering is None:
             return await self._send(writer, request, await self._reply(request))
         if len(answering) >= self._limits.answers_per_route and not self._cut_slow(request.path):
-            text = f"{len(answering)} answers of {request.path} are on their way; try again later"
+            text = f"{len(answering)} responses of {request.path} are being sent; try again later"
             reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, text)
             return await self._send(writer, request, reply._replace(headers=(("Retry-After", "1"),)))
         answering[writer] = self._clock.monotonic_ms()
@@ -317,7 +317,7 @@ class HttpServer:
             answering.pop(writer, None)
 
     async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        """The next head; nothing, if the peer has ended or stays idle."""
+        """The next head; empty if the peer disconnects or stays idle."""
         self._waiting[writer] = None
         try:
             try:
@@ -332,32 +332,32 @@ class HttpServer:
     async def _finish_head(self, reader: asyncio.StreamReader, first: bytes) -> bytes:
         try:
             async with asyncio.timeout(self._limits.head_s):
-                if first == b"\r":  # An empty line before a request: old clients end a body with one.
+                if first == b"\r":  # Old clients send an empty line after a body.
                     first = (await reader.readexactly(2))[1:]
                 return first + await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
             raise RejectedRequest(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive") from None
         except asyncio.LimitOverrunError:
-            text = f"the head of a request has {self._limits.head_bytes} bytes at most"
+            text = f"the head of a request must not exceed {self._limits.head_bytes} bytes"
             raise RejectedRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
         except asyncio.IncompleteReadError:
-            raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the request ends in its middle") from None
+            raise RejectedRequest(HTTPStatus.BAD_REQUEST, "the request is incomplete") from None
 
     async def _reply(self, request: HttpRequest) -> Reply:
         handler = self._routes.get(request.path)
         if handler is None:
-            return _text_reply(HTTPStatus.NOT_FOUND, "nothing is here; there is " + ", ".join(sorted(self._routes)))
+            return _text_reply(HTTPStatus.NOT_FOUND, "not found; available: " + ", ".join(sorted(self._routes)))
         if request.method not in ("GET", "HEAD"):
-            reply = _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are served")
+            reply = _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are supported")
             return reply._replace(headers=(("Allow", "GET, HEAD"),))
         try:
             return await handler(request)
         except Exception:
-            logger.exception("no answer for %s", request.path)
-            return _text_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the broker's log says why")
+            logger.exception("HTTP request failed: path=%s", request.path)
+            return _text_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the broker's log")
 
     async def _send(self, writer: asyncio.StreamWriter, request: HttpRequest | None, reply: Reply) -> bool:
-        """Returns whether the connection goes on; not after a request that was refused (None)."""
+        """Whether the connection stays open; not after a rejected request (None)."""
         goes_on = request is not None and request.keeps_alive and not self._closing
         body = reply.body
         squeezed = request is not None and request.accepts_gzip
@@ -371,7 +371,7 @@ class HttpServer:
             chunked = True
             headers.append(("Transfer-Encoding", "chunked"))
         else:
-            goes_on = False  # The end of the connection is the end of the body.
+            goes_on = False  # The body ends with the connection.
         if squeezed:
             headers.append(("Content-Encoding", "gzip"))
         headers += [("Vary", "Accept-Encoding"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
@@ -394,7 +394,7 @@ async def _stream(
     squeezer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if squeezed else None
 
     async def write(data: bytes) -> None:
-        if data:  # An empty chunk would be the end.
+        if data:  # An empty chunk would end the body.
             writer.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
             await writer.drain()
 
@@ -410,7 +410,7 @@ async def _stream(
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close so that the peer can still read the answer: over unread bytes, closing would reset the connection."""
+    """Close so that the peer can still read the response: closing with unread bytes would reset the connection."""
     async with asyncio.timeout(_LINGER_S):
         writer.write_eof()
         unread = _LINGER_BYTES
@@ -421,7 +421,7 @@ async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 def is_host_of(header: str | None, names: Collection[str]) -> bool:
     """Whether a Host header names this machine: by an address, as localhost, or by one of its names."""
     if header is None:
-        return True  # HTTP/1.0, which no browser speaks
+        return True  # HTTP/1.0, which browsers do not use
     host = header.strip().lower()
     if host.startswith("["):
         host = host[1:].partition("]")[0]
@@ -493,7 +493,7 @@ def known_hosts(services: Services, http_host: str) -> set[str] | None:
 
 
 def health_route(read: Callable[[], Health]) -> Handler:
-    """`/health`: 200 while the broker serves, 503 while it does not yet or no more."""
+    """`/health`: 200 while the broker serves requests, else 503."""
 
     async def handle(_: HttpRequest) -> Reply:
         health = read()
@@ -507,7 +507,7 @@ def health_route(read: Callable[[], Health]) -> Handler:
 
 
 def metrics_route(render: Callable[[], Iterator[bytes]]) -> Handler:
-    """`/metrics`: `render` gives the text in pieces, and between them the loop serves others."""
+    """`/metrics`: `render` returns the text in pieces, between which the loop serves others."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for piece in render():

@@ -31,76 +31,32 @@ from penstock.runtime.clock import Clock
 from penstock.runtime.files import Files
 from penstock.runtime.threads import Outcome, Workers
 
+logger = logging.getLogger(__name__)
+
 SET_ASIDE: Final = "set-aside"
+REPORT_INTERVAL_S = 3.0
 
 
 class MetadataLost(LogError):
-    """There are records, and no topic is known."""
+    """There are records, but no topic is known."""
 
     def __init__(self, folder: str, count: int) -> None:
         holders = f"{folder} holds" if count == 1 else f"{folder} and {count - 1} more partitions hold"
         super().__init__(
-            f"the metadata is gone: {holders} records, but the cluster knows no topic at all; put back the metadata "
-            f"folder (.metadata in the first of log.dirs), or begin with no topic by --set "
-            f"penstock.strays={SET_ASIDE}, which renames the partitions' folders and removes nothing"
+            f"the metadata is missing: {holders} records, but no topic is known; restore the metadata folder "
+            f"(.metadata in the first of log.dirs), or start without topics by --set penstock.strays={SET_ASIDE}, which "
+            f"renames the partition folders and deletes nothing"
         )
         self.folder = folder
         self.count = count
 
 
-def reason_of(key: TopicPartition, image: ClusterImage) -> str | None:
-    """Why the cluster does not know a partition; None if it does."""
-    topic = image.topics.get(key[0])
-    if topic is None:
-        return "there is no such topic"
-    if key[1] >= len(topic.partitions):
-        return f"the topic has {len(topic.partitions)} partitions"
-    return None
-
-
-def set_strays_aside(logs: LogManager, image: ClusterImage, *, everything: bool = False) -> int:
-    """Rename the folders of all strays before the logs are loaded; how many. Those of other topics' ids follow when
-    they are: each partition's file must be read for that.
-
-    MetadataLost if no topic is known, but there are records: only with `everything` are they set aside then.
-    """
-    logs.expect({name: topic.topic_id for name, topic in image.topics.items()})
-    found = {key: reason for key in logs.unopened() if (reason := reason_of(key, image)) is not None}
-    if found and not image.topics and not everything:
-        filled = [key for key in found if logs.has_records(*key)]
-        if filled:
-            folder = f"{logs.directory_of(*filled[0]).path}/{folder_name(*filled[0])}"
-            raise MetadataLost(folder, len(filled))
-    logs.set_aside(found)
-    return len(found)
-
-
-async def cluster_id_to_keep(tree: Tree, files: Files, folders: Iterable[str]) -> str | None:
-    """Of which cluster the data folders say they are, for a tree that knows of none; None if they do not agree."""
-    if await find(tree, layout.CLUSTER_ID) is not None:
-        return None
-    ids = set()
-    for folder in folders:
-        try:
-            meta = read_meta(files, folder)
-        except (OSError, MetadataFileError):
-            continue  # whoever opens the folder says what is wrong with it
-        if meta is not None and meta.cluster_id is not None:
-            ids.add(meta.cluster_id)
-    return ids.pop() if len(ids) == 1 else None
-
-
-logger = logging.getLogger(__name__)
-
-TOLD_EVERY_S = 3.0
-
-
 class LoadingStopped(Exception):
-    """The start was given up."""
+    """The start was cancelled."""
 
 
 class LogLoader:
-    """One start's loading of all logs."""
+    """Loads all logs at a start."""
 
     def __init__(self, logs: LogManager, clock: Clock) -> None:
         self._logs = logs
@@ -123,7 +79,7 @@ class LogLoader:
         began_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
 
         def settings_of(topic: str) -> LogSettings:
-            # Working them out costs as much as opening a log, and a topic may have thousands.
+            # Computing them costs as much as opening a log, and a topic may have thousands.
             settings = self._settings.get(topic)
             if settings is None:
                 settings = self._settings[topic] = settings_for(topic)
@@ -137,8 +93,8 @@ class LogLoader:
 
         workers.run(lambda: self._logs.read_all(settings_of, now_ms, self._note, threads), done)
         try:
-            while not (await asyncio.wait({finished}, timeout=TOLD_EVERY_S))[0]:
-                logger.info("opening logs: %s", self._so_far(began_ms))
+            while not (await asyncio.wait({finished}, timeout=REPORT_INTERVAL_S))[0]:
+                logger.info("opening logs: %s", self._progress(began_ms))
         except asyncio.CancelledError:
             self._stopped = True
             await asyncio.wait({finished})
@@ -147,37 +103,36 @@ class LogLoader:
         finished.result()
         self._logs.loaded(now_ms)
         if self.total:
-            logger.info("logs are open: %s", self._so_far(began_ms))
+            logger.info("logs opened: %s", self._progress(began_ms))
 
     def settle_damage(self, image: ClusterImage, me: int) -> bool:
-        """Whether the broker `me` of the cluster `image` has to come as one whose disk was emptied."""
+        """Whether broker `me` must register as one whose disk was emptied, because of damaged logs."""
         logs = {(each.topic, each.partition): each.log for each in self._logs.logs()}
         damaged = {key: log.damage for key, log in logs.items() if log.damage is not None}
         unsound = [key for directory in self._logs.directories for key in directory.unsound]
         shared = [key for key in (*damaged, *unsound) if _has_others(image, key, me)]
         for key, damage in damaged.items():
             if key not in shared and not damage.ends_log and damage.position >= logs[key].active.size:
-                logs[key].forget_damage()  # it lost its end, and nobody can give it back
+                logs[key].forget_damage()  # it lost its end, and there is no other replica
         if not shared:
             return False
         needed = _needed_alone(image, me)
         if needed is not None:
             for key in (key for key in shared if key in damaged):
-                reason = f"{damaged[key].error()}; it is not repaired, for nobody else has all of {needed}"
+                reason = f"{damaged[key].error()}; not repaired, because only this broker has all records of {needed}"
                 self._logs.directory_of(*key).take_offline(key, reason)
             return False
         for key in shared:
             if key in damaged:
                 damaged[key].is_reported = True
         logger.error(
-            "damage was found in %d partitions that others hold too (%s): this broker is in sync with none of its "
-            "partitions until it has asked their leaders",
-            len(shared), ", ".join(f"{topic}-{index}" for topic, index in shared[:10]),
+            "damaged logs found, this broker leaves all ISRs and copies from the leaders: partitions=%d first=%s",
+            len(shared), ",".join(f"{topic}-{index}" for topic, index in shared[:10]),
         )  # fmt: skip
         return True
 
     def _note(self, step: Progress) -> None:
-        """In any thread."""
+        """Called on any thread."""
         with self._guard:
             self.done += 1
             if step.opened is not None:
@@ -185,9 +140,9 @@ class LogLoader:
         if self._stopped:
             raise LoadingStopped
 
-    def _so_far(self, began_ms: float) -> str:
+    def _progress(self, began_ms: float) -> str:
         took_s = (self._clock.monotonic_ms() - began_ms) / 1000
-        return f"{self.done} of {self.total}, {self.walked_bytes / 1e6:.0f} MB walked, {took_s:.1f} s"
+        return f"logs={self.done}/{self.total} recovered_mb={self.walked_bytes / 1e6:.0f} seconds={took_s:.1f}"
 
 
 def _has_others(image: ClusterImage, key: TopicPartition, me: int) -> bool:
@@ -196,9 +151,57 @@ def _has_others(image: ClusterImage, key: TopicPartition, me: int) -> bool:
 
 
 def _needed_alone(image: ClusterImage, me: int) -> str | None:
-    """A partition of which this broker alone is known to have all that was committed."""
+    """A partition of which only this broker is known to have all committed records."""
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if {*partition.isr, *partition.elr} == {me} and topic.name not in image.deleting:
                 return f"{topic.name}-{index}"
     return None
+
+
+# --- strays
+
+
+def reason_of(key: TopicPartition, image: ClusterImage) -> str | None:
+    """Why the cluster does not know a partition; None if it does."""
+    topic = image.topics.get(key[0])
+    if topic is None:
+        return "the topic does not exist"
+    if key[1] >= len(topic.partitions):
+        return f"the topic has {len(topic.partitions)} partitions"
+    return None
+
+
+def set_strays_aside(logs: LogManager, image: ClusterImage, *, everything: bool = False) -> int:
+    """Rename the folders of strays before the logs are loaded; how many. Strays with another topic id are found when
+    they are loaded, because that needs a file of each partition.
+
+    MetadataLost if no topic is known but there are records, unless `everything` is to be set aside.
+    """
+    logs.expect({name: topic.topic_id for name, topic in image.topics.items()})
+    found = {key: reason for key in logs.unopened() if (reason := reason_of(key, image)) is not None}
+    if found and not image.topics and not everything:
+        filled = [key for key in found if logs.has_records(*key)]
+        if filled:
+            folder = f"{logs.directory_of(*filled[0]).path}/{folder_name(*filled[0])}"
+            raise MetadataLost(folder, len(filled))
+    logs.set_aside(found)
+    return len(found)
+
+
+# --- identity
+
+
+async def cluster_id_to_keep(tree: Tree, files: Files, folders: Iterable[str]) -> str | None:
+    """The cluster id in the data folders, for a tree that has none; None if they disagree."""
+    if await find(tree, layout.CLUSTER_ID) is not None:
+        return None
+    ids = set()
+    for folder in folders:
+        try:
+            meta = read_meta(files, folder)
+        except (OSError, MetadataFileError):
+            continue  # opening the folder reports the error
+        if meta is not None and meta.cluster_id is not None:
+            ids.add(meta.cluster_id)
+    return ids.pop() if len(ids) == 1 else None

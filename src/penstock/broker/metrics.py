@@ -56,11 +56,11 @@ Row = tuple[tuple[str | int, ...], Sequence[float | None]]
 
 
 class MetricError(ValueError):
-    """A metric that was declared or labelled wrongly: a mistake of the program, not of its input."""
+    """A metric that was declared or labelled wrongly: a programming error."""
 
 
 class Counter:
-    """A figure that only rises."""
+    """A number that only rises."""
 
     __slots__ = ("value",)
 
@@ -75,7 +75,7 @@ class Counter:
 
 
 class Gauge:
-    """A figure that rises and falls: set by its owner, or read from where it is kept. Until then it has no sample."""
+    """A number that rises and falls: set by its owner, or read from where it is kept. Before that it has no sample."""
 
     __slots__ = ("_follow", "value")
 
@@ -90,7 +90,7 @@ class Gauge:
         self.value = (self.value or 0) + amount
 
     def follow(self, read: Callable[[], float | None]) -> None:
-        """Ask `read` at each scrape; what was set is set aside."""
+        """Call `read` at each scrape instead of showing what was set."""
         self._follow = read
 
     def read(self) -> float | None:
@@ -98,14 +98,14 @@ class Gauge:
 
 
 class Histogram:
-    """How often a value fell between fixed bounds. A value on a bound counts below it, as `le` says."""
+    """Counts of values between fixed bounds. A value on a bound counts below it, as `le` says."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
     def __init__(self, bounds: Sequence[float] = DURATION_BOUNDS_S) -> None:
         self._bounds = list(bounds)
         if not bounds or not all(map(math.isfinite, bounds)) or self._bounds != sorted(set(bounds)):
-            raise MetricError(f"bounds of a histogram are finite and rise, unlike {self._bounds}")
+            raise MetricError(f"the bounds of a histogram must be finite and rising, not {self._bounds}")
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -118,7 +118,7 @@ class Histogram:
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[float, int]]:
-        """(upper bound, how many values were not above it), the last bound being infinite."""
+        """(upper bound, number of values not above it); the last bound is infinite."""
         upto = 0
         result = []
         for bound, count in zip([*self._bounds, math.inf], self._counts, strict=True):
@@ -127,9 +127,9 @@ class Histogram:
         return result
 
     def quantile(self, q: float) -> float | None:
-        """Below this value lies the share `q` of all, taking those of a bucket as evenly spread; None if there are
-        none. With bounds 1, 2 and 4, and ten values between 2 and 4, `quantile(0.5)` is 3. What is above the last
-        bound is taken to be on it."""
+        """The value below which the share `q` of all lies, if values are spread evenly in a bucket; None if there are
+        none. With bounds 1, 2 and 4, and ten values between 2 and 4, `quantile(0.5)` is 3. Values above the last bound
+        count as the last bound."""
         buckets = self.buckets()
         rank = q * buckets[-1][1]
         below, lower = 0, 0.0
@@ -148,7 +148,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is said of a metric beside its values."""
+    """A metric without its values."""
 
     kind: Kind
     name: str
@@ -157,7 +157,7 @@ class Description:
 
     def __post_init__(self) -> None:
         if not _METRIC_NAME.fullmatch(self.name):
-            raise MetricError(f"{self.name!r} is not the name of a metric")
+            raise MetricError(f"{self.name!r} is not a valid metric name")
         for label in self.labels:
             if not _LABEL_NAME.fullmatch(label) or label == "le" or self.labels.count(label) > 1:
                 raise MetricError(f"{label!r} cannot be a label of {self.name}")
@@ -173,14 +173,14 @@ Collected = tuple[Description, Iterable[tuple[tuple[str, ...], Value]]]
 
 
 class Source(Protocol):
-    """Whatever has series to show."""
+    """Something that has series to show."""
 
     def collect(self) -> Iterator[Collected]:
-        """Each family with what it holds now."""
+        """Each family with its current values."""
 
 
 class Family(Generic[S]):
-    """The series of one metric. `labelled` is for the beginning; keep what it returns."""
+    """The series of one metric. Call `labelled` once per series and keep what it returns."""
 
     def __init__(self, description: Description, make: Callable[[], S], series_max: int = _SERIES_MAX) -> None:
         self.description = description
@@ -190,7 +190,7 @@ class Family(Generic[S]):
         self._others: dict[tuple[str, ...], S] = {}  # at most one series, which takes no other's place
 
     def labelled(self, **labels: str | int) -> S:
-        """The series with these labels: made on first use, `(others)` when there are too many already."""
+        """The series with these labels, made on first use; `(others)` beyond the limit of series."""
         values = self._values(labels)
         found = self._series.get(values)
         if found is None:
@@ -203,11 +203,11 @@ class Family(Generic[S]):
         return found
 
     def drop(self, **labels: str | int) -> None:
-        """Show this series no more; whoever still keeps it counts for nobody."""
+        """Stop showing this series; counts through a kept handle are lost."""
         self._series.pop(self._values(labels), None)
 
     def collect(self) -> Iterator[Collected]:
-        # A copy: between two pieces of the text the loop runs, and topics come and go.
+        # A copy: the loop runs between two pieces of the text, and topics are created and deleted.
         series = self._series | self._others
         yield self.description, _present(series, (_value(self.description, one) for one in series.values()))
 
@@ -226,14 +226,14 @@ class Reading:
 
     def collect(self) -> Iterator[Collected]:
         try:
-            # Two samples with the same labels would make Prometheus refuse everything: the last one counts.
+            # Prometheus rejects two samples with the same labels: the last one is shown.
             rows = {tuple(map(str, labels)): values for labels, values in self._read()}
             columns = list(zip(*rows.values(), strict=True)) or [()] * len(self._descriptions)
             families = list(zip(self._descriptions, columns, strict=True))
             if any(len(labels) != len(description.labels) for description, _ in families for labels in rows):
-                raise MetricError("as many values as labels are needed")
+                raise MetricError("a row needs as many label values as labels")
         except Exception:
-            logger.exception("the figures of %s cannot be read", self._descriptions[0].name)
+            logger.exception("metrics not readable: name=%s", self._descriptions[0].name)
             return
         for description, column in families:
             yield description, _present(rows, column)
@@ -278,7 +278,7 @@ class Registry:
         self._sources.append(Reading(descriptions, read))
 
     def render(self) -> Iterator[bytes]:
-        """The text format, in pieces of some kilobytes; the loop may run between them."""
+        """The text format, in pieces of some kilobytes, between which the loop may run."""
         parts: list[str] = []
         size = 0
         for source in self._sources:
@@ -294,7 +294,7 @@ class Registry:
             yield "".join(parts).encode("utf-8", "replace")
 
     def snapshot(self) -> dict[str, Any]:
-        """The same for JSON: name to type, help and series. What JSON has no number for is None."""
+        """The same for JSON: name to type, help and series. Numbers that JSON does not have are None."""
         return {
             description.name: {
                 "type": description.kind,
@@ -317,7 +317,7 @@ class Registry:
         names = description.sample_names()
         taken = self._names.intersection(names)
         if taken:
-            raise MetricError(f"there is a metric {min(taken)} already")
+            raise MetricError(f"metric {min(taken)} already exists")
         self._names.update(names)
 
 
@@ -333,7 +333,7 @@ def _value(description: Description, series: Instrument) -> Value | None:
     try:
         return series.read()
     except Exception:
-        logger.exception("a value of %s cannot be read", description.name)
+        logger.exception("metric not readable: name=%s", description.name)
         return None
 
 
@@ -399,7 +399,7 @@ class LogMetrics(NamedTuple):
 
 
 class NetworkMetrics(NamedTuple):
-    """The socket server: connections that are open, and totals since its start."""
+    """The socket server: open connections, and totals since its start."""
 
     connections: int
     accepted: int
@@ -410,7 +410,7 @@ class NetworkMetrics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetrics:
-    """The handle for what happens to one topic."""
+    """The counters of one topic."""
 
     messages_in: Counter
     bytes_in: Counter
@@ -426,16 +426,16 @@ _TOPIC_FAMILIES = {
     "messages_in": "Records that producers appended.",
     "bytes_in": "Bytes of record batches that producers appended.",
     "bytes_out": "Bytes of record batches that consumers fetched.",
-    "bytes_rejected": "Bytes of record batches that were refused.",
+    "bytes_rejected": "Bytes of record batches that were rejected.",
     "produce_requests": "Produce requests, counted for each topic in them.",
-    "fetch_requests": "Fetch requests, counted for each topic that their answer tells of.",
+    "fetch_requests": "Fetch requests, counted for each topic in their response.",
     "failed_produce_requests": "Produce requests that failed for the topic.",
     "failed_fetch_requests": "Fetch requests that failed for the topic.",
 }
 
 
 class ApiMetrics:
-    """The handle for what happens to requests of one API."""
+    """The counters of one API."""
 
     __slots__ = ("_api", "_counters", "_errors", "duration_seconds", "requests")
 
@@ -458,14 +458,16 @@ class ApiMetrics:
 
 
 class BrokerMetrics:
-    """The concrete set. Others may add to `registry` what is theirs."""
+    """All metrics of a broker. Others may add to `registry`."""
 
     def __init__(self, process: ProcessMetrics, *, topics_max: int = _TOPICS_MAX) -> None:
         self.registry = registry = Registry()
         self._topics_max = topics_max
         self._topics: dict[str, TopicMetrics] = {}
         self._apis: dict[int, ApiMetrics] = {}
-        build = registry.gauges("penstock_build_info", "1, labelled with what runs.", "version", "python")
+        build = registry.gauges(
+            "penstock_build_info", "1, labelled with the versions of Penstock and Python.", "version", "python"
+        )
         build.labelled(version=__version__, python=platform.python_version()).set(1)
 
         self._requests = registry.counters("kafka_server_requests_total", "Requests that were received.", "api")
@@ -481,28 +483,30 @@ class BrokerMetrics:
             name: registry.counters(f"kafka_server_{name}_total", text, "topic", series_max=topics_max)
             for name, text in _TOPIC_FAMILIES.items()
         }
-        self.log_flush_seconds = registry.histogram("kafka_log_flush_duration_seconds", "Time that a sync took.")
+        self.log_flush_seconds = registry.histogram("kafka_log_flush_duration_seconds", "Duration of syncs to disk.")
         self.partitions = registry.gauge("kafka_server_partitions", "Partitions on this broker.")
         self.leaders = registry.gauge("kafka_server_leaders", "Partitions that this broker leads.")
         self.under_replicated_partitions = registry.gauge(
-            "kafka_server_under_replicated_partitions", "Partitions led here that lack a replica in sync."
+            "kafka_server_under_replicated_partitions",
+            "Partitions led by this broker with a replica that is not in sync.",
         )
         self.under_min_isr_partitions = registry.gauge(
-            "kafka_server_under_min_isr_partitions", "Partitions led here with fewer in sync than the topic demands."
+            "kafka_server_under_min_isr_partitions",
+            "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas.",
         )
         self.active_controller = registry.gauge(
             "kafka_controller_active_controller", "1 if this broker is the controller of its cluster, else 0."
         )
         self.offline_partitions = registry.gauge(
             "kafka_controller_offline_partitions",
-            "Partitions of the cluster that nobody leads, as the controller knows.",
+            "Partitions of the cluster without a leader, on the controller.",
         )
         self.replica_max_lag = registry.gauge(
             "kafka_server_replica_fetcher_max_lag",
-            "Records by which the last of the partitions followed here is behind.",
+            "Largest lag of the partitions that this broker follows, in records.",
         )
         self.offline_log_directories = registry.gauge(
-            "kafka_log_offline_log_directories", "Data folders that failed and are out of use."
+            "kafka_log_offline_log_directories", "Data folders that failed and are offline."
         )
         _declare_process(registry, process)
 
@@ -536,7 +540,7 @@ class BrokerMetrics:
         return found
 
     def drop_topic(self, topic: str) -> None:
-        """The topic was deleted; one of the same name that comes later counts from 0."""
+        """The topic was deleted; a later one of the same name counts from 0."""
         if self._topics.pop(topic, None) is not None:
             for family in self._topic_families.values():
                 family.drop(topic=topic)
@@ -583,15 +587,15 @@ class BrokerMetrics:
         self.registry.readings(descriptions, lambda: (((log[0], log[1]), log[2:]) for log in read()))
 
     def read_groups_from(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """`read` tells how many groups there are in each state (`Stable`, `Empty`...)."""
+        """`read` returns the number of groups by state (`Stable`, `Empty`...)."""
         count = Description("gauge", "kafka_group_count", "Consumer groups that this broker coordinates.", ("state",))
         self.registry.readings([count], lambda: (((state,), (number,)) for state, number in read().items()))
 
     def read_lag_from(self, committed: Callable[[], Iterable[Committed]], end_of: EndOf) -> None:
-        """What groups have committed, and how many records lie behind it where the partition's end is known here.
+        """Committed offsets of groups, and their lag where this broker knows the partition's end.
 
-        A scrape looks at `_LAGS_MAX` partitions of groups at most, however many there are, and a group whose name is
-        too long for a label is left out: both are the clients' choice. `kafka_group_lag_truncated` says when.
+        A scrape shows at most `_LAGS_MAX` partitions, and no group whose name is too long for a label: both are chosen
+        by clients. `kafka_group_lag_truncated` says whether something is missing.
         """
         labels = ("group", "topic", "partition")
         offset = Description("gauge", "kafka_group_committed_offset", "Offset that a group has committed.", labels)
@@ -606,18 +610,18 @@ class BrokerMetrics:
                 yield (group, topic, partition), (position, None if end is None else max(0, end - position))
 
         self.registry.readings([offset, lag], read)
-        # Declared after what sets it, since a scrape reads in the order of declarations.
+        # Declared after the readings that set it: a scrape reads in the order of declarations.
         truncated = self.registry.gauge(
-            "kafka_group_lag_truncated", "1 if groups have more partitions than are shown, else 0."
+            "kafka_group_lag_truncated", "1 if groups have more partitions than shown, else 0."
         )
 
     def read_network_from(self, read: Callable[[], NetworkMetrics]) -> None:
         descriptions = [
-            Description("gauge", "kafka_server_connections", "Connections that are open."),
-            Description("counter", "kafka_server_connections_accepted_total", "Connections that were accepted."),
-            Description("counter", "kafka_server_connections_rejected_total", "Connections beyond a limit."),
-            Description("counter", "kafka_network_received_bytes_total", "Bytes that came through sockets."),
-            Description("counter", "kafka_network_sent_bytes_total", "Bytes that went through sockets."),
+            Description("gauge", "kafka_server_connections", "Open connections."),
+            Description("counter", "kafka_server_connections_accepted_total", "Accepted connections."),
+            Description("counter", "kafka_server_connections_rejected_total", "Connections rejected by a limit."),
+            Description("counter", "kafka_network_received_bytes_total", "Bytes received."),
+            Description("counter", "kafka_network_sent_bytes_total", "Bytes sent."),
         ]
         self.registry.readings(descriptions, lambda: [((), read())])
 
@@ -646,7 +650,7 @@ def _declare_process(registry: Registry, process: ProcessMetrics) -> None:
         Description("gauge", "process_resident_memory_bytes", "Memory in RAM."),
         Description("gauge", "process_virtual_memory_bytes", "Address space."),
         Description("gauge", "process_open_fds", "Open file descriptors."),
-        Description("gauge", "process_max_fds", "How many file descriptors may be open."),
+        Description("gauge", "process_max_fds", "Limit of open file descriptors."),
         Description("gauge", "process_start_time_seconds", "Start of the process, in seconds since 1970."),
     ]
 
@@ -667,12 +671,12 @@ def _declare_process(registry: Registry, process: ProcessMetrics) -> None:
 
 
 def _api_name(key: ApiKey) -> str:
-    """`ApiKey.LIST_OFFSETS` as `ListOffsets`, which is how Kafka's own metrics call it."""
+    """`ApiKey.LIST_OFFSETS` as `ListOffsets`, as in Kafka's metrics."""
     return "".join(word.capitalize() for word in key.name.split("_"))
 
 
 class TimedWorkers:
-    """Hands work on to `workers`, and the seconds it took to `took`; failed work took its time as well."""
+    """Passes work to `workers`, and the seconds it took to `took`, also if it failed."""
 
     def __init__(
         self, workers: Workers, took: Callable[[float], None], seconds: Callable[[], float] = perf_counter

@@ -163,9 +163,9 @@ def test_settings_of_single_topics_in_0_7_become_presets(tmp_path: Path) -> None
         ("topic.partition.count.map=cl icks:1", "topic's name"),
         ("topic.log.file.size=clicks:1", "as segment.bytes"),
         ("topic.log.roll.hours=clicks:x", "name:number"),
-        ("log.cleanup.interval.mins=ten", "not a whole number"),
-        ("log.cleanup.interval.mins=0", "log.cleanup.interval.mins (an older name of log.retention.check.interval.ms)"),
-        ("brokerid=seven", "brokerid (an older name of broker.id)"),
+        ("log.cleanup.interval.mins=ten", "not an integer"),
+        ("log.cleanup.interval.mins=0", "log.cleanup.interval.mins (older name of log.retention.check.interval.ms)"),
+        ("brokerid=seven", "brokerid (older name of broker.id)"),
         ("enable.zookeeper=no", "true or false"),
         ("port=http", "port (older names for listeners)"),
         ("port=70000", "0 to 65535"),
@@ -197,7 +197,7 @@ def test_the_present_name_counts_beside_an_old_one(tmp_path: Path) -> None:
     assert loaded.settings.broker_id == 2
     (notice,) = loaded.notices
     assert str(notice) == (
-        "server.properties:1: brokerid: an older name of broker.id, which is set too (server.properties:2) and counts"
+        "server.properties:1: brokerid: older name of broker.id, which is also set (server.properties:2) and applies"
     )
 
 
@@ -254,7 +254,7 @@ def test_a_refusal_has_name_value_type_and_range(tmp_path: Path) -> None:
         ("log.cleanup.policy=compress", "compact, delete"),
         ("compression.type=rar", "one of uncompressed"),
         ("log.message.timestamp.type=createtime", "CreateTime, LogAppendTime"),
-        ("max.connections.per.ip=0", "lets nobody in"),
+        ("max.connections.per.ip=0", "rejects all connections"),
         ("max.connections.per.ip.overrides=10.0.0.1:-1", "at least 0"),
         ("queued.max.request.bytes=1000", "socket.request.max.bytes"),
         ("replica.lag.time.max.ms=100", "replica.lag.time.max.ms, which is 100"),
@@ -282,16 +282,16 @@ def test_a_name_in_capitals_or_misspelt_is_ignored_with_the_nearest_one(tmp_path
     loaded = load(tmp_path, "log.retention.hour=1\nNUM.PARTITIONS=8\ncolour=secret\n")
     assert logs(loaded.settings).retention_ms == 168 * HOUR_MS
     assert [str(notice) for notice in loaded.notices] == [
-        "server.properties:1: log.retention.hour: no such setting, so it is ignored; did you mean log.retention.hours?",
-        "server.properties:2: NUM.PARTITIONS: no such setting, so it is ignored; did you mean num.partitions?",
-        "server.properties:3: colour: no such setting, so it is ignored",
+        "server.properties:1: log.retention.hour: unknown setting, ignored; did you mean log.retention.hours?",
+        "server.properties:2: NUM.PARTITIONS: unknown setting, ignored; did you mean num.partitions?",
+        "server.properties:3: colour: unknown setting, ignored",
     ]
 
 
 def test_settings_of_kafkas_that_have_no_effect_are_not_taken_for_typing_errors(tmp_path: Path) -> None:
     loaded = load(tmp_path, "ssl.keystore.password=hunter2\nreplica.selector.class=A\nprincipal.builder.class=B\n")
     assert [notice.name for notice in loaded.notices] == ["ssl.keystore.password", "principal.builder.class"]
-    assert all("no effect here" in notice.text for notice in loaded.notices)
+    assert all("effect in Penstock" in notice.text for notice in loaded.notices)
     assert "hunter2" not in f"{loaded}"
 
 
@@ -336,7 +336,7 @@ def test_a_value_that_another_overrules_is_mentioned(tmp_path: Path) -> None:
     (notice,) = load(tmp_path, "log.retention.hours=2\nlog.retention.ms=5").notices
     assert (
         str(notice)
-        == "server.properties:1: log.retention.hours: is overruled by log.retention.ms (server.properties:2)"
+        == "server.properties:1: log.retention.hours: is overridden by log.retention.ms (server.properties:2)"
     )
 
 
@@ -388,7 +388,7 @@ def test_connections_can_be_limited_for_single_addresses(tmp_path: Path) -> None
 
 def test_settings_from_a_program_have_no_unknown_names() -> None:
     assert settings_from({"brokerid": "4"}, host_name=lambda: "m").broker_id == 4
-    with pytest.raises(InvalidSettings, match=r"num\.partition: no such setting"):
+    with pytest.raises(InvalidSettings, match=r"num\.partition: brokers have no such setting"):
         settings_from({"num.partition": "1"})
 
 
@@ -427,7 +427,7 @@ def test_a_change_of_the_milliseconds_is_stronger_than_hours_in_the_file(tmp_pat
         ("log.dirs", None, "cannot be changed while the broker runs"),
         ("message.max.bytes", "big", "an int"),
         ("log.retention.ms", "0", "not 0"),
-        ("max.connections.per.ip", "0", "lets nobody in"),
+        ("max.connections.per.ip", "0", "rejects all connections"),
         ("log.cleaner.min.compaction.lag.ms", str(NEVER + 1), "64-bit"),
     ],
 )

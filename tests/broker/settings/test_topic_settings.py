@@ -201,7 +201,7 @@ def test_every_setting_of_a_topic_takes_its_own_default(name: str) -> None:
     [
         ("retention.ms", "-2", "at least -1"),
         ("retention.ms", "", "a long"),
-        ("retention.ms", None, "a value is needed"),
+        ("retention.ms", None, "a value is missing"),
         ("segment.bytes", "13", "at least 14"),
         ("segment.bytes", "99999999999", "32-bit"),
         ("segment.ms", "0", "at least 1"),
@@ -218,7 +218,7 @@ def test_every_setting_of_a_topic_takes_its_own_default(name: str) -> None:
         ("log.retention.ms", "1", "did you mean retention.ms?"),
         ("log.retention.hours", "1", "did you mean retention.ms?"),
         ("retention.sm", "1", "did you mean retention.ms?"),
-        ("x\n" * 1000, "1", "no such setting"),
+        ("x\n" * 1000, "1", "topics have no such setting"),
     ],
 )
 def test_a_setting_that_a_topic_cannot_have_is_refused_with_the_reason(
@@ -235,7 +235,7 @@ def test_a_setting_that_a_topic_cannot_have_is_refused_with_the_reason(
 def test_settings_are_also_checked_together_and_with_the_brokers() -> None:
     assert check_topic_settings(broker(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10"}) == []
     (reason,) = check_topic_settings(broker(log_cleaner_max_compaction_lag_ms="5"), {"min.compaction.lag.ms": "10"})
-    assert "10 is more than max.compaction.lag.ms, which is 5" in reason
+    assert "10 must not be larger than max.compaction.lag.ms, which is 5" in reason
 
 
 def test_a_hostile_number_of_settings_is_answered_with_some_reasons() -> None:

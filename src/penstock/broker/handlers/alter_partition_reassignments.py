@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: partitions move to other brokers; without replicas, a move is taken back.
+"""AlterPartitionReassignments: moves partitions to other brokers; without replicas, cancels a move.
 
-A broker that stands alone answers as a cluster of one does: its partitions may be assigned to nobody else.
+A broker that stands alone answers like a cluster of one: its partitions cannot be assigned to another broker.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.wire.schemas.alter_partition_reassignments import (
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: AlterPartitionReassignmentsRequest = request.message
 
-    def refuse(reason: ApiError) -> None:
+    def reject(reason: ApiError) -> None:
         answer(AlterPartitionReassignmentsResponse(error_code=reason.code, error_message=reason.text))
 
     controller = services.cluster.controller
     if controller is None:
-        refuse(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        reject(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return
     wanted = {
         (topic.name, item.partition_index): None if item.replicas is None else tuple(item.replicas)
@@ -34,7 +34,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
     }
     changed = [] if message.allow_replication_factor_change else _resized(services, wanted)
     if changed:
-        reason = "the number of replicas would change, and the request says that it must not"
+        reason = "the replication factor would change, which the request does not allow"
         answer(_response(message, dict.fromkeys(changed, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, reason))))
         return
 
@@ -42,7 +42,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         outcomes = await controller.reassign(wanted)
         answer(_response(message, {key: api_error_of(error) for key, error in outcomes.items()}))
 
-    services.spawn(move(), lambda error: refuse(api_error_of(error)))
+    services.spawn(move(), lambda error: reject(api_error_of(error)))
 
 
 def _resized(services: Services, wanted: dict[TopicPartition, tuple[int, ...] | None]) -> list[TopicPartition]:

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs: replicas move to other data folders of this broker, while they are used (KIP-113).
+"""AlterReplicaLogDirs: moves replicas to other data folders of this broker while they are in use (KIP-113).
 
-Each partition is answered when its move has begun; DescribeLogDirs tells how far it is. One that is not here yet is
-made in the folder that was named, if it ever comes; its answer says that it is not here.
+A partition is answered when its move has begun; DescribeLogDirs reports the progress. A replica that is not on this
+broker yet is answered with REPLICA_NOT_AVAILABLE, and created in the named folder if it is assigned later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker that is about to stop hands over what it leads."""
+"""ControlledShutdown: the controller moves the leaderships of a broker that is about to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions: topics get more partitions, placed by the cluster or by explicit replicas."""
+"""CreatePartitions: adds partitions to topics, placed by the cluster or explicitly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         outcomes = await services.cluster.require_controller().create_partitions(
             wanted, validate_only=message.validate_only
         )
-        # A name that comes twice is refused each time, and answered once.
+        # A name that occurs twice is rejected each time, and answered once.
         respond({outcome.name: api_error_of(outcome.error) for outcome in outcomes})
 
     services.spawn(

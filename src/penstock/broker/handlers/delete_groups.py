@@ -1,4 +1,4 @@
-"""DeleteGroups: empty groups and their offsets go."""
+"""DeleteGroups: deletes empty groups and their offsets."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""DeleteRecords: moving the start of a partition forward, durably and on every live replica, before it is answered.
+"""DeleteRecords: moves the log start of partitions forward.
 
-Rule: what a topic's policy never deletes (it is compacted and nothing else) is not deleted for a client either. Who is
-answered without an error may rely on nobody having the records any more, but replicas that are away: those take over
-the start when they are back. Whoever is not done within the request's time makes it REQUEST_TIMED_OUT; the records go
-there all the same, later.
+The response is sent when the new start is durable on every live replica. Dead replicas take it over when they return.
+If a live replica is not done in time, the partition is answered with REQUEST_TIMED_OUT; the replica still deletes the
+records later. A topic that is only compacted rejects the request.
 
-    replicas 1 2 3, led by 1, delete below 10; 3 is dead      1 begins at 10, 2 is told
-    2 asks, from a log that begins at 10                      answered: 10
+    replicas 1 2 3, leader 1, delete below 10; 3 is dead      the log of 1 starts at 10
+    2 fetches with a log that starts at 10                    response: 10
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _delete(services: Services, request: Request, answer: Answer) -> None:
 
 
 def _begin(services: Services, partition: Partition, wanted: int) -> tuple[int, ErrorCode]:
-    """Let the log here begin where it is wanted: that offset, or an error. LogError."""
+    """Move the start of the local log; the offset, or an error. LogError."""
     if not partition.is_leader:
         return _NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
     if not partition.log.settings.deletes:
@@ -85,7 +84,7 @@ def _await_others(
     timeout_ms: int,
     done: Callable[[], None],
 ) -> None:
-    """Fill in the results when the other replicas have followed, or the time is over."""
+    """Fill in the results when the other replicas are done or the time is up."""
     left = len(begun)
     if not left:
         done()

@@ -1,7 +1,6 @@
-"""DeleteTopics: topics go by name, from version 6 by name or id.
+"""DeleteTopics: deletes topics by name, from version 6 on by name or id.
 
-Rule: a topic that is named twice is deleted and answered once. What the operator forbids (delete.topic.enable) is
-refused whole.
+A topic that is named twice is deleted and answered once. With delete.topic.enable=false all are rejected.
 """
 
 from __future__ import annotations
@@ -21,30 +20,36 @@ from penstock.wire.schemas.delete_topics import (
 )
 from penstock.wire.types import NO_UUID
 
-_BY_ID: Final = 6
-_KNOWS_DISABLED: Final = 3
-_NEITHER: Final = ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of them and not both")
+_FIRST_VERSION_WITH_IDS: Final = 6
+_FIRST_VERSION_WITH_DISABLED: Final = 3
+_NAME_OR_ID: Final = ApiError(ErrorCode.INVALID_REQUEST, "a topic needs either a name or an id")
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
     message: DeleteTopicsRequest = request.message
     unclear = []
     wanted: dict[str | bytes, None]
-    if request.version < _BY_ID:
+    if request.version < _FIRST_VERSION_WITH_IDS:
         wanted = dict.fromkeys(message.topic_names)
     else:
-        unclear = [_refused(topic.name, topic.topic_id, _NEITHER) for topic in message.topics if not _is_clear(topic)]
+        unclear = [
+            _rejected(topic.name, topic.topic_id, _NAME_OR_ID) for topic in message.topics if not _is_clear(topic)
+        ]
         wanted = dict.fromkeys(_key(topic) for topic in message.topics if _is_clear(topic))
 
     def respond(result: Callable[[str | bytes], DeletableTopicResult]) -> None:
         answer(DeleteTopicsResponse(responses=[*unclear, *map(result, wanted)]))
 
-    def refuse_all(reason: ApiError) -> None:
-        respond(lambda key: _refused(*_name_and_id(key), reason))
+    def reject_all(reason: ApiError) -> None:
+        respond(lambda key: _rejected(*_name_and_id(key), reason))
 
     if not services.settings.delete_topic_enable:
-        code = ErrorCode.INVALID_REQUEST if request.version < _KNOWS_DISABLED else ErrorCode.TOPIC_DELETION_DISABLED
-        refuse_all(ApiError(code, "this broker does not delete topics: delete.topic.enable is false"))
+        code = (
+            ErrorCode.INVALID_REQUEST
+            if request.version < _FIRST_VERSION_WITH_DISABLED
+            else ErrorCode.TOPIC_DELETION_DISABLED
+        )
+        reject_all(ApiError(code, "topic deletion is disabled: delete.topic.enable=false"))
         return
 
     async def delete() -> None:
@@ -53,7 +58,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         )
         respond(lambda key: _result(key, outcomes[key]))
 
-    services.spawn(delete(), lambda error: refuse_all(api_error_of(error)))
+    services.spawn(delete(), lambda error: reject_all(api_error_of(error)))
 
 
 def _is_clear(topic: DeleteTopicState) -> bool:
@@ -68,11 +73,11 @@ def _name_and_id(key: str | bytes) -> tuple[str | None, bytes]:
     return (key, NO_UUID) if isinstance(key, str) else (None, key)
 
 
-def _refused(name: str | None, topic_id: bytes, reason: ApiError) -> DeletableTopicResult:
+def _rejected(name: str | None, topic_id: bytes, reason: ApiError) -> DeletableTopicResult:
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=reason.code, error_message=reason.text)
 
 
 def _result(key: str | bytes, outcome: TopicOutcome) -> DeletableTopicResult:
     if outcome.topic is None:
-        return _refused(*_name_and_id(key), api_error_of(outcome.error))
+        return _rejected(*_name_and_id(key), api_error_of(outcome.error))
     return DeletableTopicResult(name=outcome.topic.name, topic_id=outcome.topic.topic_id)

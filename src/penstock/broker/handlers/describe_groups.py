@@ -1,4 +1,4 @@
-"""DescribeGroups: members, state and assignment of groups."""
+"""DescribeGroups: state, members and assignments of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much of which partition lies on which disk, and what is moving to it. Many are sliced."""
+"""DescribeLogDirs: the size of partitions by data folder, and replicas that are moving. Many are handled in slices."""
 
 from __future__ import annotations
 

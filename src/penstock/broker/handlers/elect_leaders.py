@@ -1,4 +1,4 @@
-"""ElectLeaders: back to the preferred leaders, or to one that may lack records where there is none."""
+"""ElectLeaders: elects preferred leaders, or out-of-sync leaders for partitions that have none."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.wire.schemas.elect_leaders import (
     ReplicaElectionResult,
 )
 
-_NAMES_ERRORS: Final = 1
-_ALONE: Final = "this broker stands alone: it leads all there is"
+_FIRST_VERSION_WITH_ERROR: Final = 1
+_ALONE: Final = "this broker stands alone and leads all partitions"
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
@@ -27,13 +27,18 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
     named = message.topic_partitions
     wanted = None if named is None else [(topic.topic, index) for topic in named for index in topic.partitions]
 
-    def refuse(reason: ApiError) -> None:
+    def reject(reason: ApiError) -> None:
         results = _results(dict.fromkeys(wanted or (), reason))
-        code = reason.code if request.version >= _NAMES_ERRORS else ErrorCode.NONE
+        code = reason.code if request.version >= _FIRST_VERSION_WITH_ERROR else ErrorCode.NONE
         answer(ElectLeadersResponse(error_code=code, replica_election_results=results))
 
     if message.election_type not in tuple(ElectionKind):
-        refuse(ApiError(ErrorCode.INVALID_REQUEST, f"{message.election_type} is no kind of election"))
+        reject(
+            ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{message.election_type} is not an election type: expected 0 (preferred) or 1 (unclean)",
+            )
+        )
         return
     membership = services.membership_or_none
     if membership is None:
@@ -42,14 +47,14 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         return
     controller = membership.controller
     if controller is None:
-        refuse(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
+        reject(ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller"))
         return
 
     async def elect() -> None:
         outcomes = await controller.elect_leaders(ElectionKind(message.election_type), wanted)
         answer(ElectLeadersResponse(replica_election_results=_results(_explained(outcomes))))
 
-    services.spawn(elect(), lambda error: refuse(api_error_of(error)))
+    services.spawn(elect(), lambda error: reject(api_error_of(error)))
 
 
 def _explained(outcomes: Mapping[TopicPartition, ApiException | None]) -> dict[TopicPartition, ApiError]:

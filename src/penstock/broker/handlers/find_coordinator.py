@@ -1,7 +1,7 @@
-"""FindCoordinator: who looks after a group: whoever leads its partition of the topic of committed offsets.
+"""FindCoordinator: a group's coordinator is the leader of its partition of __consumer_offsets.
 
-That topic is made when the first one asks. Transactions and share groups are not served: who looks for their
-coordinator is answered at once with an error that clients do not retry.
+The topic is created by the first request. Transactions and share groups are not supported: their requests get an error
+that clients do not retry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
-_SEVERAL: Final = 4
+_FIRST_VERSION_WITH_KEYS: Final = 4
 
 
 class _Found(NamedTuple):
@@ -36,10 +36,10 @@ class _Found(NamedTuple):
         return self.text or (None if self.code == ErrorCode.NONE else self.code.meaning)
 
 
-_NOBODY: Final = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-# Clients take any other error for one that passes, and ask for ever.
+_NOT_AVAILABLE: Final = _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+# Clients retry any other error forever.
 _NO_TRANSACTIONS: Final = _Found(
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text="this broker does not serve transactions"
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text="transactions are not supported by this broker"
 )
 
 
@@ -53,7 +53,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
         try:
             await services.topic_creation.create_offsets_topic()
         except (ClusterError, LinkLost) as error:
-            logger.info("a group finds no coordinator yet: %s", error)
+            logger.info("coordinator not available: %s", error)
         answer(_response(services, request))
 
     services.spawn(create(), lambda _: answer(_response(services, request)))
@@ -61,7 +61,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
 def _response(services: Services, request: Request) -> FindCoordinatorResponse:
     message: FindCoordinatorRequest = request.message
-    if request.version < _SEVERAL:
+    if request.version < _FIRST_VERSION_WITH_KEYS:
         found = _find(services, message.key, message.key_type)
         return FindCoordinatorResponse(
             error_code=found.code,
@@ -91,9 +91,11 @@ def _find(services: Services, key: str, key_type: int) -> _Found:
     if key_type == _TRANSACTION:
         return _NO_TRANSACTIONS
     if key_type != _GROUP:
-        return _Found(ErrorCode.INVALID_REQUEST, text=f"there are no coordinators of type {key_type}")
+        return _Found(
+            ErrorCode.INVALID_REQUEST, text=f"coordinators of type {key_type} are not supported: expected 0 (group)"
+        )
     if topic is None:
-        return _NOBODY
+        return _NOT_AVAILABLE
     leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
     node = next((node for node in services.live_brokers() if node.id == leader), None)
-    return _NOBODY if node is None else _Found(ErrorCode.NONE, node.id, node.host, node.port)
+    return _NOT_AVAILABLE if node is None else _Found(ErrorCode.NONE, node.id, node.host, node.port)

@@ -1,7 +1,7 @@
-"""InitProducerId: an id for an idempotent producer, never given twice.
+"""InitProducerId: allocates a unique id for an idempotent producer.
 
-Transactions are not served yet, so a transactional id is refused, an empty one as the mistake that it is; an idempotent
-producer that comes back with its id and epoch gets the next epoch.
+A producer that sends its id and epoch gets the next epoch. Transactions are not supported, so a transactional id is
+rejected; an empty one is an invalid request.
 """
 
 from __future__ import annotations

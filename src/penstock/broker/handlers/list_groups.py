@@ -1,4 +1,4 @@
-"""ListGroups: all groups that this broker coordinates. Very many are listed in slices."""
+"""ListGroups: the groups that this broker coordinates. Many are listed in slices."""
 
 from __future__ import annotations
 

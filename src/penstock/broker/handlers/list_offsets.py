@@ -1,8 +1,8 @@
-"""ListOffsets: where a partition begins and ends, and what offset a time has.
+"""ListOffsets: start and end of partitions, and offsets by timestamp.
 
-Version 0 answers with a list of offsets, newest first, as the oldest clients want it; later ones with one offset and
-its timestamp. Readers of committed records are told the last stable offset as the end. What was written without waiting
-for the disk, and has no other replica, is waited for here: an end that is told includes what its client wrote before.
+Version 0 returns a list of offsets, newest first; later versions one offset and its timestamp. With read_committed the
+end is the last stable offset. Records without another replica that were written without waiting for the disk are
+synced first: the returned end includes what its client wrote before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 _READ_COMMITTED = 1
-_WAITS_FOR_OFFSETS = 5
+_KIP_207_VERSION = 5
 
 
 def handle(services: Services, request: Request, answer: Answer) -> None:
@@ -61,7 +61,7 @@ def _answer(services: Services, request: Request, answer: Answer) -> None:
 def _look_up(
     partition: Partition, wanted: ListOffsetsPartition, outcome: ListOffsetsPartitionResponse, request: Request
 ) -> None:
-    outcome.error_code = _refusal(partition, wanted, request.version)
+    outcome.error_code = _error(partition, wanted, request.version)
     if outcome.error_code:
         return
     log = partition.log
@@ -76,18 +76,18 @@ def _look_up(
         outcome.leader_epoch = log.epochs.epoch_for_offset(offset)
 
 
-def _refusal(partition: Partition, wanted: ListOffsetsPartition, version: int) -> ErrorCode:
+def _error(partition: Partition, wanted: ListOffsetsPartition, version: int) -> ErrorCode:
     if not partition.is_leader:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     code = partition.check_epoch(wanted.current_leader_epoch)
     if code or partition.is_settled or wanted.timestamp == EARLIEST:
         return code
-    # A leader that is new may not know yet how far its predecessor's watermark was: an end must not go back (KIP-207).
-    return ErrorCode.OFFSET_NOT_AVAILABLE if version >= _WAITS_FOR_OFFSETS else ErrorCode.LEADER_NOT_AVAILABLE
+    # A new leader may not know its predecessor's high watermark yet, and the end must not move back (KIP-207).
+    return ErrorCode.OFFSET_NOT_AVAILABLE if version >= _KIP_207_VERSION else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _offset_at(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
-    """(timestamp, offset); both -1 if no record below `end` is that young."""
+    """(timestamp, offset); both -1 if no record below `end` is that new."""
     if timestamp == LATEST:
         return -1, end
     if timestamp == EARLIEST:
@@ -99,7 +99,7 @@ def _offset_at(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int]:
 
 
 def _old_style(log: PartitionLog, timestamp: int, most: int, end: int) -> list[int]:
-    """Where segments begin that were there before a time, newest first; the end of the log counts as one."""
+    """Base offsets of the segments that existed before a time, newest first, and the end of the log."""
     if timestamp == EARLIEST:
         return [log.log_start_offset][:most]
     bases = [*log.stamped_table().bases, log.active.base_offset]

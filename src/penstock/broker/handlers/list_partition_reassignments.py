@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the moves of partitions that are under way."""
+"""ListPartitionReassignments: ongoing moves of partitions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Metadata: brokers, topics, partitions and their leaders.
 
-A topic that is asked for by name and missing is created first, where both the client and the broker allow it; the
-answer then waits for that, so that a client need not come back to find it.
+A missing topic that is requested by name is created first, if client and broker allow it; the response waits for that.
 
-Clients ask the same again and again, and what they are told changes with the cluster image only. So answers without an
-error are kept as bytes, as long as the image is the same. That of a large cluster is made in slices, once.
+Clients repeat the same requests, and responses change only with the cluster image. Responses without an error are
+therefore cached as bytes until the image changes. That of a large cluster is made in slices, once.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from penstock.wire.schemas.metadata import (
 )
 from penstock.wire.types import NO_UUID
 
-_NAMELESS_VERSION = 12
+_FIRST_VERSION_WITHOUT_NAMES = 12
 _SLICE_PARTITIONS: Final = 500
 
 _Wanted = tuple[int, tuple[tuple[str | None, bytes], ...] | None]
 
 
 class MetadataAnswers:
-    """Answers as bytes, by version and topics, for one image of the cluster; those used last, up to `MAX_BYTES`."""
+    """Responses as bytes, by version and topics, for one cluster image; the least recently used go first."""
 
     MAX_BYTES: Final = 32 * 1024 * 1024
     MAX_TOPICS: Final = 16
-    """Of a request whose answer is kept: those who ask for many ask for others each time."""
+    """Topics of a request whose response is cached: larger requests are rarely repeated."""
 
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
         self._answers: dict[_Wanted, Encoded] = {}
         self._bytes = 0
         self.making: dict[int, asyncio.Future[None]] = {}
-        """By version, the end of the making of an answer that names all topics."""
+        """By version, the end of the making of a response that names all topics."""
 
     def get(self, image: ClusterImage, wanted: _Wanted) -> Encoded | None:
         if image is not self._image:
@@ -57,7 +56,7 @@ class MetadataAnswers:
         return found
 
     def keep(self, image: ClusterImage, wanted: _Wanted, body: bytes) -> Encoded:
-        """Keep an answer that is true of `image`."""
+        """Cache the response of an image."""
         if image is not self._image:
             self._image = image
             self._answers.clear()
@@ -130,7 +129,7 @@ def _is_small(image: ClusterImage) -> bool:
 
 
 async def _make_all(services: Services, request: Request, answer: Answer) -> None:
-    """Make the answer of a large cluster in slices, or wait for whoever is making the same."""
+    """Make the response of a large cluster in slices, or wait until another request has made it."""
     answers, version = services.metadata_answers, request.version
     while (making := answers.making.get(version)) is not None:
         await making
@@ -201,8 +200,8 @@ def _look_up(services: Services, wanted: MetadataRequestTopic, version: int) -> 
     if not wanted.name:
         found = image.topic_by_id(wanted.topic_id) if wanted.topic_id != NO_UUID else None
         if found is None or found.name in image.deleting:
-            # Below version 12 a name may be missing in a request, but not in an answer.
-            name = wanted.name if version >= _NAMELESS_VERSION else ""
+            # Below version 12 a name may be missing in a request, but not in a response.
+            name = wanted.name if version >= _FIRST_VERSION_WITHOUT_NAMES else ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
         return _known(image, found)
     found = image.topics.get(wanted.name)

@@ -1,6 +1,6 @@
-"""OffsetCommit: how far a group has read; answered when it is durable.
+"""OffsetCommit: stores the offsets of a group; answered when they are durable.
 
-Offsets of partitions that do not exist are rejected one by one, before the coordinator sees the request.
+Offsets of partitions that do not exist are rejected before the coordinator sees the request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 def _sorted(
     message: OffsetCommitRequest, image: ClusterImage
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """What may be committed, and the answer for the rest."""
+    """The offsets that can be committed, and the response for the others."""
     known: list[OffsetCommitRequestTopic] = []
     unknown: list[OffsetCommitResponseTopic] = []
     for topic in message.topics:

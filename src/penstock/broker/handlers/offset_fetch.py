@@ -58,7 +58,7 @@ def handle(services: Services, request: Request, answer: Answer) -> None:
 
 
 def _named(services: Services, message: OffsetFetchRequest, version: int) -> OffsetFetchRequest:
-    """The request with the partitions named of those groups of which it wants all, where that is many."""
+    """The request, with all partitions named of groups of which it wants all offsets and that have many."""
     if version < _FIRST_VERSION_WITH_GROUPS:
         if message.topics is not None:
             return message

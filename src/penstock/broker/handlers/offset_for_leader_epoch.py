@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended in this log, so that a reader sees whether it read what was truncated."""
+"""OffsetForLeaderEpoch: the end of an epoch in this log, by which a reader detects truncation."""
 
 from __future__ import annotations
 

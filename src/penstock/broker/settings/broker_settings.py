@@ -89,7 +89,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that somebody gave to a setting, and where. `written` is the name in use there, if an older one."""
+    """A value that was set, and where. `written` is the name used there, if it is an older one."""
 
     name: str
     text: str
@@ -113,13 +113,13 @@ class Layers:
         return (self.dynamic_broker, self.dynamic_default, self.command, self.file)
 
     def given(self, name: str) -> Iterator[Given]:
-        """What was given to this very name, the strongest first."""
+        """The values set for this very name, the strongest first."""
         for layer in self.strongest_first():
             if name in layer:
                 yield layer[name]
 
     def deciding(self, name: str) -> Given | None:
-        """What decides the value of a setting, given to its name or to another of its family; None: the default."""
+        """The value that applies to a setting or its family; None is the default."""
         for layer in self.strongest_first():
             for member, _ in family_of(name):
                 if member in layer:
@@ -127,7 +127,7 @@ class Layers:
         return None
 
     def effective(self, name: str) -> Value:
-        """The value that counts: log.retention.ms is 3600000 if log.retention.hours was set to 1, and nothing else."""
+        """The value in force: log.retention.ms is 3600000 if only log.retention.hours was set, to 1."""
         factors = dict(family_of(name))
         given = self.deciding(name)
         if given is not None:
@@ -143,7 +143,7 @@ class Layers:
         return DEFAULT_WHERE if given is None else given.where
 
     def with_dynamic(self, changes: Mapping[str, Given | None], *, cluster_wide: bool) -> Layers:
-        """With values set, or taken back (None), in one of the layers of changes."""
+        """With values set or removed (None) in one of the dynamic layers."""
         layer = dict(self.dynamic_default if cluster_wide else self.dynamic_broker)
         for name, given in changes.items():
             if given is None:
@@ -159,14 +159,14 @@ def scaled(value: Value, factor: int) -> Value:
 
 
 def admit(name: str, text: str, source: Source, where: str, written: str = "") -> Given | Problem:
-    """A text given to a setting, or why it cannot be. What is given to a name that is not known is kept as it is."""
+    """A value for a setting, or why it is invalid. The value of an unknown name is kept as it is."""
     definition = BROKER_DEFINITIONS.get(name)
     if definition is None:
         return Given(name, text, text, source, where, written)
     try:
         return Given(name, text, parse_value(definition, text), source, where, written)
     except InvalidValue as error:
-        stands_for = f" (an older name of {name})" if written else ""
+        stands_for = f" (older name of {name})" if written else ""
         return Problem(where, f"{written or name}{stands_for}", str(error))
 
 
@@ -184,7 +184,7 @@ class ResolvedListeners:
 
 
 def resolve_listeners(layers: Layers, host_name: str, broken: Collection[str] = ()) -> ResolvedListeners:
-    """Each setting is looked at as far as those that it builds on are sound."""
+    """A setting is checked only if those that it depends on are valid."""
     result = ResolvedListeners()
     if "listeners" in broken:
         return result
@@ -220,7 +220,7 @@ def _text(layers: Layers, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """`holds` is asked with the values of `names`, in that order; `reason` is about the first, {0}."""
+    """`holds` takes the values of `names`; `reason` is about the first, {0}."""
 
     names: tuple[str, ...]
     holds: Callable[..., bool]
@@ -252,18 +252,18 @@ _CHECKS: Final = (
     _Check(
         ("broker.id", "zookeeper.connect", "broker.id.generation.enable", "reserved.broker.max.id"),
         lambda number, zookeeper, generates, reserved: not (zookeeper and generates and number > reserved),
-        "{0} must not be larger than reserved.broker.max.id while numbers above it are generated; choose a smaller "
-        "one, or set broker.id.generation.enable=false",
+        "{0} must not be larger than reserved.broker.max.id, because larger ids are generated; choose a smaller id or "
+        "set broker.id.generation.enable=false",
     ),
     _Check(
         ("broker.id", "zookeeper.connect", "broker.id.generation.enable"),
         lambda number, zookeeper, generates: not (zookeeper and not generates and number < 0),
-        "must be set, since broker.id.generation.enable=false",
+        "must be set, because broker.id.generation.enable=false",
     ),
     _Check(
         ("log.dirs",),
         lambda text: bool(text) and all(map(_is_usable_folder, parse_list(text))),
-        "must name at least one folder, and none with an empty name or with control characters",
+        "must name at least one folder; names must not be empty or contain control characters",
     ),
     _Check(
         ("log.dirs",),
@@ -273,13 +273,13 @@ _CHECKS: Final = (
     _Check(
         ("max.connections.per.ip", "max.connections.per.ip.overrides"),
         lambda most, overrides: not (most == 0 and _no_overrides(overrides)),
-        "0 lets nobody in; it is of use only together with max.connections.per.ip.overrides",
+        "0 rejects all connections; use it only with max.connections.per.ip.overrides",
     ),
     _Check(
         ("queued.max.request.bytes", "socket.request.max.bytes"),
-        # The default need not be raised with the other: a request that is alone is always received.
+        # The default may stay: a single request is always received.
         lambda queued, largest: queued <= 0 or queued >= largest or queued == QUEUED_BYTES,
-        "{0} must not be smaller than socket.request.max.bytes, or the largest requests would wait for ever",
+        "{0} must not be smaller than socket.request.max.bytes, or the largest requests would wait forever",
     ),
     _at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
     _at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
@@ -300,7 +300,7 @@ _CHECKS: Final = (
 
 
 def contradictions(layers: Layers, broken: Collection[str] = ()) -> list[Problem]:
-    """What does not go together, of the settings that are not broken by themselves."""
+    """Contradictions between settings that are valid by themselves."""
     problems = []
     for check in _CHECKS:
         if broken and not set(broken).isdisjoint(check.names):
@@ -311,7 +311,7 @@ def contradictions(layers: Layers, broken: Collection[str] = ()) -> list[Problem
             problems.append(Problem(layers.where(first), first, check.reason.format(*values)))
     numbers = {given.value for name in ("broker.id", "node.id") for given in layers.given(name)}
     if len(numbers) > 1:
-        problems.append(Problem(layers.where("broker.id"), "broker.id", "differs from node.id; set one of them only"))
+        problems.append(Problem(layers.where("broker.id"), "broker.id", "differs from node.id; set only one of them"))
     return problems
 
 
@@ -345,7 +345,7 @@ class BrokerSettings(ServerSettings):
         problems: Collection[Problem] = (),
         broken: Collection[str] = (),
     ) -> BrokerSettings:
-        """Settings, from what was given. `problems` are those found already, with the settings `broken` by them.
+        """`problems` are those already found, with the settings `broken` by them.
 
         InvalidSettings with these and all others.
         """
@@ -376,7 +376,7 @@ class BrokerSettings(ServerSettings):
 
     @property
     def stands_alone(self) -> bool:
-        """No ZooKeeper: one broker, which keeps the metadata itself."""
+        """Whether there is no ZooKeeper: a single broker, which keeps the metadata itself."""
         return self.zookeeper_connect is None
 
     def where(self, name: str) -> str:
@@ -384,22 +384,22 @@ class BrokerSettings(ServerSettings):
         return self.layers.where(name)
 
     def preset(self, topic: str) -> TopicPreset:
-        """What the operator laid down for one topic; its own settings override that."""
+        """The operator's preset for a topic; the topic's own settings override it."""
         return self.presets.get(topic, _NO_PRESET)
 
     # --- change
 
     def with_broker_id(self, broker_id: int) -> BrokerSettings:
-        """With the number that the broker was given, where its operator gave none."""
+        """With the id that the broker was given, if its operator set none."""
         return replace(self, broker_id=broker_id)
 
     def dynamic(self, *, cluster_wide: bool = False) -> dict[str, str]:
-        """The changes in force: those made for all brokers, or for this one."""
+        """The dynamic settings: those of all brokers, or of this one."""
         layer = self.layers.dynamic_default if cluster_wide else self.layers.dynamic_broker
         return {name: given.text for name, given in layer.items()}
 
     def with_changes(self, changes: Mapping[str, str | None], *, cluster_wide: bool = False) -> BrokerSettings:
-        """With settings changed while the broker runs; None takes a change back. InvalidSettings."""
+        """With dynamic settings changed; None removes one. InvalidSettings."""
         source = Source.DYNAMIC_DEFAULT_BROKER if cluster_wide else Source.DYNAMIC_BROKER
         where = "changed for all brokers" if cluster_wide else "changed for this broker"
         admitted: dict[str, Given | None] = {}
@@ -422,13 +422,13 @@ class BrokerSettings(ServerSettings):
 
 
 def check_changeable(name: str) -> str | None:
-    """None if a broker's setting may be changed while it runs, else why not.
+    """None if a broker's setting can be changed while it runs, else why not.
 
-    A name that is not known may be: as with Kafka it may be meant for something else that reads a broker's settings.
+    An unknown name can be changed: as in Kafka, it may be read by something else.
     """
     definition = BROKER_DEFINITIONS.get(name)
     if definition is not None and not definition.dynamic:
-        return "cannot be changed while the broker runs; set it in the broker's file of settings and restart"
+        return "cannot be changed while the broker runs; set it in the broker's settings file and restart"
     return None
 
 
@@ -459,9 +459,9 @@ def load_settings(
     *,
     host_name: Callable[[], str] = socket.gethostname,
 ) -> LoadedSettings:
-    """Settings of a `server.properties` file and of `name=value`s that override it.
+    """Settings of a `server.properties` file, overridden by `name=value` assignments.
 
-    UnreadableFile; InvalidSettings with all that is wrong.
+    UnreadableFile; InvalidSettings with all problems.
     """
     parsed = ParsedProperties((), ()) if path is None else read_properties(path)
     command = _parse_assignments(assignments)
@@ -471,11 +471,11 @@ def load_settings(
 def settings_from(
     values: Mapping[str, str] | None = None, *, host_name: Callable[[], str] = socket.gethostname
 ) -> BrokerSettings:
-    """Settings from names and values, as if they came by the command line, but with no name that is unknown."""
+    """Settings from names and values, as from the command line, but without unknown names."""
     given = values or {}
     unknown = [name for name in given if name not in BROKER_DEFINITIONS and name not in OLD_NAMES]
     if unknown:
-        raise InvalidSettings(Problem("", shown(name), "no such setting of a broker") for name in unknown)
+        raise InvalidSettings(Problem("", shown(name), "brokers have no such setting") for name in unknown)
     properties = tuple(Property(name, value, COMMAND) for name, value in given.items())
     return _load(ParsedProperties((), ()), ParsedProperties(properties, ()), host_name).settings
 
@@ -530,27 +530,27 @@ def _admit_all(
             continue
         layer[name] = given
         if BROKER_DEFINITIONS[name].type is ConfigType.CLASS and given.value is not None:
-            notices.append(Notice(setting.where, name, "names a Java class, which has no effect here"))
-    notices += _overruled(layer)
+            notices.append(Notice(setting.where, name, "names a Java class, which has no effect in Penstock"))
+    notices += _overridden(layer)
     return MappingProxyType(layer)
 
 
 def _unknown(setting: Written, *, with_hint: bool) -> Notice:
-    """Names only: a value that nobody knows may be a secret."""
+    """Without the value, which may be a secret."""
     if setting.name.startswith(ELSEWHERE):
-        return Notice(setting.where, shown(setting.name), "a setting of Kafka's that has no effect here")
+        return Notice(setting.where, shown(setting.name), "a setting of Kafka without effect in Penstock")
     likely = nearest(setting.name, (*BROKER_DEFINITIONS, *OLD_NAMES)) if with_hint else None
     hint = f"; did you mean {likely}?" if likely else ""
-    return Notice(setting.where, shown(setting.name) or "(no name)", f"no such setting, so it is ignored{hint}")
+    return Notice(setting.where, shown(setting.name) or "(no name)", f"unknown setting, ignored{hint}")
 
 
-def _overruled(layer: Mapping[str, Given]) -> Iterable[Notice]:
+def _overridden(layer: Mapping[str, Given]) -> Iterable[Notice]:
     for name, family in FAMILIES.items():
         present = [member for member, _ in family if member in layer]
         for member in present[1:]:
-            # Both numbers of a broker must be equal anyway, and one old name may still decide for another setting.
+            # Both ids must be equal anyway, and an older name may still apply to another setting.
             if name != "broker.id" and not member.endswith("difference.max.ms"):
-                yield Notice(layer[member].where, member, f"is overruled by {present[0]} ({layer[present[0]].where})")
+                yield Notice(layer[member].where, member, f"is overridden by {present[0]} ({layer[present[0]].where})")
 
 
 def _merged(old: TopicPreset | None, new: TopicPreset) -> TopicPreset:

@@ -45,7 +45,7 @@ class Row:
 def describe_topic(
     broker: BrokerSettings, overrides: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[Row]:
-    """All settings of a topic that has these of its own, or those of the `names` that exist. InvalidSettings."""
+    """All settings of a topic with these overrides, or those of `names` that exist. InvalidSettings."""
     rows = []
     for definition in _wanted(TOPIC_DEFINITIONS, names):
         value = effective_value(broker, overrides, definition.name)
@@ -62,7 +62,7 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None) -> list[Row]:
-    """All settings of a broker, or those of the `names` that exist."""
+    """All settings of a broker, or those of `names` that exist."""
     rows = []
     for definition in _wanted(BROKER_DEFINITIONS, names):
         given = next(broker.layers.given(definition.name), None)
@@ -77,7 +77,7 @@ def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None
 
 
 def describe_all_brokers(broker: BrokerSettings, names: Collection[str] | None = None) -> list[Row]:
-    """The changes that were made for all brokers: what the resource without a name shows."""
+    """The settings changed for all brokers: what the broker resource without a name shows."""
     rows = []
     for definition in _wanted(BROKER_DEFINITIONS, names):
         given = broker.layers.dynamic_default.get(definition.name)
@@ -93,7 +93,7 @@ def _wanted(definitions: Mapping[str, Definition], names: Collection[str] | None
 
 
 def _broker_values(broker: BrokerSettings, name: str) -> Iterator[Synonym]:
-    """What was given to a setting or its family, the strongest first, then the defaults."""
+    """The values set for a setting or its family, the strongest first, then the defaults."""
     family = [member for member, _ in family_of(name)]
     for layer in broker.layers.strongest_first():
         for member in family:
@@ -111,7 +111,7 @@ def _from_own_name(values: Iterable[Synonym], name: str) -> Iterator[Synonym]:
 
 
 def _unknown(layers: Sequence[Layer], names: Collection[str] | None) -> list[Row]:
-    """What was given to names that this version does not know: nobody can tell whether it is a secret."""
+    """Values of names that this version does not know: they may be secrets."""
     found = {name for layer in layers for name in layer if name not in BROKER_DEFINITIONS}
     return [
         Row(

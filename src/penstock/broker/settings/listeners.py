@@ -1,10 +1,10 @@
-"""Listeners: where a broker accepts connections, and what it tells clients to connect to.
+"""Listeners: where a broker accepts connections, and which addresses it advertises to clients.
 
     PLAINTEXT://0.0.0.0:9092     name://host:port
 
-Rule: the bound address is the broker's affair, the advertised one the clients'. Clients connect to the address of the
-metadata, not to the one they first used: an advertised address that they cannot reach is the commonest reason why "it
-connects, but nothing works". So one that nobody can reach is refused, with what to write instead.
+Clients connect to the address in the metadata, not to the one they first used. An advertised address that they cannot
+reach is the most common reason why "it connects, but nothing works". One that no client can reach is therefore
+rejected, and the error says what to write instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from penstock.config_def import SettingsError, parse_list, shown
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# A protocol that is not served is refused: a listener must not speak in the clear where encryption was asked for.
+# Others are rejected: a listener must not use plain text where encryption was requested.
 SERVED_PROTOCOLS: Final = frozenset({"PLAINTEXT"})
 DEFAULT_PORT: Final = 9092
 
@@ -30,12 +30,12 @@ _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::", "0:0:0:0:0:0:0:0"})
 
 
 class InvalidListeners(SettingsError):
-    """Listeners that cannot be bound or advertised; the message says what to do."""
+    """Listeners that cannot be bound or advertised; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """`host` is empty for all addresses of the machine, `port` 0 for any that is free."""
+    """`host` is empty for all addresses, `port` is 0 for a free one."""
 
     name: str
     protocol: str
@@ -52,7 +52,7 @@ class Listener:
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """{"CLIENTS": "SSL"} for "CLIENTS:SSL"; the names are in capitals."""
+    """{"CLIENTS": "SSL"} for "CLIENTS:SSL"; names are converted to upper case."""
     protocols: dict[str, str] = {}
     for part in parse_list(text):
         name, colon, protocol = part.partition(":")
@@ -60,7 +60,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
         if not colon or not _NAME.fullmatch(name):
             raise InvalidListeners(f"{shown(part)!r} is not NAME:PROTOCOL")
         if protocol not in PROTOCOLS:
-            raise InvalidListeners(f"{shown(part)!r}: the protocol is one of {', '.join(PROTOCOLS)}")
+            raise InvalidListeners(f"{shown(part)!r}: the protocol must be one of {', '.join(PROTOCOLS)}")
         if name in protocols:
             raise InvalidListeners(f"{name} occurs twice")
         protocols[name] = protocol
@@ -68,17 +68,17 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_listeners(text: str, protocols: Mapping[str, str], *, left_out: Collection[str] = ()) -> tuple[Listener, ...]:
-    """The listeners of a setting, without those whose names are `left_out`. InvalidListeners."""
+    """The listeners of a setting, without those named in `left_out`. InvalidListeners."""
     listeners: list[Listener] = []
     for part in parse_list(text):
         listener = _parse_one(part, protocols, left_out)
         if listener is None:
             continue
         if any(listener.name == other.name for other in listeners):
-            raise InvalidListeners(f"there are two listeners {listener.name}; give each a name of its own")
+            raise InvalidListeners(f"two listeners are named {listener.name}; give each its own name")
         listeners.append(listener)
     if not listeners:
-        raise InvalidListeners("there is no listener; write for example PLAINTEXT://0.0.0.0:9092")
+        raise InvalidListeners("no listener is given; write for example PLAINTEXT://0.0.0.0:9092")
     return tuple(listeners)
 
 
@@ -86,52 +86,52 @@ def _parse_one(part: str, protocols: Mapping[str, str], left_out: Collection[str
     match = _LISTENER.fullmatch(part)
     if match is None:
         raise InvalidListeners(
-            f"{shown(part)!r} is no listener; write NAME://host:port, for example PLAINTEXT://0.0.0.0:9092"
+            f"{shown(part)!r} is not a listener; write NAME://host:port, for example PLAINTEXT://0.0.0.0:9092"
         )
     name, host, port = match[1].upper(), match[2].strip("[]"), int(match[3])
     if not _NAME.fullmatch(name):
-        raise InvalidListeners(f"{shown(part)!r}: a listener's name is made of letters, digits, '.', '_' and '-'")
+        raise InvalidListeners(f"{shown(part)!r}: a listener's name consists of letters, digits, '.', '_' and '-'")
     if name in left_out:
         return None
     if not _HOST.fullmatch(host):
-        raise InvalidListeners(f"{shown(part)!r}: {shown(host)!r} is no host")
+        raise InvalidListeners(f"{shown(part)!r}: {shown(host)!r} is not a host")
     if not 0 <= port <= 65535:
-        raise InvalidListeners(f"{shown(part)!r}: a port is 0 to 65535")
+        raise InvalidListeners(f"{shown(part)!r}: a port must be 0 to 65535")
     if name not in protocols:
         raise InvalidListeners(
-            f"{shown(part)!r}: no protocol is known for {name}; add {name}:PLAINTEXT to listener.security.protocol.map"
+            f"{shown(part)!r}: {name} has no protocol; add {name}:PLAINTEXT to listener.security.protocol.map"
         )
     if protocols[name] not in SERVED_PROTOCOLS:
         raise InvalidListeners(
-            f"{shown(part)!r} asks for {protocols[name]}, which this broker does not serve; "
-            f"it serves {', '.join(sorted(SERVED_PROTOCOLS))}"
+            f"{shown(part)!r} needs {protocols[name]}, which is not supported; "
+            f"supported: {', '.join(sorted(SERVED_PROTOCOLS))}"
         )
     return Listener(name, protocols[name], host, port)
 
 
 def check_bindable(listeners: Iterable[Listener]) -> None:
-    """InvalidListeners if two of them cannot be bound at once."""
+    """InvalidListeners if two of them cannot be bound at the same time."""
     taken: dict[int, Listener] = {}
     for listener in listeners:
         if listener.port == 0:
             continue
         other = taken.setdefault(listener.port, listener)
         if other is not listener and not _apart(listener, other):
-            raise InvalidListeners(f"{other} and {listener} have the same port; give each a port of its own")
+            raise InvalidListeners(f"{other} and {listener} have the same port; give each its own port")
 
 
 def _apart(one: Listener, other: Listener) -> bool:
-    """Whether two listeners may share a port: different addresses, none of them all addresses."""
+    """Whether two listeners can share a port: different addresses, and neither is all addresses."""
     return one.host != other.host and not one.is_wildcard and not other.is_wildcard
 
 
 def advertised_from(
     listeners: Iterable[Listener], written: Iterable[Listener] | None, host_name: Callable[[], str]
 ) -> tuple[Listener, ...]:
-    """What to tell clients: what was written, or else the listeners, with the machine's name for all addresses.
+    """The advertised listeners: those written, or else the listeners, with the host name instead of all addresses.
 
-    What is left out of what was written, a host or (0) a port, is that of the listener. A port stays 0 where the
-    listener's is: only who has bound it knows.
+    A missing host or port (0) is taken from the listener. A port stays 0 if the listener's is 0: it is known only once
+    it is bound.
     """
     bound = {listener.name: listener for listener in listeners}
     if written is None:
@@ -145,8 +145,8 @@ def advertised_from(
             raise InvalidListeners(f"{listener} is advertised, but listeners has no {listener.name}, only {names}")
         if listener.host and listener.is_wildcard:
             raise InvalidListeners(
-                f"{listener} cannot be advertised: {listener.host} means all addresses of a machine, and clients would "
-                f"look for the broker on their own; write a host name or an address at which they reach this machine"
+                f"{listener} cannot be advertised: {listener.host} means all addresses, and clients would connect to "
+                f"their own machine; write a host name or an address at which clients reach this machine"
             )
         here = bound[listener.name]
         host = listener.host or (host_name() if here.is_wildcard else here.host)
@@ -155,12 +155,12 @@ def advertised_from(
 
 
 def with_bound_ports(advertised: Iterable[Listener], ports: Mapping[str, int]) -> tuple[Listener, ...]:
-    """The advertised listeners, with the ports that were given out (by listener's name) in place of 0."""
+    """The advertised listeners, with the bound ports (by listener name) instead of 0."""
     return tuple(replace(each, port=ports.get(each.name, 0)) if each.port == 0 else each for each in advertised)
 
 
 def between_brokers(advertised: tuple[Listener, ...], wanted: str | None) -> Listener:
-    """The listener by which brokers reach each other."""
+    """The listener that other brokers connect to."""
     if wanted is not None:
         for listener in advertised:
             if listener.name == wanted.upper():
@@ -171,9 +171,9 @@ def between_brokers(advertised: tuple[Listener, ...], wanted: str | None) -> Lis
 
 
 def unreachable_hosts(advertised: Iterable[Listener], resolve: Callable[[str, int], object]) -> list[str]:
-    """A sentence for each advertised host that has no address here; `resolve` raises OSError then.
+    """A warning for each advertised host that has no address here; `resolve` raises OSError then.
 
-    A doubt, not an error: a name may be known to the clients alone.
+    It is not an error: clients may know a name that this machine does not.
     """
     doubts = []
     for listener in advertised:
@@ -181,7 +181,7 @@ def unreachable_hosts(advertised: Iterable[Listener], resolve: Callable[[str, in
             resolve(listener.host, listener.port)
         except (OSError, UnicodeError) as error:
             doubts.append(
-                f"clients will be told to connect to {listener.host}, which has no address on this machine ({error}); "
-                f"if they cannot reach it either, set advertised.listeners to a name or address that they can"
+                f"clients will connect to {listener.host}, which has no address on this machine ({error}); "
+                f"if they cannot reach it either, set advertised.listeners to a name or address that they can reach"
             )
     return doubts

@@ -44,7 +44,7 @@ _PLAIN: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One setting as somebody wrote it."""
+    """One setting as it was written."""
 
     name: str
     value: str
@@ -53,7 +53,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class ParsedProperties:
-    """In the order of the file; a name may occur more than once."""
+    """In the order of the file; a name may occur several times."""
 
     properties: tuple[Property, ...]
     problems: tuple[Problem, ...]
@@ -64,7 +64,7 @@ class _BadEscape(Exception):
 
 
 def read_properties(path: str | Path) -> ParsedProperties:
-    """The settings of a file. UnreadableFile if there is none, or if it is no text."""
+    """The settings of a file. UnreadableFile if it is missing or not text."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -73,7 +73,7 @@ def read_properties(path: str | Path) -> ParsedProperties:
     except ValueError as error:  # a NUL in the path
         raise UnreadableFile(str(path), str(error)) from error
     if len(data) > MAX_FILE_BYTES:
-        raise UnreadableFile(str(path), f"larger than {MAX_FILE_BYTES} bytes, so hardly a file of settings")
+        raise UnreadableFile(str(path), f"larger than {MAX_FILE_BYTES} bytes, so it is not a settings file")
     if b"\0" in data:
         raise UnreadableFile(str(path), "contains zero bytes, so it is not a text file")
     try:
@@ -98,13 +98,13 @@ def parse_properties(text: str, file_name: str) -> ParsedProperties:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, line with its continuations joined on), without comments and blank lines."""
+    """(number of the first line, line with its continuations), without comments and blank lines."""
     pieces: list[str] = []
     first = 0
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_BLANK)
         if not pieces:
-            # An empty logical line is still at its beginning: a comment may start here.
+            # A comment may start here.
             if not line or line[0] in "#!":
                 continue
             first = number
@@ -121,7 +121,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Name and value, both still escaped: the name ends at the first =, : or blank that has no backslash."""
+    """Name and value, both escaped: the name ends at the first =, : or blank without a backslash."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
         end += 2 if line[end] == "\\" else 1
@@ -148,7 +148,7 @@ def _replacement(match: re.Match[str]) -> str:
         return _PLAIN.get(match[1], match[1])
     if _HEX4.fullmatch(digits) is None:
         raise _BadEscape(
-            f"\\u{digits} is no character: four hexadecimal digits follow \\u (write \\\\ for a backslash)"
+            f"\\u{digits} is not a character: \\u needs four hexadecimal digits (write \\\\ for a backslash)"
         )
     return chr(int(digits, 16))
 
@@ -191,7 +191,7 @@ PER_TOPIC: Final[Mapping[str, tuple[str, int]]] = {
     "log.flush.intervals.ms.per.topic": ("flush.ms", 1),
 }
 
-# The parts that listeners were written in before there were listeners.
+# Before listeners existed, their parts were separate settings.
 BIND_HOST, PORT, ADVERTISED_PORT, ENABLE_ZOOKEEPER = "host.name", "port", "advertised.port", "enable.zookeeper"
 ADVERTISED_HOSTS: Final = ("advertised.host.name", "hostname")
 
@@ -206,7 +206,7 @@ OLD_NAMES: Final = frozenset({*RENAMED, *PER_TOPIC, BIND_HOST, PORT, ADVERTISED_
 
 @dataclass(frozen=True, slots=True)
 class TopicPreset:
-    """What a topic starts out with: partitions (None: as all others) and settings of its own."""
+    """What a topic starts with: partitions (None: the default) and settings of its own."""
 
     partitions: int | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -214,7 +214,7 @@ class TopicPreset:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A setting by its present name, and by which it was written if that is another."""
+    """A setting by its present name, and the older name that was written, if any."""
 
     name: str
     text: str
@@ -233,13 +233,15 @@ class Translation:
 
 
 def translate(properties: Iterable[Property]) -> Translation:
-    """The settings of a file or a command line by their present names; of a repeated name the last counts."""
+    """The settings of a file or a command line by their present names; the last of a repeated name applies."""
     result = Translation()
     given: dict[str, Property] = {}
     for each in properties:
         if each.name in given:
             earlier = given[each.name].where
-            result.notices.append(Notice(each.where, shown(each.name), f"was set before ({earlier}); this one counts"))
+            result.notices.append(
+                Notice(each.where, shown(each.name), f"was set before ({earlier}); this value applies")
+            )
         given[each.name] = each
     for name, each in given.items():
         if name not in OLD_NAMES:
@@ -250,7 +252,7 @@ def translate(properties: Iterable[Property]) -> Translation:
         elif name in PER_TOPIC:
             _preset(each, result)
         elif name in GONE:
-            result.notices.append(Notice(each.where, name, "a setting of an older Kafka, without effect here"))
+            result.notices.append(Notice(each.where, name, "a setting of an older Kafka, without effect in Penstock"))
     _join_listeners(given, result)
     _apply_enable_zookeeper(given.get(ENABLE_ZOOKEEPER), result)
     return result
@@ -263,8 +265,8 @@ def _rename(each: Property, result: Translation) -> None:
         try:
             text = str(parse_numbers(f"x:{text.strip()}")["x"] * factor)
         except InvalidValue:
-            reason = f"{shown(text)!r} is not a whole number"
-            result.problems.append(Problem(each.where, f"{each.name} (an older name of {name})", reason))
+            reason = f"{shown(text)!r} is not an integer"
+            result.problems.append(Problem(each.where, f"{each.name} (older name of {name})", reason))
             return
     _set(Written(name, text, each.where, each.name), result)
 
@@ -274,12 +276,12 @@ def _set(setting: Written, result: Translation) -> None:
     if other is None:
         result.settings[setting.name] = setting
     else:
-        text = f"an older name of {setting.name}, which is set too ({other.where}) and counts"
+        text = f"older name of {setting.name}, which is also set ({other.where}) and applies"
         result.notices.append(Notice(setting.where, setting.written, text))
 
 
 def _join_listeners(given: Mapping[str, Property], result: Translation) -> None:
-    """host.name and port make up listeners, hostname and advertised.port what is advertised."""
+    """host.name and port become listeners, hostname and advertised.port become advertised.listeners."""
     _set_listener("listeners", given.get(BIND_HOST), given.get(PORT), DEFAULT_PORT, result)
     host = next((given[name] for name in ADVERTISED_HOSTS if name in given), None)
     # Port 0: that of the listener, which another layer may set.
@@ -331,7 +333,7 @@ def _preset(each: Property, result: Translation) -> None:
 
 def _objection(setting: str, number: int) -> str | None:
     if setting == _PARTITIONS:
-        return None if 1 <= number <= INT_MAX else "a topic has at least 1 partition"
+        return None if 1 <= number <= INT_MAX else "a topic needs at least 1 partition"
     try:
         parse_value(TOPIC_DEFINITIONS[setting], str(number))
     except InvalidValue as error:

@@ -46,13 +46,13 @@ _TOPIC_NAMES: Final = {
 
 
 def check_topic_setting(name: str, value: str | None) -> str | None:
-    """None if a topic may have this setting, else why not."""
+    """None if a topic can have this setting, else why not."""
     definition = TOPIC_DEFINITIONS.get(name)
     if definition is None:
         likely = _TOPIC_NAMES.get(name) or nearest(name, TOPIC_DEFINITIONS)
-        return f"{shown(name)}: no such setting of a topic" + (f"; did you mean {likely}?" if likely else "")
+        return f"{shown(name)}: topics have no such setting" + (f"; did you mean {likely}?" if likely else "")
     if value is None:
-        return f"{name}: a value is needed"
+        return f"{name}: a value is missing"
     try:
         parse_value(definition, value)
     except InvalidValue as error:
@@ -61,7 +61,7 @@ def check_topic_setting(name: str, value: str | None) -> str | None:
 
 
 def check_topic_settings(broker: BrokerSettings, overrides: Mapping[str, str | None]) -> list[str]:
-    """Why a topic may not have these settings of its own: one by one, and together with the broker's."""
+    """Why a topic cannot have these settings: one by one, and together with the broker's."""
     judged = (check_topic_setting(name, value) for name, value in overrides.items())
     reasons = list(islice((reason for reason in judged if reason is not None), _MAX_REASONS))
     if reasons:
@@ -69,14 +69,14 @@ def check_topic_settings(broker: BrokerSettings, overrides: Mapping[str, str | N
     values = _values(broker, {name: value for name, value in overrides.items() if value is not None})
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if least > most:
-        reasons.append(f"min.compaction.lag.ms: {least} is more than max.compaction.lag.ms, which is {most}")
+        reasons.append(f"min.compaction.lag.ms: {least} must not be larger than max.compaction.lag.ms, which is {most}")
     return reasons
 
 
 def sound_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Those of a topic's stored settings that are understood, and why the others are not.
+    """The valid ones of a topic's stored settings, and why the others are not.
 
-    For a start-up: what some other version stored must not keep a broker from serving the topic.
+    A setting that another version stored must not keep a broker from serving the topic.
     """
     reasons = {name: check_topic_setting(name, value) for name, value in overrides.items()}
     sound = {name: value for name, value in overrides.items() if reasons[name] is None}
@@ -144,7 +144,7 @@ def effective_value(broker: BrokerSettings, overrides: Mapping[str, str], name: 
 
 def _values(broker: BrokerSettings, overrides: Mapping[str, str]) -> dict[str, Any]:
     unknown = [name for name in overrides if name not in TOPIC_DEFINITIONS]
-    problems = [Problem("", shown(name), "no such setting of a topic") for name in unknown]
+    problems = [Problem("", shown(name), "topics have no such setting") for name in unknown]
     values: dict[str, Any] = {}
     for name in TOPIC_DEFINITIONS:
         try:
