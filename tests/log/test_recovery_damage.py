@@ -175,7 +175,7 @@ def test_a_torn_end_that_was_not_durable_is_cut_as_ever() -> None:
     put(log, 9, leader_epoch=5)
 
 
-def test_a_log_that_lost_its_end_continues_and_reports_the_damage_until_handled(
+def test_a_log_that_lost_its_end_continues_and_reports_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     files = flushed()

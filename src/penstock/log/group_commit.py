@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.log.partition_log import PartitionLog
 
 
-BEGUN_SUFFIX: Final = ".tmp"
+TEMPORARY_SUFFIX: Final = ".tmp"
 LEAST_MARKED_BYTES: Final = 1024 * 1024
 FAST_MS: Final = 2.0
 FAST_IN_A_ROW: Final = 64
@@ -136,12 +136,12 @@ class MarkWriter:
         """Write it durably under a temporary name, because the log may be truncated meanwhile."""
         if self.is_cancelled:
             return
-        begun = self.path + BEGUN_SUFFIX
+        temporary = self.path + TEMPORARY_SUFFIX
         try:
             data = self.encode()
             if data is None:
                 return
-            file = self._files.open(begun, create=True)
+            file = self._files.open(temporary, create=True)
             try:
                 file.truncate(0)
                 file.write_at(0, data)
@@ -150,7 +150,7 @@ class MarkWriter:
                 file.close()
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._files.remove(begun)
+                self._files.remove(temporary)
             if is_disk_full(error) or is_process_limit(error) or isinstance(error, FileNotFoundError):
                 return
             raise
@@ -158,12 +158,12 @@ class MarkWriter:
 
     def keep(self) -> None:
         """Give it its name, which is durable with the next sync of the folder."""
-        self._files.rename(self.path + BEGUN_SUFFIX, self.path)
+        self._files.rename(self.path + TEMPORARY_SUFFIX, self.path)
 
     def drop(self) -> None:
         self.is_cancelled = True
         with contextlib.suppress(OSError):
-            self._files.remove(self.path + BEGUN_SUFFIX)
+            self._files.remove(self.path + TEMPORARY_SUFFIX)
 
 
 def is_worth_marking(size: int) -> bool:

@@ -24,7 +24,7 @@ import msgspec
 from penstock.log.checkpoints import atomic_write, note_failed_sync, read_file
 from penstock.log.errors import DamagedLog
 from penstock.log.file_records import Place, Run, walk, walk_headers
-from penstock.log.group_commit import BEGUN_SUFFIX, RecoveryMark, crc_of, decode_mark
+from penstock.log.group_commit import TEMPORARY_SUFFIX, RecoveryMark, crc_of, decode_mark
 from penstock.log.index import AbortedTransaction, TransactionIndex, TransactionIndexError, entry_of
 from penstock.log.leader_epochs import LeaderEpochs
 from penstock.log.producer_state import ProducerStates, SnapshotError, decode_snapshot, snapshot_name, snapshot_offset
@@ -50,8 +50,8 @@ _WALKED_RUN_MAX: Final = 256
 class LogDamage:
     """Damage to durable bytes of a log.
 
-    `ends_log`: the log ends here although its files go on. Otherwise only reads of this place fail, or the damage was
-    the end of the log. `is_reported`: the cluster knows that this replica lost data and counts on the others.
+    `ends_log`: the log ends here although its files continue. Otherwise only reads of this place fail, or the damage
+    was the end of the log. `is_reported`: the cluster knows that this replica lost data and counts on the others.
     """
 
     base_offset: int
@@ -413,8 +413,8 @@ def mark_at(files: Files, folder: str, offset: int) -> RecoveryMark | None:
 def remove_snapshots(files: Files, folder: str, *, keep: Collection[int] = ()) -> None:
     """Remove unfinished snapshots, and all others except those at the offsets in `keep`."""
     for name in files.list_folder(folder):
-        offset = snapshot_offset(name.removesuffix(BEGUN_SUFFIX))
-        if offset is not None and (offset not in keep or name.endswith(BEGUN_SUFFIX)):
+        offset = snapshot_offset(name.removesuffix(TEMPORARY_SUFFIX))
+        if offset is not None and (offset not in keep or name.endswith(TEMPORARY_SUFFIX)):
             files.remove(f"{folder}/{name}")
 
 

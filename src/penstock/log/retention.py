@@ -3,7 +3,7 @@
 A policy looks at the segments, oldest first, and returns how many have expired. `removable_segments` enforces what no
 policy may break: only whole segments, only from the old end, only below the high watermark. The active segment stays,
 unless time has expired for the whole log: then the count includes it, and the log first rolls to an empty one, so that
-it goes on from the same offset. A policy stops at the first segment that stays, so a tick that deletes nothing looks at
+it continues at the same offset. A policy stops at the first segment that stays, so a tick that deletes nothing looks at
 one segment.
 
 `enforce_retention` only renames the files of deleted segments, oldest first, so that the log has no gap whenever power

@@ -214,7 +214,7 @@ cdef bint is_utf8(const uint8_t *p, const uint8_t *end) noexcept nogil:
 @cython.final
 @cython.freelist(64)
 cdef class BatchHeader:
-    """The 61 bytes before a batch's records, and where the batch stands in the buffer that was scanned."""
+    """The 61 bytes before a batch's records, and the position of the batch in the scanned buffer."""
 
     cdef readonly Py_ssize_t position
     cdef readonly Py_ssize_t size
@@ -292,10 +292,10 @@ cdef class BatchHeader:
 
 @cython.final
 cdef class Scan:
-    """What a walk over a buffer found: whole batches, where they end, and why the walk stopped there.
+    """The result of scanning a buffer: complete batches, where they end, and why the scan stopped.
 
-    `problem` is None when the buffer ended with a whole batch; "incomplete" when it ended inside one that needs
-    `needed` bytes in all (0: not even its length was there); else a sentence about the damage at `end`.
+    `problem` is None if the buffer ends with a complete batch, "incomplete" if it ends inside one that needs `needed`
+    bytes (0: not even its length is there), or a description of the damage at `end`.
     """
 
     cdef readonly list headers
@@ -371,9 +371,9 @@ def scan(
 ):
     """Walk the batches in buffer[start:end], at most `most` of them, checking each; never raises for bad bytes.
 
-    With `verify` the checksum is checked too. Without `whole` (and then without `verify`) a last batch of which
-    only the header is there counts as found, and `end` may lie beyond the buffer. A batch of an older magic is
-    damage here: the log holds magic 2 only.
+    With `verify` the checksum is checked too. Without `whole` (and then without `verify`) a last batch with only its
+    header counts, and `end` may be beyond the buffer. A batch of an older magic is damage: the log holds magic 2
+    only.
     """
     cdef Py_buffer view
     cdef const uint8_t *p
@@ -430,12 +430,12 @@ def assign_offsets(buffer, headers, int64_t offset, int32_t leader_epoch):
 
 
 def stamp_append_time(buffer, header, int64_t now_ms):
-    """Turn a batch in place into one stamped with the broker's time: attribute, max timestamp, checksum."""
+    """Change a batch in place to the broker's timestamp: attribute, max timestamp, checksum."""
     stamp(buffer, as_header(header), now_ms, True)
 
 
 def stamp_create_time(buffer, header, int64_t max_timestamp):
-    """Turn a batch in place into one stamped by its producer, the last at `max_timestamp`."""
+    """Change a batch in place to its producer's timestamps, the largest being `max_timestamp`."""
     stamp(buffer, as_header(header), max_timestamp, False)
 
 

@@ -179,7 +179,7 @@ cdef class BatchBuilder:
         return self.out
 
     def timestamp_runs(self):
-        """[(index, timestamp)]: where in a built batch a timestamp begins that the record before does not have."""
+        """[(index, timestamp)] of a built batch: where the timestamp changes."""
         cdef Py_buffer view
         cdef Cursor cursor
         cdef Parsed parsed
@@ -207,7 +207,7 @@ cdef class BatchBuilder:
         self, *, int codec=0, level=None, int64_t producer_id=-1, int16_t producer_epoch=-1,
         int32_t base_sequence=-1, bint is_transactional=False,
     ):
-        """The whole batch; again, with other numbers, for a retry under a new producer id.
+        """The complete batch. It may be built again with other numbers, for a retry with a new producer id.
 
         It is compressed once for the same codec and level. Not compressed, it is the builder's own buffer, to be read
         only. The next build rewrites it if no reference is left, and copies it otherwise.
@@ -373,7 +373,7 @@ cdef uint8_t *put_simple_headers(uint8_t *p, object headers) except NULL:
 
 @cython.final
 cdef class Callbacks:
-    """What is to be called when a batch is done: arguments and callbacks, in the order in which they were added.
+    """Callbacks for when a batch is done, with their arguments, in the order of addition.
 
     From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
     `guard` is for the Python kernel: here a call is atomic without one.
@@ -393,7 +393,7 @@ cdef class Callbacks:
         return True
 
     def take(self):
-        """All that was added, as [argument, callback, argument, callback, ...]; empty the second time."""
+        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time."""
         items = self.items
         self.items = None
         return [] if items is None else items
@@ -418,7 +418,7 @@ cdef class Ticket:
 
 @cython.final
 cdef class Moment:
-    """The time that records appended now are stamped with, shared by many lanes. The owner of a clock sets it."""
+    """The timestamp of records that are appended now, shared by many lanes. The owner of a clock sets it."""
 
     cdef public int64_t now_ms
 
@@ -442,10 +442,10 @@ cdef Moment moment_of(object candidate):
 
 @cython.final
 cdef class Lane:
-    """The way into the open batch of one partition: `append` gives a ticket, or None while there is no way in.
+    """Appends to the open batch of one partition: `append` returns a ticket, or None if nothing fits.
 
-    None says that nothing is open or that the open batch is full: close it, open another, append again. Tickets are
-    made without calling `__init__`. `guard` is for the Python kernel: here an append is atomic without one.
+    None means that no batch is open or that it is full: close it, open another, append again. Tickets are created
+    without calling `__init__`. `guard` is for the Python kernel: here an append is atomic without one.
     """
 
     cdef readonly type ticket_type
@@ -472,7 +472,7 @@ cdef class Lane:
         self.moment.now_ms = now_ms
 
     def open(self, builder, batch, callbacks=None):
-        """Let appends into `builder`; their tickets name `batch`, and `callbacks` takes their on_delivery callbacks."""
+        """Append to `builder` from now on. Tickets refer to `batch`; `callbacks` takes the on_delivery callbacks."""
         if type(builder) is not BatchBuilder:
             raise TypeError(f"a BatchBuilder is needed, not {type(builder).__name__}")
         if self.builder is not None:
@@ -484,7 +484,7 @@ cdef class Lane:
         self.callbacks = callbacks
 
     def close(self):
-        """Let nothing more into the open batch; that batch, or None."""
+        """Stop appending to the open batch. Returns that batch, or None."""
         batch = self.batch
         self.builder = None
         self.batch = None
@@ -546,9 +546,9 @@ cdef class Lane:
 
 @cython.final
 cdef class TopicLanes:
-    """The lanes of a topic's partitions: a key chooses its own, as in Java; without one it is the `sticky` partition.
+    """The lanes of a topic's partitions. A key chooses its own as in Java; records without key go to the `sticky` one.
 
-    `sticky` is -1 while there is none: then a record without key finds no way in.
+    `sticky` is -1 while there is none: then records without key are not accepted.
     """
 
     cdef readonly tuple lanes
@@ -584,9 +584,9 @@ cdef class TopicLanes:
         return self.chosen if cell.size < 0 else self.place(&cell)
 
     def append(self, value, key=None, timestamp=None, headers=(), partition=None, on_delivery=None):
-        """Append a record to the partition that is named, or that of its key: its ticket, or None without a way in.
+        """Append a record to the given partition, or that of its key: its ticket, or None if nothing fits.
 
-        None, too, for a partition that the topic does not have. For the rest see `Lane.append`.
+        Also None for a partition that the topic does not have. See `Lane.append`.
         """
         cdef Cell cell
         cdef object owner = content_of(key, "key", &cell)
@@ -625,10 +625,9 @@ cdef extern from *:
 @cython.final
 @cython.freelist(512)
 cdef class ConsumerRecord:
-    """A record as a consumer sees it: where it stands, its time in milliseconds, key, value, headers.
+    """A record as a consumer sees it: its position, timestamp in milliseconds, key, value, headers.
 
-    `timestamp_type` is 0 where the producer set the time, 1 where the broker did. `leader_epoch` is -1 where the
-    leader's epoch is not known.
+    `timestamp_type` is 0 if the producer set the timestamp, 1 if the broker did. `leader_epoch` is -1 if unknown.
     """
 
     cdef readonly object topic
@@ -732,8 +731,8 @@ def decode_consumer_records(
 ):
     """The records of a scanned batch from `from_offset` on, which are in plain[start:end], decompressed.
 
-    With `plain` None they are in buffer[start:end], not compressed. A decoder is not called for None, nor for records
-    before `from_offset`. What it raises becomes a DecodeFailed that holds the records before the one that failed.
+    With `plain` None they are in buffer[start:end], uncompressed. A decoder is not called for None, nor for records
+    before `from_offset`. If it raises, DecodeFailed carries the records before the one that failed.
     """
     cdef Py_buffer view
     cdef Cursor cursor

@@ -337,7 +337,7 @@ cdef Py_ssize_t bad_row(const Source *source, Py_ssize_t rows, int64_t most) noe
 
 @cython.final
 cdef class ColumnRows:
-    """Rows of Arrow columns, which stay borrowed as long as this lives: each row is a record to be.
+    """Rows of Arrow columns to encode as records. The buffers stay borrowed as long as this lives.
 
     A column of bytes is (validity bitmap or None, offsets, data or None, width of an offset: 4 or 8, first row of the
     slice), or None where every row is null. `timestamps` is (validity bitmap or None, int64 milliseconds, first row);
@@ -563,7 +563,7 @@ cdef class _Numbers:
 
 @cython.final
 cdef class _Selection:
-    """Which rows to take: some of those that a buffer of row numbers names, or a run of all."""
+    """The rows to take: those in a buffer of row numbers, or a range of all."""
 
     cdef _Numbers numbers
     cdef Py_ssize_t rows
@@ -626,7 +626,7 @@ cdef inline uint32_t hash_key(const uint8_t *p, Py_ssize_t size) noexcept nogil:
 
 
 def murmur2(key):
-    """The hash by which Java's producer chooses a key's partition: 0 to 2**31 - 1, the partition is the remainder."""
+    """Java's hash of a key, 0 to 2**31 - 1. The partition is its remainder."""
     cdef bytes data
     if key is None:
         raise TypeError("a record's key must be bytes to be hashed, not None")
@@ -657,8 +657,8 @@ cdef Py_ssize_t place_rows(
 def partition_rows(rows, Py_ssize_t partition_count, partitions=None):
     """([the rows of each partition], the rows that have none), as int32 row numbers, ascending.
 
-    A row's partition is its number in `partitions` (int32 or int64) where there are any and it is not -1, else it is
-    the key's, as murmur2 gives it; a row without key has none.
+    A row's partition is its number in `partitions` (int32 or int64), if given and not -1, or else the key's by
+    murmur2. A row without key has none.
     """
     cdef ColumnRows source = as_rows(rows)
     cdef _Numbers wanted = None

@@ -420,7 +420,7 @@ def decode_records(
 # The keys of a batch's records, and a copy without those that a later record replaced.
 
 def count_null_keys(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
-    """How many records have no key: a compacted log takes none of those."""
+    """How many records have no key. A compacted log accepts none."""
     cdef Py_buffer view
     cdef Cursor cursor
     cdef Parsed parsed
@@ -438,7 +438,7 @@ def count_null_keys(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count):
 
 
 def index_keys(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, int64_t base_offset, dict newest not None):
-    """Note in `newest` (key: offset) the last offset of every key in the batch."""
+    """Store in `newest` (key: offset) the last offset of every key in the batch."""
     cdef Py_buffer view
     cdef Cursor cursor
     cdef Parsed parsed
@@ -622,7 +622,7 @@ def validate_records(
     buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count, int64_t base_timestamp, int64_t earliest,
     int64_t latest, bint needs_keys, Py_ssize_t most=100,
 ):
-    """(the largest timestamp or -1, [(number of a record, what is wrong with it), ...]) of uncompressed records.
+    """(the largest timestamp or -1, [(index of a record, what is wrong with it), ...]) of uncompressed records.
 
     Sound records follow one another with offset deltas 0, 1, 2, have a key where `needs_keys`, and a timestamp from
     `earliest` to `latest` or none (-1). At most `most` faults are listed, none after an unreadable record. CorruptBatch

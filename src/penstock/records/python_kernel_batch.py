@@ -101,7 +101,7 @@ _MAX_TIMESTAMP = Struct(">q")
 
 
 class BatchHeader:
-    """The 61 bytes before a batch's records, and where the batch stands in the buffer that was scanned."""
+    """The 61 bytes before a batch's records, and the position of the batch in the scanned buffer."""
 
     __slots__ = (
         "attributes", "base_offset", "base_sequence", "base_timestamp", "crc", "last_offset_delta", "leader_epoch",
@@ -179,10 +179,10 @@ class BatchHeader:
 
 
 class Scan:
-    """What a walk over a buffer found: whole batches, where they end, and why the walk stopped there.
+    """The result of scanning a buffer: complete batches, where they end, and why the scan stopped.
 
-    `problem` is None when the buffer ended with a whole batch; "incomplete" when it ended inside one that
-    needs `needed` bytes in all (0: not even its length was there); else a sentence about the damage at `end`.
+    `problem` is None if the buffer ends with a complete batch, "incomplete" if it ends inside one that needs `needed`
+    bytes (0: not even its length is there), or a description of the damage at `end`.
     """
 
     __slots__ = ("end", "headers", "needed", "problem")
@@ -259,9 +259,9 @@ def scan(
 ) -> Scan:
     """Walk the batches in buffer[start:end], at most `most` of them, checking each; never raises for bad bytes.
 
-    With `verify` the checksum is checked too. Without `whole` (and then without `verify`) a last batch of which
-    only the header is there counts as found, and `end` may lie beyond the buffer. A batch of an older magic is
-    damage here: the log holds magic 2 only.
+    With `verify` the checksum is checked too. Without `whole` (and then without `verify`) a last batch with only its
+    header counts, and `end` may be beyond the buffer. A batch of an older magic is damage: the log holds magic 2
+    only.
     """
     view = memoryview(buffer).cast("B")
     if end < 0 or end > len(view):
@@ -305,13 +305,13 @@ def assign_offsets(buffer: Buffer, headers: Iterable[BatchHeader], offset: int, 
 
 
 def stamp_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> None:
-    """Turn a batch in place into one stamped with the broker's time: attribute, max timestamp, checksum."""
+    """Change a batch in place to the broker's timestamp: attribute, max timestamp, checksum."""
     check_header(header)
     _stamp(buffer, header, header.attributes | 8, now_ms)
 
 
 def stamp_create_time(buffer: Buffer, header: BatchHeader, max_timestamp: int) -> None:
-    """Turn a batch in place into one stamped by its producer, the last at `max_timestamp`."""
+    """Change a batch in place to its producer's timestamps, the largest being `max_timestamp`."""
     check_header(header)
     _stamp(buffer, header, header.attributes & ~8, max_timestamp)
 

@@ -157,7 +157,7 @@ class BatchBuilder:
         return chosen.stop - start
 
     def timestamp_runs(self) -> list[tuple[int, int]]:
-        """[(index, timestamp)]: where in a built batch a timestamp begins that the record before does not have."""
+        """[(index, timestamp)] of a built batch: where the timestamp changes."""
         if not self.is_closed:
             raise ValueError("the batch is still open")
         self._check_size()
@@ -179,7 +179,7 @@ class BatchBuilder:
         base_sequence: int = -1,
         is_transactional: bool = False,
     ) -> bytearray:
-        """The whole batch; again, with other numbers, for a retry under a new producer id.
+        """The complete batch. It may be built again with other numbers, for a retry with a new producer id.
 
         It is compressed once for the same codec and level. Not compressed, it is the builder's own buffer the first
         time, to be read only, and a copy after that.
@@ -240,7 +240,7 @@ def _check_callable(on_delivery: object) -> None:
 
 
 class Callbacks:
-    """What is to be called when a batch is done: arguments and callbacks, in the order in which they were added.
+    """Callbacks for when a batch is done, with their arguments, in the order of addition.
 
     From any thread. Nothing is lost between `add` and `take`: what `take` does not return, `add` has rejected.
     `guard` is held during each call.
@@ -261,7 +261,7 @@ class Callbacks:
             return True
 
     def take(self) -> list[Any]:
-        """All that was added, as [argument, callback, argument, callback, ...]; empty the second time."""
+        """Everything added, as [argument, callback, argument, callback, ...]; empty the second time."""
         with self._guard:
             items, self._items = self._items, None
             return [] if items is None else items
@@ -289,7 +289,7 @@ TicketT = TypeVar("TicketT", bound=Ticket)
 
 
 class Moment:
-    """The time that records appended now are stamped with, shared by many lanes. The owner of a clock sets it."""
+    """The timestamp of records that are appended now, shared by many lanes. The owner of a clock sets it."""
 
     __slots__ = ("_now_ms",)
 
@@ -320,10 +320,10 @@ def _moment_of(candidate: Moment | None) -> Moment:
 
 
 class Lane(Generic[TicketT]):
-    """The way into the open batch of one partition: `append` gives a ticket, or None while there is no way in.
+    """Appends to the open batch of one partition: `append` returns a ticket, or None if nothing fits.
 
-    None says that nothing is open or that the open batch is full: close it, open another, append again. Tickets are
-    made without calling `__init__`. `guard` is held during each call; it must be reentrant.
+    None means that no batch is open or that it is full: close it, open another, append again. Tickets are created
+    without calling `__init__`. `guard` is held during each call; it must be reentrant.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class Lane(Generic[TicketT]):
         self.moment.now_ms = now_ms
 
     def open(self, builder: BatchBuilder, batch: object, callbacks: Callbacks | None = None) -> None:
-        """Let appends into `builder`; their tickets name `batch`, and `callbacks` takes their on_delivery callbacks."""
+        """Append to `builder` from now on. Tickets refer to `batch`; `callbacks` takes the on_delivery callbacks."""
         if type(builder) is not BatchBuilder:
             raise TypeError(f"a BatchBuilder is needed, not {type(builder).__name__}")
         with self._guard:
@@ -361,7 +361,7 @@ class Lane(Generic[TicketT]):
             self.callbacks = callbacks
 
     def close(self) -> Any:
-        """Let nothing more into the open batch; that batch, or None."""
+        """Stop appending to the open batch. Returns that batch, or None."""
         with self._guard:
             batch = self.batch
             self.builder = None
@@ -403,9 +403,9 @@ class Lane(Generic[TicketT]):
 
 
 class TopicLanes(Generic[TicketT]):
-    """The lanes of a topic's partitions: a key chooses its own, as in Java; without one it is the `sticky` partition.
+    """The lanes of a topic's partitions. A key chooses its own as in Java; records without key go to the `sticky` one.
 
-    `sticky` is -1 while there is none: then a record without key finds no way in.
+    `sticky` is -1 while there is none: then records without key are not accepted.
     """
 
     def __init__(
@@ -445,9 +445,9 @@ class TopicLanes(Generic[TicketT]):
         partition: int | None = None,
         on_delivery: Callable[..., object] | None = None,
     ) -> TicketT | None:
-        """Append a record to the partition that is named, or that of its key: its ticket, or None without a way in.
+        """Append a record to the given partition, or that of its key: its ticket, or None if nothing fits.
 
-        None, too, for a partition that the topic does not have. For the rest see `Lane.append`.
+        Also None for a partition that the topic does not have. See `Lane.append`.
         """
         key_bytes = _content_of(key, "key")
         chosen = self.partition_of(key_bytes) if partition is None else check_int64(index(partition))
@@ -463,10 +463,9 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord(Generic[K_co, V_co]):
-    """A record as a consumer sees it: where it stands, its time in milliseconds, key, value, headers.
+    """A record as a consumer sees it: its position, timestamp in milliseconds, key, value, headers.
 
-    `timestamp_type` is 0 where the producer set the time, 1 where the broker did. `leader_epoch` is -1 where the
-    leader's epoch is not known.
+    `timestamp_type` is 0 if the producer set the timestamp, 1 if the broker did. `leader_epoch` is -1 if unknown.
     """
 
     topic: str
@@ -509,8 +508,8 @@ def decode_consumer_records(
 ) -> list[ConsumerRecord[Any, Any]]:
     """The records of a scanned batch from `from_offset` on, which are in plain[start:end], decompressed.
 
-    With `plain` None they are in buffer[start:end], not compressed. A decoder is not called for None, nor for records
-    before `from_offset`. What it raises becomes a DecodeFailed that holds the records before the one that failed.
+    With `plain` None they are in buffer[start:end], uncompressed. A decoder is not called for None, nor for records
+    before `from_offset`. If it raises, DecodeFailed carries the records before the one that failed.
     """
     if not isinstance(topic, str):
         raise TypeError(f"a topic must be str, not {type(topic).__name__}")

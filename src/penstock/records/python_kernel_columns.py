@@ -224,7 +224,7 @@ def _lend(column: BytesSource | None, rows: int, what: str) -> _Lent | None:
 
 
 class ColumnRows:
-    """Rows of Arrow columns, which stay borrowed as long as this lives: each row is a record to be.
+    """Rows of Arrow columns to encode as records. The buffers stay borrowed as long as this lives.
 
     A column that is None is null in every row. Rows without a timestamp have `timestamp_ms`.
     """
@@ -333,7 +333,7 @@ def numbers_of(buffer: Buffer, what: str) -> memoryview:
 
 
 class Selection:
-    """Which rows to take: some of those that a buffer of row numbers names, or a run of all."""
+    """The rows to take: those in a buffer of row numbers, or a range of all."""
 
     def __init__(self, rows: int, start: int, stop: int | None, selection: Buffer | None) -> None:
         self._rows = rows
@@ -354,7 +354,7 @@ class Selection:
 
 
 def murmur2(key: Buffer) -> int:
-    """The hash by which Java's producer chooses a key's partition: 0 to 2**31 - 1, the partition is the remainder."""
+    """Java's hash of a key, 0 to 2**31 - 1. The partition is its remainder."""
     data = as_bytes(key, "key")
     if data is None:
         raise TypeError("a record's key must be bytes to be hashed, not None")
@@ -375,8 +375,8 @@ def partition_rows(
 ) -> tuple[list[memoryview], memoryview]:
     """([the rows of each partition], the rows that have none), as int32 row numbers, ascending.
 
-    A row's partition is its number in `partitions` (int32 or int64) where there are any and it is not -1, else it is
-    the key's, as murmur2 gives it; a row without key has none.
+    A row's partition is its number in `partitions` (int32 or int64), if given and not -1, or else the key's by
+    murmur2. A row without key has none.
     """
     source = as_rows(rows)
     if not 1 <= partition_count <= MOST_PARTITIONS:

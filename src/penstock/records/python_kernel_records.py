@@ -234,13 +234,13 @@ def decode_records(
 
 
 def count_null_keys(buffer: Buffer, start: int, end: int, count: int) -> int:
-    """How many records have no key: a compacted log takes none of those."""
+    """How many records have no key. A compacted log accepts none."""
     view = check_range(buffer, start, end, count)
     return sum(parsed.key is None for parsed in parse_records(view, start, end, count))
 
 
 def index_keys(buffer: Buffer, start: int, end: int, count: int, base_offset: int, newest: dict[bytes, int]) -> None:
-    """Note in `newest` (key: offset) the last offset of every key in the batch."""
+    """Store in `newest` (key: offset) the last offset of every key in the batch."""
     view = check_range(buffer, start, end, count)
     for parsed in parse_records(view, start, end, count):
         if parsed.key is not None:
@@ -304,7 +304,7 @@ def validate_records(
     needs_keys: bool,
     most: int = 100,
 ) -> tuple[int, list[tuple[int, int]]]:
-    """(the largest timestamp or -1, [(number of a record, what is wrong with it), ...]) of uncompressed records.
+    """(the largest timestamp or -1, [(index of a record, what is wrong with it), ...]) of uncompressed records.
 
     Sound records follow one another with offset deltas 0, 1, 2, have a key where `needs_keys`, and a timestamp from
     `earliest` to `latest` or none (-1). At most `most` faults are listed, none after an unreadable record. CorruptBatch

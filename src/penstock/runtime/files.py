@@ -6,7 +6,7 @@ file. An append is one system call; `PosixFile` only completes short reads and w
 
 A broker may have more partitions than it may open files. An object that keeps a file open registers as its owner in
 `OPEN_FILES`, which allows half of the process's limit. Beyond it, the owner that opened its file longest ago drops it,
-skipping once owners that have grown or are unsynced: Linux reports a failed write-back only to those who had the file
+skipping once owners that have grown or are unsynced: Linux reports a failed write-back only to descriptors that were
 open. A region being sent or a running sync keeps the file until it is done.
 """
 

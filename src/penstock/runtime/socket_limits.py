@@ -195,8 +195,8 @@ class RequestMemory:
         now_ms = self._clock.monotonic_ms()
         slow = [
             receiver
-            for receiver, begun_ms in self._receiving.items()
-            if now_ms - begun_ms > GRACE_MS and receiver.arrived_bytes * 1000 < (now_ms - begun_ms) * MIN_BYTES_PER_S
+            for receiver, start_ms in self._receiving.items()
+            if now_ms - start_ms > GRACE_MS and receiver.arrived_bytes * 1000 < (now_ms - start_ms) * MIN_BYTES_PER_S
         ]
         for receiver in slow:
             receiver.too_slow()

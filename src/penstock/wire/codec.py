@@ -1,7 +1,7 @@
 """Compiles a message class into functions that read and write one version of it.
 
 `codec_for(ProduceRequest, 9)` compiles on first use and keeps the result; the source fixes the set of messages and
-versions. Adjacent fixed-size values and the length prefix behind them are one `unpack_from` or `pack`; an array of
+versions. Adjacent fixed-size values and the length prefix after them are one `unpack_from` or `pack`; an array of
 fixed-size structs is unpacked at once. While decoding, lengths are never negative, so positions only grow and one check
 at the end finds any overrun; only element counts are checked immediately, because they decide how much is built.
 Records of 1 KiB or more, and file regions, are passed by reference as chunks.

@@ -113,11 +113,11 @@ def test_a_folder_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path
     manager = open_manager(
         PosixFiles(), [bad, str(tmp_path / "good")], on_offline=lambda path, why: reported.append((path, why))
     )
-    assert [path for path, _ in told] == [bad]
+    assert [path for path, _ in reported] == [bad]
     assert list(manager.offline) == [bad]
     create(manager, "t")
     described = {each.path: each for each in manager.describe()}
-    assert described[bad].error is told[0][1]
+    assert described[bad].error is reported[0][1]
     assert described[bad].directory_id is None
     assert not manager.close()
     assert open_manager(PosixFiles(), [str(tmp_path / "good")]).directories[0].was_clean

@@ -423,8 +423,8 @@ def _discard(files: Files, directory: LogDirectory, key: TopicPartition, folder:
 
 def _copy_segment(files: Files, source: str, target: str, start: int, end: int, *, is_whole: bool) -> None:
     """Copy bytes of a segment's log. If it is then complete, copy its indexes and give it its name."""
-    begun = f"{target}{LOG_SUFFIX}{_COPYING}"
-    _copy_bytes(files, f"{source}{LOG_SUFFIX}", begun, start, end)
+    temporary = f"{target}{LOG_SUFFIX}{_COPYING}"
+    _copy_bytes(files, f"{source}{LOG_SUFFIX}", temporary, start, end)
     if is_whole:
         for suffix in _COMPANIONS:
             if files.exists(f"{source}{suffix}"):
@@ -432,7 +432,7 @@ def _copy_segment(files: Files, source: str, target: str, start: int, end: int, 
             else:
                 with contextlib.suppress(FileNotFoundError):
                     files.remove(f"{target}{suffix}")
-        files.rename(begun, f"{target}{LOG_SUFFIX}")
+        files.rename(temporary, f"{target}{LOG_SUFFIX}")
 
 
 def _copy_file(files: Files, source: str, target: str, *, sync: bool = True) -> None:
