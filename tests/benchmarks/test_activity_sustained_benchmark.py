@@ -45,13 +45,13 @@ def test_a_lag_like_a_saw_is_flat() -> None:
     assert 0.5 <= trends.lags(run)["search/rows"].p50 <= 2.0
 
 
-def test_a_lag_that_grows_is_told() -> None:
+def test_a_lag_that_grows_is_reported() -> None:
     complaint = complaints(samples(lag_per_min=300))
     assert len(complaint) == 1
     assert complaint[0].startswith("lag of search/rows is flat: +4.5 s")
 
 
-def test_memory_that_grows_is_told_and_what_grew_before_the_warm_up_is_not() -> None:
+def test_memory_that_grows_is_reported_and_what_grew_before_the_warm_up_is_not() -> None:
     complaint = complaints(samples(mb_per_min=5))
     assert len(complaint) == 1
     assert complaint[0].startswith("memory of broker is flat: +74.6 MB")
@@ -69,7 +69,7 @@ def test_a_single_spike_is_no_growth() -> None:
     assert complaints(run) == []
 
 
-def test_a_rate_that_was_not_reached_a_restart_and_a_bad_report_are_told() -> None:
+def test_a_rate_that_was_not_reached_a_restart_and_a_bad_report_are_reported() -> None:
     assert "kept to 1,000 events/s: 900" in complaints(samples(), reached=900)[0]
     assert "started again: search/rows" in complaints(samples(restarts=1))[0]
     assert "complain of: views: 3 missing" in complaints(samples(), ["views: 3 missing"])[0]
@@ -92,7 +92,7 @@ def test_rows_hold_every_column_and_are_judged_as_the_verdicts_are() -> None:
     assert not [row for row in trends.rows(samples(), RATE, KEPT, []) if row.is_met is False]
 
 
-def test_a_lag_that_nobody_knew_is_left_out() -> None:
+def test_unknown_lag_is_left_out() -> None:
     run = [one._replace(queries={"search/rows": one.queries["search/rows"]._replace(lag=-1)}) for one in samples()]
     assert trends.lags(run) == {}
     assert "no lag was seen" in complaints(run)
@@ -112,7 +112,7 @@ def test_what_collections_leave_is_read_from_javas_log(tmp_path: Path) -> None:
     assert sampler.held_mb(tmp_path / "gc", began_ms) == [(11.25, 188.0)]
 
 
-def test_a_heap_that_holds_more_after_each_collection_is_told_and_one_like_a_saw_is_not() -> None:
+def test_a_heap_that_holds_more_after_each_collection_is_reported_and_one_like_a_saw_is_not() -> None:
     run = samples()
     saw = [(60.0 * minute, 200.0 + 8 * (minute % 2)) for minute in range(50)]
     more = [(60.0 * minute, 200.0 + 4 * minute) for minute in range(50)]
@@ -176,7 +176,7 @@ def test_a_run_that_is_not_sustained_is_kept_too_and_ends_with_an_error(
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="processes are looked at by /proc")
-def test_processes_are_told_apart_and_what_they_use_is_seen() -> None:
+def test_processes_are_classified_with_their_usage() -> None:
     spins = "import sys\nprint('up', flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", spins, "activity", "generate"], stdout=subprocess.PIPE) as process:
         try:

@@ -224,7 +224,7 @@ def row(goal: float | None = None, better: Better | None = Better.HIGHER) -> Row
     )
 
 
-def test_a_result_tells_where_it_comes_from_and_loses_no_digit(folders: tuple[Path, Path]) -> None:
+def test_a_result_says_where_it_comes_from_and_loses_no_digit(folders: tuple[Path, Path]) -> None:
     path = results.begin_plain("log_append", "", []).keep([row()], notes=["a note"], details={"line": [[1, 0.1]]})
     content = json.loads(path.read_text())
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=results.ROOT, capture_output=True, text=True, check=True)

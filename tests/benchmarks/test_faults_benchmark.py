@@ -58,7 +58,7 @@ def test_in_fifty_faults_everything_that_can_be_done_is_done() -> None:
     assert all(0.5 <= fault.hold_s <= 6 for fault in faults)
 
 
-def test_nobody_is_cut_off_where_that_cannot_be_and_no_zookeeper_is_hit_where_there_is_none() -> None:
+def test_deck_has_no_cuts_and_no_zookeeper_faults_where_they_are_impossible() -> None:
     faults = schedule(1, 100, deck(can_cut=False, has_keepers=False, is_rough=False))
     assert {fault.kind for fault in faults} == {Kind.KILL, Kind.PAUSE}
     assert not {Target.KEEPER, Target.ALL} & {fault.target for fault in faults}
@@ -211,7 +211,7 @@ def test_the_result_is_kept_and_its_timeline_has_a_panel_a_client_and_a_band_a_f
 # --- servers and places
 
 
-def test_a_broker_that_nobody_serves_gives_no_answer() -> None:
+def test_stopped_broker_gives_no_answer() -> None:
     place = Loopback().place("nobody")
     with pytest.raises(NoAnswer):
         answers(place.address, place.ports(1)[0])
@@ -287,7 +287,7 @@ def test_a_replica_without_its_folder_is_found_and_so_is_one_without_a_log(tmp_p
 def test_folders_that_are_all_missing_are_not_alike_nor_are_no_replicas_at_all(tmp_path: Path) -> None:
     missing = {number: tmp_path / f"{number}" for number in (1, 2)}
     assert compare_replicas(missing, has_records=True) == ["broker 1 has no folder", "broker 2 has no folder"]
-    assert compare_replicas({}, has_records=True) == ["it has no replicas"]
+    assert compare_replicas({}, has_records=True) == ["no replicas"]
     folders = _replicas(tmp_path, one={0: ""}, two={0: ""})
     assert compare_replicas(folders, has_records=True) == ["broker 1 has no log", "broker 2 has no log"]
     assert compare_replicas(folders, has_records=False) == [], "nothing was written"
@@ -320,7 +320,7 @@ def test_every_client_has_its_settings_listed_for_both_roles() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--faults", "0"], ["--rate", "0"], ["--clients"], ["--kind", "other"], ["--only", "cut:moon"]]
 )
-def test_a_run_that_cannot_be_is_refused_before_anything_starts(
+def test_impossible_run_is_rejected_before_anything_starts(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -425,7 +425,7 @@ def test_records_that_a_client_swallows_are_in_the_journal_and_are_found(
     assert list(found.errors) == ["swallowing.0 at close: TimeoutError: records are left"]
 
 
-def test_clients_that_cannot_go_on_are_named_with_their_partitions(tmp_path: Path) -> None:
+def test_clients_that_cannot_continue_are_named_with_their_partitions(tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic("faults", partitions=1)
         with loaded(["penstock"], tmp_path, [broker.address], "faults", 1, 200.0) as load:

@@ -39,7 +39,7 @@ def test_a_number_that_is_missing_is_not_the_logs_fault() -> None:
     assert check_contents(_contents(("a.0", 0), ("a.0", 2))).is_good
 
 
-def test_a_record_that_is_there_twice_is_a_duplicate() -> None:
+def test_record_that_is_stored_twice_is_a_duplicate() -> None:
     assert check_contents(_contents(("a.0", 0), ("a.0", 1), ("a.0", 1))).wrong == {"duplicate": 1}
 
 
@@ -110,7 +110,7 @@ def test_a_send_has_one_outcome_and_an_outcome_has_a_send() -> None:
 # --- what a group was given
 
 
-def test_a_record_that_nobody_of_the_group_read_is_found() -> None:
+def test_record_that_the_group_never_read_is_found() -> None:
     assert check_client(_reads(0), _TWO).wrong == {"never read by the group": 1}
 
 
@@ -183,7 +183,7 @@ def test_a_committed_offset_that_is_lost_in_the_end_is_found() -> None:
     assert found.examples["committed, then lost"] == ["partition 0: 4 was acknowledged, nothing is committed"]
 
 
-def test_errors_told_to_readers_are_counted_by_their_text() -> None:
+def test_errors_reported_to_readers_are_counted_by_their_text() -> None:
     found = check_client([*_reads(0, 1), ClientError(0, 1.0, "no"), ClientError(1, 2.0, "no")], _TWO)
     assert found.errors == Counter({"no": 2})
 
@@ -230,7 +230,7 @@ def test_a_line_counts_when_its_end_is_there(tmp_path: Path) -> None:
     assert len(tail.events) == 2
 
 
-def test_a_record_in_another_partition_than_its_own_is_told(tmp_path: Path) -> None:
+def test_a_record_in_another_partition_than_its_own_is_reported(tmp_path: Path) -> None:
     journal, tail = Journal(tmp_path / "j"), Tail(tmp_path / "j")
     journal.read(0, 1, 5, value_of("a.0", 0, 4))
     journal.close()
@@ -239,8 +239,8 @@ def test_a_record_in_another_partition_than_its_own_is_told(tmp_path: Path) -> N
     assert error.text == "a record for partition 0 is in partition 1 at 5"
 
 
-def test_a_line_that_is_no_event_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no event"):
+def test_line_that_is_not_an_event_is_rejected() -> None:
+    with pytest.raises(ValueError, match="is not an event"):
         parse("x 0 1.0 what")
 
 

@@ -46,7 +46,7 @@ def test_a_crowd_has_been_answered_and_stays(server: Server) -> None:
         assert len({line._socket.getsockname() for line in crowd._lines}) == 20
 
 
-def test_partitions_that_are_not_there_are_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_partitions_are_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     probes.wait_until_readable(server, PLACES)
     monkeypatch.setattr(probes, "_MAKING_S", 0.0)
     with pytest.raises(ServerFailed, match="cannot be read"):

@@ -61,7 +61,7 @@ def test_a_new_kafka_that_is_not_available_leaves_the_old_one(monkeypatch: pytes
     assert recording.partial == ("Kafka 4.3 is not available: npm does not run",)
 
 
-def test_without_the_old_kafka_nobody_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_old_kafka_no_one_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "Kafka", _There)
     monkeypatch.setattr(kafka_09, "Kafka09", _missing)
     recording = _recording()

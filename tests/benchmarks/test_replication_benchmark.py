@@ -200,7 +200,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Cluster:
         (Fault.FROZEN, 1, ["leader 3", "pause 3", "resume 3", "up 3", "whole"]),
     ],
 )
-def test_the_leader_that_goes_away_is_not_the_controller_and_comes_back(
+def test_leader_that_fails_is_not_the_controller_and_comes_back(
     fault: Fault, turn: int, wanted: list[str], cluster: _Cluster
 ) -> None:
     found = measure(cluster, "t", fault, {}, turn)
@@ -257,7 +257,7 @@ def test_loads_are_of_every_size_and_depth_and_setups_have_names_of_their_own() 
     ("arguments", "said"),
     [(["--only", "redpanda"], "penstock"), (["--rounds", "0"], "at least 1"), (["--parts", "none"], "failover")],
 )
-def test_a_run_that_cannot_be_is_refused_before_anything_starts(
+def test_impossible_run_is_rejected_before_anything_starts(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -220,7 +220,7 @@ def test_both_logs_leave_the_same_files(kafka_log: JavaProcess, tmp_path: Path) 
 
 
 @pytest.mark.peer("kafka-4.3")
-def test_each_log_goes_on_where_the_other_stopped(kafka_log: JavaProcess, tmp_path: Path) -> None:
+def test_each_log_continues_where_the_other_stopped(kafka_log: JavaProcess, tmp_path: Path) -> None:
     folder = tmp_path / "clicks-0"
     write_with_ours(folder).close()
     more = [Step(marker_of(OPEN, is_commit=False, number=600, epoch=0), 9, marker=True), *plain_steps(9)]

@@ -65,7 +65,7 @@ def test_what_is_missing_is_installed_once(tmp_path: Path, bin_folder: Path) -> 
     assert peers.find("thing") == Found("thing", "1.0", tmp_path / "cache" / "thing" / "jars")
 
 
-def test_other_coordinates_are_installed_anew(tmp_path: Path, bin_folder: Path) -> None:
+def test_other_coordinates_are_installed_again(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "mvn", COPIES)
     jars_in(tmp_path).install(Budget(60))
     assert jars_in(tmp_path).find() is not None
@@ -80,7 +80,7 @@ def test_a_jar_that_was_deleted_is_noticed(tmp_path: Path, bin_folder: Path) -> 
     assert jars_in(tmp_path).find() is None
 
 
-def test_without_a_network_the_reason_is_told_and_no_address_shown(tmp_path: Path, bin_folder: Path) -> None:
+def test_without_a_network_the_reason_is_reported_and_no_address_shown(tmp_path: Path, bin_folder: Path) -> None:
     failure = "[ERROR] Could not transfer a:b:1 from/to central (https://somewhere.example/m2): unknown host"
     program(bin_folder, "mvn", f"print('[INFO] resolving')\nprint({failure!r})\nsys.exit(1)")
     peers = Peers([Peer("thing", "", jars_in(tmp_path))], outcome=tmp_path / "outcome.json")
@@ -154,7 +154,7 @@ def test_npm_that_fails_leaves_nothing_that_would_be_used(tmp_path: Path, bin_fo
     assert packages.find() is None
 
 
-def test_a_go_program_is_built_anew_when_its_sources_change(tmp_path: Path, bin_folder: Path) -> None:
+def test_a_go_program_is_built_again_when_its_sources_change(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "go", 'pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("built")')
     sources = tmp_path / "sources"
     sources.mkdir()
@@ -171,7 +171,7 @@ def test_a_machine_without_go_says_so(tmp_path: Path, bin_folder: Path) -> None:
         GoProgram("thing", "1.0", tmp_path, cache=tmp_path / "cache").install(Budget(60))
 
 
-def test_a_program_of_the_machine_tells_its_version(bin_folder: Path) -> None:
+def test_a_program_of_the_machine_says_its_version(bin_folder: Path) -> None:
     kcat = DebianProgram("kcat", "kcat", "-V")
     assert kcat.find() is None
     program(bin_folder, "kcat", 'print("kcat - a tool\\nVersion 1.7.1 (JSON)")')

@@ -317,7 +317,7 @@ def wrapped(content: bytes, magic: int) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_wrapper_in_a_wrapper_is_refused_by_kafka_and_read_by_us(kafka: JavaProcess, magic: int) -> None:
+def test_a_wrapper_in_a_wrapper_is_rejected_by_kafka_and_read_by_us(kafka: JavaProcess, magic: int) -> None:
     message = LegacyMessage(0, NOW if magic else -1, CREATE_TIME, None, b"deep")
     once = wrapped(encode_message_set([message], magic), magic)
     assert kafka.ask("read", hex=once.hex())[0]["records"] == as_kafka_says([message])

@@ -58,7 +58,7 @@ def test_the_nearest_to_the_user_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"PYSPARK_SUBMIT_ARGS": "--conf 'a"}])
-def test_nothing_told_is_nothing_found(variables: dict[str, str], tmp_path: Path) -> None:
+def test_no_records_give_no_detections(variables: dict[str, str], tmp_path: Path) -> None:
     assert settings_from_environment(variables, tmp_path) == {}
 
 

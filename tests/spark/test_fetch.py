@@ -197,7 +197,7 @@ def test_a_topic_that_is_gone_is_not_waited_for_as_long_as_a_broker(
         values_of(broker.address, f"{topic}-not", 0, 10, poll_timeout_ms=NEVER_MS)
 
 
-def test_a_topic_that_was_made_again_is_known_by_its_id(broker: Broker, topic: str) -> None:
+def test_a_topic_that_was_recreated_is_known_by_its_id(broker: Broker, topic: str) -> None:
     fill(broker, topic, range(10))
     with pytest.raises(TopicRecreated, match="deleted and made again"):
         list(read_range(broker.address, ReaderOptions(), topic, 0, 0, 10, topic_id="00" * 16))
@@ -205,7 +205,7 @@ def test_a_topic_that_was_made_again_is_known_by_its_id(broker: Broker, topic: s
     assert list(read_range(broker.address, forgiving, topic, 0, 0, 10, topic_id="00" * 16)) == []
 
 
-def test_a_connection_kept_from_an_earlier_task_notices_that_the_topic_was_made_again(
+def test_a_connection_kept_from_an_earlier_task_notices_that_the_topic_was_recreated(
     broker: Broker, topic: str
 ) -> None:
     fill(broker, topic, range(10))
@@ -215,7 +215,7 @@ def test_a_connection_kept_from_an_earlier_task_notices_that_the_topic_was_made_
     assert values_of(broker.address, topic, 0, 10) == list(range(100, 110))
 
 
-def test_damaged_bytes_are_told_with_their_offset(broker: Broker, topic: str) -> None:
+def test_damaged_bytes_are_reported_with_their_offset(broker: Broker, topic: str) -> None:
     fill(broker, topic, range(20))
     (segment,) = Path(broker.data_dir, f"{topic}-0").glob("*.log")
     data = bytearray(segment.read_bytes())
@@ -229,7 +229,7 @@ def test_damaged_bytes_are_told_with_their_offset(broker: Broker, topic: str) ->
 # ---------------------------------------------------------------------------------------------- brokers that go away
 
 
-def test_no_broker_at_all_is_told_in_one_line() -> None:
+def test_no_broker_at_all_is_reported_in_one_line() -> None:
     with pytest.raises(
         ReadStalled, match=r"127.0.0.1:1: connection refused.*127.0.0.1:2: connection refused"
     ) as raised:
@@ -268,7 +268,7 @@ def test_a_broker_that_stays_away_is_given_up_in_one_line() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_whoever_takes_only_the_first_rows_leaves_nothing_running(broker: Broker, topic: str) -> None:
+def test_taking_only_the_first_rows_leaves_nothing_running(broker: Broker, topic: str) -> None:
     fill(broker, topic, range(1000))
     reading = read_range(broker.address, ReaderOptions(batch_rows=10, fetch_bytes=500), topic, 0, 0, 1000)
     next(reading)

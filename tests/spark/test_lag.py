@@ -129,7 +129,7 @@ def test_the_same_place_is_not_committed_twice(admin: SlowAdmin, committer: LagC
     assert admin.committed == [("g", 5)]
 
 
-def test_a_failure_is_told_once_and_the_next_place_is_tried(
+def test_a_failure_is_reported_once_and_the_next_place_is_tried(
     admin: SlowAdmin, committer: LagCommitter, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.may_go_on.set()
@@ -137,7 +137,7 @@ def test_a_failure_is_told_once_and_the_next_place_is_tried(
     for offset in range(5):
         committer.note(QueryProgress("a:1", "g", {ONE: offset}))
         assert committer.flush(PATIENCE_S)
-    assert caplog.messages == ["the lag of g is not shown at the moment: a:1: gone"]
+    assert caplog.messages == ["cannot publish lag group=g error=a:1: gone"]
     admin.fails = False
     committer.note(QueryProgress("a:1", "g", {ONE: 9}))
     assert committer.flush(PATIENCE_S)

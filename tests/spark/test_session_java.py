@@ -96,7 +96,7 @@ def test_the_shim_leaves_out_one_argument_and_no_other(tmp_path: Path, given: li
     assert said.splitlines() == [f"[{each}]" for each in passed_on]
 
 
-def test_the_shim_is_made_again_when_the_java_has_moved(tmp_path: Path) -> None:
+def test_shim_is_rewritten_when_java_has_moved(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     home = java_shim(Path("/first/java"), environment)
     before = (home / "bin" / "java").stat()

@@ -27,7 +27,7 @@ def shown(*lines: bytes) -> list[bytes]:
     return [one for line in lines for one in kept.lines(line)]
 
 
-def test_a_worker_that_nobody_reads_from_any_more_is_not_shown() -> None:
+def test_traceback_of_a_closed_pipe_is_not_shown() -> None:
     chain = [b"\n", b"During handling of the above exception, another exception occurred:\n", b"\n"]
     assert shown(b"before\n", *CLOSED, *chain, *CLOSED, b"after\n") == [b"before\n", b"after\n"]
     assert shown(b"PySpark daemon failed to flush the output to the worker process:\n", *CLOSED) == []

@@ -95,14 +95,14 @@ def test_an_empty_dataframe_writes_nothing(spark: SparkSession, broker: Broker, 
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ("('a') AS t(key)", "there is no column value; there are key. Select what to write AS value"),
-        ("(1) AS t(value)", "column value must be string or binary, not int. CAST it to string or binary"),
-        ("(1, 'a') AS t(key, value)", "column key must be string or binary, not int. CAST it to string or binary"),
-        ("('0', 'a') AS t(partition, value)", "column partition must be int, not string. CAST it to int"),
+        ("('a') AS t(key)", "column value is missing; columns are key. Alias the column to write AS value"),
+        ("(1) AS t(value)", "column value must be string or binary, not int. Cast it to string or binary"),
+        ("(1, 'a') AS t(key, value)", "column key must be string or binary, not int. Cast it to string or binary"),
+        ("('0', 'a') AS t(partition, value)", "column partition must be int, not string. Cast it to int"),
         ("(array('a'), 'a') AS t(headers, value)", "column headers must be array<struct<key:string,value:binary>>"),
     ],
 )
-def test_columns_of_the_wrong_kind_are_refused_before_anything_runs(
+def test_columns_of_the_wrong_kind_are_rejected_before_anything_runs(
     spark: SparkSession, broker: Broker, topic: str, query: str, problem: str
 ) -> None:
     assert refusal(rows(spark, query), broker, topic=topic).startswith(problem)
@@ -110,11 +110,11 @@ def test_columns_of_the_wrong_kind_are_refused_before_anything_runs(
 
 
 @pytest.mark.long
-def test_rows_without_a_topic_are_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_rows_without_a_topic_are_rejected(spark: SparkSession, broker: Broker, topic: str) -> None:
     nowhere = refusal(rows(spark, "('a') AS t(value)"), broker)
-    assert nowhere.startswith("there is neither an option topic nor a column topic. Give every row a topic")
+    assert nowhere.startswith("no topic: set the option topic or add a column topic. Give every row a topic")
     null = refusal(rows(spark, "(CAST(NULL AS STRING), 'a') AS t(topic, value)"), broker)
-    assert null.startswith("a row has no topic: its column topic is null. Give every row a topic")
+    assert null.startswith("column topic is null in a row. Give every row a topic")
     number = refusal(rows(spark, "(1, 'a') AS t(topic, value)"), broker)
     assert number.startswith("column topic must be string, not int")
 
@@ -126,24 +126,24 @@ def test_a_topic_cannot_be_overwritten(spark: SparkSession, broker: Broker, topi
 
 
 @pytest.mark.long
-def test_spark_itself_refuses_a_write_without_a_mode(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_spark_itself_rejects_a_write_without_a_mode(spark: SparkSession, broker: Broker, topic: str) -> None:
     # A Python data source cannot have the stock connector's default: the error names the mode to use.
     with pytest.raises(AnalysisException, match=r'use either the "Append"'):
         write(rows(spark, "('a') AS t(value)"), broker, "errorifexists", topic=topic)
 
 
 @pytest.mark.long
-def test_an_unknown_option_is_refused_with_the_nearest(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_an_unknown_option_is_rejected_with_the_nearest(spark: SparkSession, broker: Broker, topic: str) -> None:
     line = refusal(rows(spark, "('a') AS t(value)"), broker, topic=topic, kafka_linger="5")
-    assert line.startswith("there is no option kafka.linger. Did you mean kafka.linger.ms?")
+    assert line.startswith("unknown option kafka.linger. Did you mean kafka.linger.ms?")
 
 
 @pytest.mark.long
-def test_a_partition_that_is_not_there_fails_in_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_missing_partition_fails_in_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
     line = refusal(rows(spark, "(7, 'a') AS t(partition, value)"), broker, topic=topic)
-    assert line.startswith(f"a row asks for partition 7, but {topic} has partitions 0 to 1. Correct the column")
+    assert line.startswith(f"a row has partition 7, but {topic} has partitions 0 to 1. Correct the column")
     negative = refusal(rows(spark, "(-1, 'a') AS t(partition, value)"), broker, topic=topic)
-    assert negative.startswith("a row asks for partition -1")
+    assert negative.startswith("a row has partition -1")
     assert values(broker, topic) == []
 
 
@@ -161,7 +161,7 @@ def test_a_topic_name_that_cannot_be_fails_in_one_line(spark: SparkSession, brok
 
 
 @pytest.mark.long
-def test_a_broker_that_is_not_there_fails_in_one_line(spark: SparkSession) -> None:
+def test_missing_broker_fails_in_one_line(spark: SparkSession) -> None:
     address, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
     df = rows(spark, "('a') AS t(value)")
     writer = df.write.format("penstock").option("kafka.bootstrap.servers", f"{address},{other}")

@@ -43,12 +43,12 @@ def test_the_key_is_the_same_for_another_attempt_of_the_same_batch() -> None:
 
 
 def test_a_batch_with_a_receipt_missing_is_not_committed() -> None:
-    with pytest.raises(IncompleteWrite, match="1 of 2 tasks have not said"):
+    with pytest.raises(IncompleteWrite, match="1 of 2 tasks did not confirm"):
         batch_receipt([receipt(0), None], 7)
 
 
 def test_receipts_of_another_batch_are_not_committed() -> None:
-    with pytest.raises(IncompleteWrite, match="batch 8 is to be committed, but tasks have written batch 7 of query"):
+    with pytest.raises(IncompleteWrite, match="cannot commit batch 8: tasks have written batch 7 of query"):
         batch_receipt([receipt(0)], 8)
     with pytest.raises(IncompleteWrite, match="different batches"):
         batch_receipt([receipt(0), receipt(1, key=BatchKey("query", 6))], 7)
@@ -84,7 +84,7 @@ def test_trap_7_an_abort_after_a_commit_touches_nothing_and_says_what_is_there(
     messages: list[WriterCommitMessage | None] = [written, None]
     with caplog.at_level(logging.WARNING, "penstock.spark"):
         writer.abort(messages)
-    assert caplog.messages == ["the write was aborted; of it stay in the log: views-0 [10, 14)"]
+    assert caplog.messages == ["write aborted what='the write' records_left_in_log=views-0 [10, 14)"]
 
 
 def test_a_complete_result_is_appended_as_the_stock_connector_does() -> None:

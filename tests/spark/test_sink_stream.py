@@ -85,7 +85,7 @@ def test_a_batch_that_cannot_be_written_fails_the_query_in_one_line_and_is_tried
     query = started(df.selectExpr("value", "7 AS partition"), broker, tmp_path, target)
     with pytest.raises(StreamingQueryException) as failed:
         query.awaitTermination(PATIENCE_S)
-    assert our_line(str(failed.value)).startswith(f"a row asks for partition 7, but {target} has")
+    assert our_line(str(failed.value)).startswith(f"a row has partition 7, but {target} has")
     assert values(broker, target) == []
     # The checkpoint was not moved: the batch comes again, and is written once it can be.
     assert started(df.select("value"), broker, tmp_path, target).awaitTermination(PATIENCE_S)

@@ -130,5 +130,5 @@ def test_rows_are_parted_by_topic_in_the_order_of_their_first(broker: Broker) ->
     mixed = batch("1", "2", "3", "4", topic=pa.array(["b", "a", "b", "a"]), more=pa.array([1, 2, 3, 4]))
     parts = [(topic, rows.to_pydict()) for topic, rows in by_topic(mixed, None)]
     assert parts == [("b", {"value": ["1", "3"]}), ("a", {"value": ["2", "4"]})]
-    with pytest.raises(ConfigError, match="its column topic is null"):
+    with pytest.raises(ConfigError, match="column topic is null"):
         list(by_topic(batch("1", topic=pa.array([None], pa.string())), None))

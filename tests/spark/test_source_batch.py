@@ -114,10 +114,10 @@ def test_values_are_decoded_on_request(spark: SparkSession, broker: Broker, topi
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffset": "earliest"}, "there is no option startingoffset. Did you mean startingOffsets?"),
+        ({"startingOffset": "earliest"}, "unknown option startingoffset. Did you mean startingOffsets?"),
         ({"startingOffsets": "latest"}, "startingOffsets cannot be latest in a batch query"),
         ({"kafka.auto.offset.reset": "earliest"}, "option kafka.auto.offset.reset is not supported"),
-        ({"subscribe": None}, "exactly one of assign, subscribe, subscribePattern says what to read; none is given"),
+        ({"subscribe": None}, "one of assign, subscribe or subscribePattern is required; none is set"),
     ],
 )
 def test_a_wrong_option_is_one_line_at_load(
@@ -131,7 +131,7 @@ def test_a_wrong_option_is_one_line_at_load(
 def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker, topic: str) -> None:
     with pytest.raises(PySparkException) as raised:
         batch(spark, broker, f"{topic}x").count()
-    assert f"topic {topic}x: it does not exist at {broker.address}" in str(raised.value)
+    assert f"topic {topic}x: it does not exist on {broker.address}" in str(raised.value)
     assert f"Did you mean {topic}?" in str(raised.value)
 
 
@@ -142,9 +142,9 @@ def test_no_broker_is_one_line(spark: SparkSession, broker: Broker, topic: str) 
 
 
 @pytest.mark.long
-def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_a_schema_of_the_users_own_is_rejected(spark: SparkSession, broker: Broker, topic: str) -> None:
     reading = spark.read.format("penstock").option("kafka.bootstrap.servers", broker.address)
-    with pytest.raises(PySparkException, match="the source has a schema of its own"):
+    with pytest.raises(PySparkException, match="the schema of this source is fixed"):
         reading.option("subscribe", topic).schema("value STRING").load().count()
 
 

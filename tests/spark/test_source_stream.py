@@ -33,7 +33,7 @@ def landed(spark: SparkSession, folder: str) -> list[int]:
     return numbers(spark.read.parquet(folder))
 
 
-def test_available_now_reads_everything_in_limited_batches_and_goes_on_next_time(
+def test_available_now_reads_everything_in_limited_batches_and_continues_next_time(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
     fill(broker, topic, range(100))
@@ -111,7 +111,7 @@ def test_trap_1_a_first_batch_that_failed_is_read_again_from_its_own_start(
 
 
 @pytest.mark.long
-def test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone(
+def test_recreated_topic_ends_the_query_and_leaves_its_checkpoint_alone(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
     fill(broker, topic, range(10))
@@ -119,7 +119,7 @@ def test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone(
     recreate(broker, topic)
     fill(broker, topic, range(100, 130))
     before = sorted(path.name for path in Path(checkpoint, "offsets").iterdir())
-    with pytest.raises(StreamingQueryException, match=f"topic {topic} was deleted and made again"):
+    with pytest.raises(StreamingQueryException, match=f"topic {topic} was deleted and recreated"):
         run_available(stream(spark, broker, topic, startingOffsets="earliest"), folder, checkpoint)
     assert sorted(path.name for path in Path(checkpoint, "offsets").iterdir()) == before
     assert landed(spark, folder) == list(range(10))
@@ -142,14 +142,14 @@ def test_lost_records_end_the_query_or_are_skipped(
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_another_topic_is_refused_in_one_line(
+def test_a_checkpoint_of_another_topic_is_rejected_in_one_line(
     spark: SparkSession, broker: Broker, topic: str, folder: str, checkpoint: str
 ) -> None:
     fill(broker, topic, range(10))
     run_available(stream(spark, broker, topic, startingOffsets="earliest"), folder, checkpoint)
     other = topic_name("other")
     broker.create_topic(other, 1)
-    with pytest.raises(StreamingQueryException, match=f"of a query that reads {topic}; this one reads topic {other}"):
+    with pytest.raises(StreamingQueryException, match=f"query over {topic}, but this query reads topic {other}"):
         run_available(stream(spark, broker, other), folder, checkpoint)
 
 

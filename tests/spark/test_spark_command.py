@@ -126,13 +126,13 @@ def test_without_any_java_it_is_said_what_to_do(path_without_java: str, tmp_path
         ]
 
 
-def test_a_java_home_that_is_wrong_is_told(tmp_path: Path) -> None:
+def test_a_java_home_that_is_wrong_is_reported(tmp_path: Path) -> None:
     result = run("environment", environment={"JAVA_HOME": str(tmp_path)})
     assert result.returncode == 2
     assert result.stderr.startswith(f"Error: JAVA_HOME is {tmp_path}, which has no working bin/java.\nCorrect it")
 
 
-def test_a_spark_home_that_is_wrong_is_told(tmp_path: Path) -> None:
+def test_a_spark_home_that_is_wrong_is_reported(tmp_path: Path) -> None:
     result = run("environment", environment={"SPARK_HOME": str(tmp_path)})
     assert result.returncode == 2
     assert result.stderr.startswith(f"Error: No Spark found in {tmp_path}.\n")
@@ -150,7 +150,7 @@ def test_what_would_be_set_can_be_seen(path_without_java: str, tmp_path: Path) -
     assert "spark.python.unix.domain.socket.enabled=true" in text
 
 
-def test_submit_without_a_job_is_told() -> None:
+def test_submit_without_a_job_is_reported() -> None:
     result = run("submit", "--master", "local[1]")
     assert result.returncode == 2
     assert result.stderr.startswith("Error: No job was given.\nUsage:")

@@ -35,7 +35,7 @@ def cluster(broker: TlsBroker) -> Cluster:
     return Cluster(broker.address, options=broker.options)
 
 
-def test_every_command_of_a_run_is_told_how_to_connect(tmp_path: Path) -> None:
+def test_every_command_of_a_run_gets_the_connection_settings(tmp_path: Path) -> None:
     plan = Plan(
         tmp_path, ("search",), bootstrap="kafka-1:9093", value_format="avro", command_config="tls.properties",
         command_properties=("client.id=me",),
@@ -46,7 +46,7 @@ def test_every_command_of_a_run_is_told_how_to_connect(tmp_path: Path) -> None:
         assert "--value-format avro" in text
 
 
-def test_who_it_is_is_asked_by_tls_and_in_the_clear_nobody_answers(
+def test_cluster_id_needs_tls_and_plaintext_gets_no_answer(
     broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(checks.cluster_id(Plan(tmp_path, (), bootstrap=broker.address, connecting=broker.options))) == 22
@@ -76,7 +76,7 @@ def test_a_watch_and_a_report_read_by_tls(broker: TlsBroker, cluster: Cluster, t
         watch.close()
 
 
-def test_properties_without_a_cluster_of_others_are_refused(broker: TlsBroker, tmp_path: Path) -> None:
+def test_properties_without_a_cluster_of_others_are_rejected(broker: TlsBroker, tmp_path: Path) -> None:
     options = ("--data-dir", str(tmp_path / "run"), "--port", "0", "--http-port", "0")
     said = refused(*options, "--command-config", str(broker.config(tmp_path)))
     assert "a cluster of others" in said
@@ -84,7 +84,7 @@ def test_properties_without_a_cluster_of_others_are_refused(broker: TlsBroker, t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_key_in_a_file_of_its_own_is_refused_since_readers_want_one_file(tmp_path: Path) -> None:
+def test_a_key_in_a_file_of_its_own_is_rejected_since_readers_want_one_file(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text(PEM)
     properties = tmp_path / "tls.properties"
     properties.write_text(
@@ -94,7 +94,7 @@ def test_a_key_in_a_file_of_its_own_is_refused_since_readers_want_one_file(tmp_p
     assert "one PEM file" in said
 
 
-def test_a_folder_goes_on_with_values_as_they_are(tmp_path: Path) -> None:
+def test_a_folder_continues_with_values_as_they_are(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.take()
     folder.remember(folder.check(None, "own broker", "avro"))

@@ -19,29 +19,29 @@ from penstock.testing.embedded_broker import EmbeddedBroker
 def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     first.take()
-    with pytest.raises(CannotRun, match=f"already, as process {os.getpid()}.*--data-dir"):
+    with pytest.raises(CannotRun, match=rf"in use by another run \(process {os.getpid()}\).*--data-dir"):
         second.take()
     first.release()
     second.take()
     second.release()
 
 
-def test_a_folder_goes_on_with_its_site_and_its_cluster(tmp_path: Path) -> None:
+def test_a_folder_continues_with_its_site_and_its_cluster(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     made = folder.check(None, OWN_BROKER)
     assert made == RunIdentity(seed=1, cluster=OWN_BROKER)
     folder.remember(folder.check(5, OWN_BROKER))
     assert folder.check(None, OWN_BROKER).seed == 5
     assert folder.check(5, OWN_BROKER).seed == 5
-    with pytest.raises(CannotRun, match=r"seed 5, not 6\. Leave --seed out"):
+    with pytest.raises(CannotRun, match=r"seed 5, not 6\. Remove --seed"):
         folder.check(6, OWN_BROKER)
-    with pytest.raises(CannotRun, match="a broker of its own, and this run would use cluster abc"):
+    with pytest.raises(CannotRun, match="a broker of its own, but this run uses cluster abc"):
         folder.check(None, "abc")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").touch()
-    with pytest.raises(CannotRun, match="that no run of this command made"):
+    with pytest.raises(CannotRun, match="that was not created by"):
         RunFolder(tmp_path).check(None, OWN_BROKER)
     other = tmp_path / "other"
     other.mkdir()
@@ -51,24 +51,24 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(CannotRun, match="cannot be written"):
+    with pytest.raises(CannotRun, match="Cannot write"):
         RunFolder(tmp_path / "run").take()
 
 
-def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
-    with pytest.raises(CannotRun, match="cannot be written"):
+    with pytest.raises(CannotRun, match="Cannot write"):
         RunFolder(tmp_path / "run").take()
 
 
-def test_a_port_in_use_is_told_with_one_that_is_free() -> None:
+def test_a_port_in_use_is_reported_with_one_that_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotRun, match=rf"127.0.0.1:{port} is in use.*--http-port \d+\."):
             checks.bound_page(port)
-        with pytest.raises(CannotRun, match=rf"--bootstrap-server 127.0.0.1:{port}; if not, .*--port \d+\."):
+        with pytest.raises(CannotRun, match=rf"--bootstrap-server 127.0.0.1:{port}; otherwise .*--port \d+\."):
             checks.check_broker_port(port)
 
 
@@ -80,7 +80,7 @@ def test_the_page_keeps_its_port_from_the_first_moment_on() -> None:
             checks.bound_page(port)
 
 
-def test_missing_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(CannotRun, match="JAVA_HOME"):
         checks.check_java(None)

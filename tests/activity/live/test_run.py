@@ -84,7 +84,7 @@ def test_all_come_up_in_order_and_end_when_asked(stories: Callable[..., Story]) 
     assert story.seen.phases == ["running", "stopping", "stopped"]
 
 
-def test_a_process_that_dies_is_started_again_and_that_is_told(stories: Callable[..., Story]) -> None:
+def test_a_process_that_dies_is_started_again_and_that_is_reported(stories: Callable[..., Story]) -> None:
     story = stories()
     story.until_it_runs()
     for name in ("pipelines", "broker"):
@@ -224,7 +224,7 @@ def test_drained_is_lag_nothing_after_the_end_and_two_more_rounds_of_loads() -> 
     assert not drain.is_done([])
 
 
-def test_rounds_of_loads_are_counted_anew_after_a_restart() -> None:
+def test_rounds_of_loads_are_counted_again_after_a_restart() -> None:
     drain = Drain([query("reporting", "loads", batch_id=40)], ended_ms=100)
     for batch_id, is_done in ((-1, False), (0, False), (1, True)):
         assert drain.is_done([query("reporting", "loads", batch_id=batch_id, updated_ms=101)]) is is_done

@@ -107,7 +107,7 @@ def refused(*options: str, **environment: str) -> str:
     return done.stderr
 
 
-def test_a_port_in_use_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -119,7 +119,7 @@ def test_a_port_in_use_is_told_and_nothing_is_made(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_missing_java_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_missing_java_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = ("--data-dir", str(folder), "--port", "0", "--http-port", "0")
     told = refused(*options, JAVA_HOME=str(tmp_path))
@@ -127,7 +127,7 @@ def test_missing_java_is_told_and_nothing_is_made(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_options_that_make_no_sense_are_told(tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     options = ("--data-dir", str(tmp_path / "run"), "--port", "0", "--http-port", "0")
     assert "Did you mean operations?" in refused(*options, "--pipelines", "operation")
     assert "0" in refused(*options, "--minutes", "0")
@@ -144,7 +144,7 @@ def test_a_run_survives_its_pipelines_and_killed_itself_leaves_nothing_behind(tm
     with Session(folder, *SMALL) as run:
         state = run.until(lambda state: rows(state) > 500 and state["servers"])
         assert state["phase"] == "running"
-        assert "A run uses" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0")
+        assert "in use by another run" in refused("--data-dir", str(folder), "--port", "0", "--http-port", "0")
 
         # The pipelines are killed in the middle: they resume, and what was read is not forgotten.
         before = processes(state)
@@ -160,7 +160,7 @@ def test_a_run_survives_its_pipelines_and_killed_itself_leaves_nothing_behind(tm
 
 @pytest.mark.long
 @by_proc
-def test_a_run_ends_by_ctrl_c_and_a_second_one_goes_on_with_its_data(tmp_path: Path) -> None:
+def test_a_run_ends_by_ctrl_c_and_a_second_one_continues_with_its_data(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Session(folder, *SMALL) as run:
         state = run.until(lambda state: rows(state) > 500)

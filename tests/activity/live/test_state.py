@@ -35,7 +35,7 @@ def test_a_row_replaces_that_of_its_key_and_a_record_without_a_value_takes_it_aw
     assert [one.item for one in board.snapshot(NOW_MS).ranking] == [12]
 
 
-def test_what_cannot_be_read_is_counted_and_what_nobody_shows_is_not() -> None:
+def test_undecodable_records_are_counted_and_other_topics_ignored() -> None:
     board = Board(NOW_MS)
     board.record("suspects", b"x", b"not json")
     put(board, "suspects", "y", kind="member")
@@ -60,7 +60,7 @@ def test_alerts_of_one_opening_are_one_incident_until_it_is_closed() -> None:
     )
 
 
-def test_an_incident_of_which_nothing_more_is_heard_ends_while_windows_go_on() -> None:
+def test_an_incident_of_which_nothing_more_is_heard_ends_while_windows_continue() -> None:
     board = Board(NOW_MS)
     alert(board, 0, "opened")
     put(board, "server_windows", "a", start=30_000, server="server-1", p95_ms=70.0)

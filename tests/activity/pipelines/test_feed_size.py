@@ -42,7 +42,7 @@ def entries(count: int) -> pa.Table:
     )
 
 
-def test_a_batch_of_a_hundred_thousand_entries_tells_only_who_has_news(tmp_path: Path) -> None:
+def test_batch_of_a_hundred_thousand_entries_sends_only_changed_feeds(tmp_path: Path) -> None:
     rows = entries(ENTRIES + 2_000)
     shape = results.plain_schema(feed.feed(rows.slice(0, 0)).schema)
     kept = results.open_result_table(str(tmp_path), "feed", ("member",), "newest", shape)

@@ -97,7 +97,7 @@ def test_severity_and_message_say_how_bad_it_is() -> None:
     first = next(row for row in found if row["kind"] == "latency")
     assert first["severity"] == "critical"
     assert first["value"] > 5 * first["usual"]
-    assert first["message"].startswith("95 % of requests within ")
+    assert first["message"].startswith("p95 latency ")
     assert first["opened"] == first["start"] == START + 50 * WINDOW
     closed = next(row for row in found if row["state"] == "closed")
     assert closed["severity"] == "none"

@@ -63,7 +63,7 @@ def test_a_stream_with_late_events_ends_with_what_a_batch_says(spark: SparkSessi
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_planted_are_found_and_nobody_else(spark: SparkSession, seed: int) -> None:
+def test_planted_actors_are_found_and_no_others(spark: SparkSession, seed: int) -> None:
     site, events = two_minutes(seed)
     found = {(row["verdict"], row["actor"]) for row in security.suspects(batch(spark, ROWS, events)).to_pylist()}
     kinds = ("crawler", "spammer", "abuser")
@@ -82,9 +82,9 @@ def test_each_kind_of_suspect_is_named_with_its_reasons() -> None:
     ]
     found = {row["actor"]: row for row in security.suspects(table(rows)).to_pylist()}
     assert {actor: row["verdict"] for actor, row in found.items()} == {"7": "crawler", "8": "spammer", "c": "abuser"}
-    assert found["7"]["evidence"] == "120 views of 116 items in 2 min, 0 by a click, no pause"
+    assert found["7"]["evidence"] == "120 views of 116 items in 2 min, 0 from clicks, no pauses"
     assert found["8"]["evidence"] == "6 posts of 1 texts in 1 min, 6 with links"
-    assert found["c"]["evidence"] == f"450 calls in 1 min, 150 refused, {API_CALLS_PER_MINUTE} a minute allowed"
+    assert found["c"]["evidence"] == f"450 calls in 1 min, 150 rejected (limit {API_CALLS_PER_MINUTE}/min)"
     assert (found["7"]["last_seen"] - found["7"]["first_seen"]).seconds == 60
     assert all(0.75 <= row["score"] <= 1 for row in found.values())
 
@@ -122,7 +122,7 @@ def test_suspects_of_more_than_half_an_hour_ago_are_forgotten() -> None:
     assert named([(0, "member", "7", CRAWLER), (31, "member", "9", READER)]) == {}
 
 
-def test_clients_over_the_limit_are_told_by_how_much() -> None:
+def test_clients_over_the_limit_have_their_excess() -> None:
     rows = table(
         [
             (0, "client", "a", {"calls": 310, "refused": 10}),

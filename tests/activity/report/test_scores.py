@@ -155,7 +155,7 @@ def test_a_good_run_has_nothing_to_complain_of() -> None:
         ({"incidents": (Detection("server-3", T0, None, True),)}, "no alert"),
     ],
 )
-def test_each_goal_that_is_missed_is_told(changes: dict[str, Any], said: str) -> None:
+def test_each_goal_that_is_missed_is_reported(changes: dict[str, Any], said: str) -> None:
     (failure,) = document(**changes).failures
     assert said in failure
 

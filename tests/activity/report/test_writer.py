@@ -171,7 +171,7 @@ def own_world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.long
-def test_what_is_lost_late_or_wrong_is_told_and_is_exit_code_1(own_world: World, tmp_path: Path) -> None:
+def test_what_is_lost_late_or_wrong_is_reported_and_is_exit_code_1(own_world: World, tmp_path: Path) -> None:
     world = own_world
     lost = world.events["votes"][0]["id"]
     Warehouse(world.warehouse).open("votes").store.delta.delete(f"id = {lost}")
@@ -191,7 +191,7 @@ def test_what_is_lost_late_or_wrong_is_told_and_is_exit_code_1(own_world: World,
     assert "Missed: " in outcome.text
 
 
-def test_a_place_with_nothing_to_report_on_is_told(world: World, tmp_path: Path) -> None:
+def test_empty_warehouse_or_topic_is_an_error(world: World, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"no tables in .*nowhere"):
         write_report(world.address, str(tmp_path / "nowhere"), tmp_path / "out")
     with pytest.raises(ReportError, match="summary has no start_ms"):

@@ -89,7 +89,7 @@ def test_spammers_repeat_themselves_and_frequent_posters_do_not(rows: dict[str, 
         assert row["links"] == row["text"].count("https://")
 
 
-def test_abusers_call_beyond_the_limit_and_ignore_being_told(rows: dict[str, list[dict[str, Any]]]) -> None:
+def test_abusers_exceed_the_limit_and_ignore_429(rows: dict[str, list[dict[str, Any]]]) -> None:
     abusers = [each["id"] for each in told("abuser")]
     first_minute = [row for row in rows["api_calls"] if row["time"] < ORIGIN_MS + 60_000]
     for calls in by_actor(first_minute, "client", abusers).values():

@@ -101,6 +101,6 @@ def test_a_limit_cuts_the_last_tick() -> None:
     assert sum(len(batch) for batch in Batches(SITE).of(TICKS, 1234)) == 1234
 
 
-def test_a_share_beyond_one_is_refused() -> None:
+def test_a_share_beyond_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
         ValueCorruptor(1.5, "json", 1)

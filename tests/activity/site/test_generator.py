@@ -138,7 +138,7 @@ def test_in_real_time_a_tick_is_sent_when_it_is_over_and_not_before() -> None:
     assert not story.told
 
 
-def test_after_a_stall_what_was_missed_is_made_up_and_told() -> None:
+def test_after_a_stall_what_was_missed_is_made_up_and_reported() -> None:
     whole = Story(Plan(START_MS, is_paced=True, minutes=0.2))
     whole.run()
     story = Story(Plan(START_MS, is_paced=True, minutes=0.2))
@@ -193,7 +193,7 @@ def test_the_truth_is_known_before_the_first_event_and_that_of_later_turns_in_ti
     assert len({json.dumps(value) for value in told}) == len(told)
 
 
-def test_a_site_that_goes_on_later_does_not_tell_what_is_over() -> None:
+def test_site_that_continues_later_does_not_publish_past_truth() -> None:
     story = Story(Plan(START_MS + 3_600_000, is_paced=False, events=100))
     story.run()
     values = [json.loads(value) for value in story.records.sent[0][1].column("value").to_pylist()]
@@ -223,7 +223,7 @@ def test_when_the_broker_does_not_answer_no_more_is_made_than_there_is_room_for(
     assert "does not answer" in story.told[0]
 
 
-def test_what_a_broker_refuses_ends_it_with_the_reason() -> None:
+def test_what_a_broker_rejects_ends_it_with_the_reason() -> None:
     story = Story(Plan(START_MS, is_paced=True, minutes=1))
     story.records.error = RuntimeError("no such topic")
     with pytest.raises(RuntimeError, match="no such topic"):
@@ -242,7 +242,7 @@ def attempt(cause: Cause) -> BootstrapError:
     return BootstrapError([Attempt("localhost:1", cause, "nothing listens there", "start one")])
 
 
-def test_a_broker_that_is_away_is_waited_for_and_one_that_will_never_do_is_not() -> None:
+def test_a_broker_that_is_unreachable_is_waited_for_and_one_that_will_never_do_is_not() -> None:
     clock = ManualClock()
     answers: list[BootstrapError | str] = [attempt(Cause.REFUSED)] * 20 + ["here"]
     told: list[str] = []

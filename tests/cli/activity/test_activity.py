@@ -121,9 +121,9 @@ def test_waits_for_a_broker_and_outlives_its_restart_with_every_event_once(tmp_p
         (("--as-fast-as-possible",), "has no end"),
         (("--start", "-1h"), "is for --as-fast-as-possible"),
         (("--members", "10"), "10 members"),
-        (("--rate", "1000000"), "a rate of 1e+06"),
+        (("--rate", "1000000"), "the rate is 1e+06"),
         (("--origin", "2999-01-01T00:00Z"), "opens after the first event"),
-        (("--incident-after", "1h"), "an incident 3600000 ms"),
+        (("--incident-after", "1h"), "the incident starts 3600000 ms"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_a_broker_is_asked(

@@ -139,7 +139,7 @@ def test_markup_in_events_is_text(browser: Browser, site: Site) -> None:
     assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
 
 
-def test_a_run_that_ends_is_told(browser: Browser, site: Site) -> None:
+def test_a_run_that_ends_is_reported(browser: Browser, site: Site) -> None:
     site.shows(full_snapshot(), phase="stopped")
     browser.wait_for("document.getElementById('phase').innerText === 'stopped'")
     site.close()

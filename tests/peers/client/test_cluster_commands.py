@@ -164,7 +164,7 @@ def test_preferred_leaders_are_elected(shell: Shell, admin: Admin, tmp_path: Pat
     assert shell.json("elect", "preferred", f"{topic}:0")["notNeeded"] == 1
 
 
-def test_a_broker_that_is_away_is_seen_everywhere(shell: Shell, admin: Admin, cluster: KafkaCluster) -> None:
+def test_a_broker_that_is_unreachable_is_seen_everywhere(shell: Shell, admin: Admin, cluster: KafkaCluster) -> None:
     topic = placed(admin, [[1, 2], [2, 3], [3, 1]])
     cluster.nodes[2].kill()
     try:
@@ -192,7 +192,7 @@ def test_a_broker_that_is_away_is_seen_everywhere(shell: Shell, admin: Admin, cl
     until(lambda: all(len(part["isr"]) == 2 for part in parts_of(admin, topic)), "all are back", PATIENCE_S)
 
 
-def test_an_unclean_leader_is_elected_where_nobody_else_is_left(
+def test_unclean_leader_is_elected_if_no_other_replica_is_left(
     shell: Shell, admin: Admin, cluster: KafkaCluster
 ) -> None:
     topic = placed(admin, [[1, 2]], min_insync_replicas="1")

@@ -173,7 +173,7 @@ def test_the_command_talks_through_tls(guarded: Guarded, topic: str, door: str, 
     assert topic in json.dumps(json.loads(described.stdout))
 
 
-def test_the_command_tells_a_broker_that_nobody_vouches_for(guarded: Guarded, topic: str, tmp_path: Path) -> None:
+def test_command_reports_an_untrusted_certificate(guarded: Guarded, topic: str, tmp_path: Path) -> None:
     rejected = _command(
         "consume", topic, "--exit", "--bootstrap-server", guarded.tls, "--command-config", _settings(tmp_path)
     )
@@ -181,7 +181,7 @@ def test_the_command_tells_a_broker_that_nobody_vouches_for(guarded: Guarded, to
     assert "ssl.ca.location" in rejected.stderr
 
 
-def test_the_command_tells_that_the_broker_wants_a_certificate(guarded: Guarded, topic: str, tmp_path: Path) -> None:
+def test_command_reports_that_the_broker_requires_a_certificate(guarded: Guarded, topic: str, tmp_path: Path) -> None:
     rejected = _command(
         "consume", topic, "--exit", "--bootstrap-server", guarded.mutual, "--command-config",
         _settings(tmp_path, ssl_ca_location=guarded.authority), "--request-timeout-ms", "5000",

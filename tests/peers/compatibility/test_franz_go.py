@@ -74,7 +74,7 @@ def test_keys_nulls_headers_and_times_come_back(ask: Ask, topic: str) -> None:
     assert [{name: record[name] for name in records[0]} for record in read] == records
 
 
-def test_reading_begins_where_it_is_told_to(ask: Ask, topic: str) -> None:
+def test_reading_starts_at_the_given_offset(ask: Ask, topic: str) -> None:
     produce(ask, topic, 2, numbered(20), "zstd")
     assert values(ask("consume", topic=topic, partition=2, offset=15, count=5)) == numbered(5, 15)
 

@@ -87,7 +87,7 @@ def test_keys_nulls_headers_and_times_come_back(ask: Ask, topic: str) -> None:
     assert [{name: record[name] for name in records[0]} for record in read] == records
 
 
-def test_reading_begins_where_it_is_told_to(ask: Ask, topic: str) -> None:
+def test_reading_starts_at_the_given_offset(ask: Ask, topic: str) -> None:
     produce(ask, topic, 2, numbered(20))
     assert values(ask("consume", topic=topic, partition=2, offset=15, count=5)) == numbered(5, 15)
 
@@ -142,7 +142,7 @@ def test_topics_are_created_grown_configured_emptied_and_deleted(ask: Ask, topic
         ask("delete", topic=topic)
 
 
-def test_a_topic_made_anew_under_its_name_has_another_id(ask: Ask, topic: str) -> None:
+def test_recreated_topic_has_another_id(ask: Ask, topic: str) -> None:
     ask("create", topic=topic, partitions=1)
     first = ask("topics")[topic]["id"]
     produce(ask, topic, 0, ["of the first"])

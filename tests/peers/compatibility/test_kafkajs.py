@@ -96,7 +96,7 @@ def test_keys_nulls_headers_and_times_come_back(ask: Ask, topic: str, group: str
     assert [record["timestamp_ms"] for record in read] == [BEGIN_MS, BEGIN_MS + 1, BEGIN_MS + 2]
 
 
-def test_a_partition_is_read_from_where_it_is_told_to(ask: Ask, topic: str, group: str) -> None:
+def test_partition_is_read_from_the_given_offset(ask: Ask, topic: str, group: str) -> None:
     produce(ask, topic, 2, numbered(20))
     read = ask("consume", topic=topic, group=group, partition=2, offset=15, count=5)
     assert values(read) == numbered(5, 15)

@@ -85,7 +85,7 @@ def test_keys_nulls_and_headers_come_back(kcat: Kcat, topic: str) -> None:
     assert (second["key"], second["payload"]) == ("gone", None)
 
 
-def test_reading_begins_where_it_is_told_to(kcat: Kcat, topic: str) -> None:
+def test_reading_starts_at_the_given_offset(kcat: Kcat, topic: str) -> None:
     produce(kcat, topic, numbered(20), "-p", "2")
     assert values(consumed(kcat("-C", "-t", topic, "-p", "2", "-o", "15", "-e", "-q", "-J"))) == numbered(5, 15)
     assert values(consumed(kcat("-C", "-t", topic, "-p", "2", "-o", "-3", "-e", "-q", "-J"))) == numbered(3, 17)
@@ -131,6 +131,6 @@ def test_metadata_names_the_broker_and_the_partitions(kcat: Kcat, broker: Embedd
     assert sorted(entry["partition"] for entry in row["partitions"]) == list(range(PARTITIONS))
 
 
-def test_a_topic_that_is_not_there_is_named_as_unknown_to_a_reader(kcat: Kcat) -> None:
+def test_a_topic_that_does_not_exist_is_named_as_unknown_to_a_reader(kcat: Kcat) -> None:
     with pytest.raises(RuntimeError, match="Unknown topic or partition"):
         kcat("-C", "-t", unique("missing"), "-p", "0", "-e", "-q", "-X", "allow.auto.create.topics=false")

@@ -80,7 +80,7 @@ def test_keys_and_nulls_come_back(ask: Ask, topic: str) -> None:
     assert [{name: record[name] for name in ("key", "value")} for record in read] == records
 
 
-def test_reading_begins_where_it_is_told_to(ask: Ask, topic: str) -> None:
+def test_reading_starts_at_the_given_offset(ask: Ask, topic: str) -> None:
     produce(ask, topic, 2, numbered(20), **{"compression.type": "gzip", "linger.ms": "50"})
     read = ask("consume", topic=topic, partition=2, offset=15, count=5)
     assert [(record["offset"], record["value"]) for record in read] == list(

@@ -8,5 +8,5 @@ from tests.spark import test_sink_batch, test_sink_stream
 
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
-globals().update(shared(test_sink_batch, without=("test_a_broker_that_is_not_there_fails_in_one_line",)))
+globals().update(shared(test_sink_batch, without=("test_missing_broker_fails_in_one_line",)))
 globals().update(shared(test_sink_stream))

@@ -17,7 +17,7 @@ _INSIDE_OURS = (
     "test_a_broker_lost_in_the_middle_of_a_job_is_one_line_after_the_time_out",
 )
 _STREAMS_INSIDE_OURS = (
-    "test_a_topic_made_again_ends_the_query_and_leaves_its_checkpoint_alone",
+    "test_recreated_topic_ends_the_query_and_leaves_its_checkpoint_alone",
     "test_lost_records_end_the_query_or_are_skipped",
     "test_gaps_do_not_hold_a_stream_up",
     "test_a_missing_topic_is_one_line",

@@ -19,7 +19,7 @@ from tests.spark.tables.table_stories import World, world_of
 pytestmark = [pytest.mark.peer("java"), pytest.mark.peer("kafka-broker-4.3")]
 
 # This one takes a broker of ours away.
-_INSIDE_OURS = ("test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_later",)
+_INSIDE_OURS = ("test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_continues_later",)
 
 globals().update(
     shared(

@@ -86,7 +86,7 @@ def test_topics_are_read_and_written_over_connect(client: Driver, broker: Broker
 
 @pytest.mark.long
 @connected
-def test_a_stream_over_connect_goes_on_where_it_was_and_shows_its_lag(
+def test_a_stream_over_connect_continues_where_it_was_and_shows_its_lag(
     client: Driver, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     assert client.tells(stories.publishes)
@@ -178,7 +178,7 @@ def test_a_program_finds_the_server_and_the_source(server: str, broker: Broker, 
 def test_a_mistake_over_connect_is_one_line_of_ours(client: Driver, broker: Broker) -> None:
     with pytest.raises(StoryFailed) as failure:
         client.tells(stories.read, broker.address, "no-such-topic")
-    assert [line for line in str(failure.value).splitlines() if "it does not exist at" in line]
+    assert [line for line in str(failure.value).splitlines() if "it does not exist on" in line]
 
 
 # ---------------------------------------------------------------------------------------------- without a server
@@ -225,5 +225,5 @@ def test_without_the_packages_of_connect_it_is_said_what_to_install(monkeypatch:
 
 def test_nothing_is_delivered_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "check_connect", lambda: None)
-    with pytest.raises(ConfigError, match="takes no package from its clients"):
+    with pytest.raises(ConfigError, match="does not accept packages from clients"):
         sessions.session(master="sc://a:1", deliver=True)

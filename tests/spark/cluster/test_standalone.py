@@ -31,7 +31,7 @@ def test_a_topic_is_read_by_the_executors_of_both_workers(
 
 
 @pytest.mark.long
-def test_a_stream_ends_and_goes_on_where_it_was(driver: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_stream_ends_and_continues_where_it_was(driver: Driver, broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(broker, topic, range(100))
     first, batches = driver.tells(
         stories.to_parquet, broker.address, topic, str(tmp_path), None, maxOffsetsPerTrigger="40"

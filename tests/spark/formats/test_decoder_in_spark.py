@@ -70,7 +70,7 @@ def test_a_poisoned_record_fails_the_query_with_its_place(
         df = penstock.spark.decode(read(spark, broker, topic), "json: id BIGINT")
     with pytest.raises(PySparkException) as failed:
         df.select("decoded").collect()
-    assert our_line(str(failed.value)).startswith(f"{topic}-0 at offset 1 is not the json of its schema: ")
+    assert our_line(str(failed.value)).startswith(f"{topic}-0 at offset 1 does not match its json schema: ")
 
 
 @pytest.mark.long
@@ -86,9 +86,9 @@ def test_a_stream_is_decoded(spark: SparkSession, broker: Broker, topic: str, tm
 
 
 @pytest.mark.long
-def test_what_cannot_be_decoded_is_refused_at_once(spark: SparkSession) -> None:
+def test_what_cannot_be_decoded_is_rejected_at_once(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'x' AS text")
-    with pytest.raises(ConfigError, match="there is no column value to decode; there are text"):
+    with pytest.raises(ConfigError, match="column value is missing; columns are text"):
         penstock.spark.decode(df, "json: a INT")
-    with pytest.raises(ConfigError, match="there is a column more already"):
+    with pytest.raises(ConfigError, match="column more already exists"):
         penstock.spark.decode(spark.sql("SELECT 'x' AS value, 1 AS more"), "json: a INT", column="more")

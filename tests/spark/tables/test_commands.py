@@ -127,7 +127,7 @@ def test_a_table_can_be_made_without_a_file(tables: Tables) -> None:
     assert "there already" in tables.shell.done("table", "create", name, "--if-not-exists")
 
 
-def test_a_load_tells_what_it_did_to_programs(tables: Tables) -> None:
+def test_load_reports_its_counts_as_json(tables: Tables) -> None:
     tables.world.send([view(0), b"bad"], partition=0)
     tables.create()
     report = tables.shell.json("load", "views", "--local")
@@ -158,7 +158,7 @@ def test_a_declaration_is_updated(tables: Tables) -> None:
     tables.file.write_text(tables.file.read_text().replace("ms long", "ms string"))
     refused = tables.shell("table", "create", tables.file, "--update")
     assert refused.exit_code == 2
-    assert "ms is long, and this is string" in refused.output
+    assert "ms is long, but the record has string" in refused.output
 
 
 def test_an_audit_in_text_json_and_as_a_plot(tables: Tables, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_audit_in_text_json_and_as_a_plot(tables: Tables, tmp_path: Path) -> 
     assert "missing" in unsound.output
 
 
-def test_maintenance_is_told(tables: Tables) -> None:
+def test_maintenance_is_reported(tables: Tables) -> None:
     tables.create()
     for number in range(3):
         tables.world.send([view(number)], partition=0)
@@ -197,11 +197,11 @@ def test_maintenance_is_told(tables: Tables) -> None:
         (("table", "create", "nowhere.toml"), 2, "No such file"),
         (("table", "create", "x", "--set", "mod=append"), 2, "Did you mean mode?"),
         (("table", "create", "nowhere"), 4, "nowhere"),
-        (("table", "create", "x", "--set", "schema=user strin"), 2, "'strin' is no type"),
-        (("table", "audit", "nothing"), 4, "there is no table nothing"),
+        (("table", "create", "x", "--set", "schema=user strin"), 2, "at 'strin': expected a type"),
+        (("table", "audit", "nothing"), 4, "able nothing does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line_or_two(
+def test_what_cannot_be_done_is_reported_in_a_line_or_two(
     tables: Tables, args: tuple[str, ...], code: int, said: str
 ) -> None:
     tables.create()
@@ -212,7 +212,7 @@ def test_what_cannot_be_done_is_told_in_a_line_or_two(
     assert len(result.output.strip().splitlines()) <= 2
 
 
-def test_no_broker_is_told_before_anything_starts(tables: Tables) -> None:
+def test_no_broker_is_reported_before_anything_starts(tables: Tables) -> None:
     tables.create()
     tables.shell.environment["PENSTOCK_BOOTSTRAP_SERVER"] = "127.0.0.1:1"
     result = tables.shell("load", "views")

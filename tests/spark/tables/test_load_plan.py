@@ -22,12 +22,12 @@ LOG = LogState("views", "ab", {0: (40, 900), 1: (0, 10)})
 HALF = TableState({0: (0, 700)})
 
 
-def test_a_load_goes_on_where_the_table_ends_and_takes_new_partitions_from_their_beginning() -> None:
+def test_a_load_continues_where_the_table_ends_and_takes_new_partitions_from_their_beginning() -> None:
     assert new_spans(LOG, HALF) == ([Span(0, 700, 900), Span(1, 0, 10)], [])
     assert new_spans(LOG, TableState({0: (0, 900), 1: (0, 10)})) == ([], [])
 
 
-def test_records_that_were_removed_before_they_were_loaded_end_the_load_or_are_told() -> None:
+def test_records_that_were_removed_before_they_were_loaded_end_the_load_or_are_reported() -> None:
     behind = TableState({0: (0, 20), 1: (0, 10)})
     with pytest.raises(DataLost, match="20 to 40 were removed"):
         new_spans(LOG, behind)
@@ -35,7 +35,7 @@ def test_records_that_were_removed_before_they_were_loaded_end_the_load_or_are_t
 
 
 def test_a_log_that_ends_before_the_table_does_is_not_guessed_about() -> None:
-    with pytest.raises(DataLost, match="ends at offset 900, and the table has it up to 950"):
+    with pytest.raises(DataLost, match="ends at offset 900, but the table covers it up to 950"):
         new_spans(LOG, TableState({0: (0, 950)}))
 
 
@@ -48,13 +48,13 @@ def test_a_backfill_takes_what_the_table_has_and_leaves_the_rest_to_the_load() -
 @pytest.mark.parametrize(
     ("span", "said"),
     [
-        (Span(0, 750, 900), "would leave a hole"),
-        (Span(0, 20, 600), "gone from the log"),
+        (Span(0, 750, 900), "would leave a gap"),
+        (Span(0, 20, 600), "no longer in the log"),
         (Span(0, 500, 1000), "ends at offset 900"),
         (Span(7, 0, 1), "no partition 7"),
     ],
 )
-def test_a_backfill_that_would_leave_a_hole_or_lose_rows_is_refused(span: Span, said: str) -> None:
+def test_a_backfill_that_would_leave_a_hole_or_lose_rows_is_rejected(span: Span, said: str) -> None:
     with pytest.raises(RangeError, match=said):
         backfill_spans(LOG, HALF, [span])
 
@@ -62,7 +62,7 @@ def test_a_backfill_that_would_leave_a_hole_or_lose_rows_is_refused(span: Span, 
 def test_a_backfill_before_the_table_s_beginning_must_touch_it() -> None:
     late = TableState({0: (500, 700)})
     assert backfill_spans(LOG, late, [Span(0, 100, 500)]) == [Span(0, 100, 500)]
-    with pytest.raises(RangeError, match="would leave a hole"):
+    with pytest.raises(RangeError, match="would leave a gap"):
         backfill_spans(LOG, late, [Span(0, 100, 400)])
 
 
@@ -79,8 +79,8 @@ def test_what_tasks_did_must_be_exactly_what_they_were_asked_for() -> None:
     check_exact(asked, [Span(0, 50, 100), Span(0, 0, 50)])
     for done, said in (
         ([Span(0, 0, 50)], "0:50-100 are missing"),
-        ([Span(0, 0, 60), Span(0, 50, 100)], "0:50-60 are done twice"),
-        ([Span(0, 0, 100), Span(1, 0, 1)], "1:0-1 are done and not asked for"),
+        ([Span(0, 0, 60), Span(0, 50, 100)], "0:50-60 are duplicated"),
+        ([Span(0, 0, 100), Span(1, 0, 1)], "1:0-1 are unexpected"),
     ):
         with pytest.raises(TableDamaged, match=said):
             check_exact(asked, done)
@@ -98,7 +98,7 @@ def test_offsets_are_written_by_partition() -> None:
             parse_offsets(wrong, LOG.bounds)
 
 
-def test_a_topic_that_was_made_again_is_another_topic() -> None:
+def test_a_topic_that_was_recreated_is_another_topic() -> None:
     check_same_topic(LOG, "ab", "views")
     check_same_topic(LOG, "", "views")
     with pytest.raises(TopicRecreated, match="penstock table drop views"):

@@ -341,20 +341,20 @@ def test_following_waits_for_what_may_pass_and_ends_at_what_will_not(world: Worl
 # ---------------------------------------------------------------------------------------------- what goes wrong
 
 
-def test_a_topic_that_is_not_there_is_told_and_no_table_is_made(world: World) -> None:
+def test_missing_topic_is_an_error_and_no_table_is_created(world: World) -> None:
     world.topic = "nowhere"
     with pytest.raises(UnknownTopic, match="nowhere"):
         world.make(schema=VIEWS)
     assert world.warehouse.names() == []
 
 
-def test_an_avro_schema_that_is_none_is_told_and_no_table_is_made(world: World) -> None:
+def test_invalid_avro_schema_is_rejected_and_no_table_is_created(world: World) -> None:
     with pytest.raises(DeclarationError, match="not a schema"):
         world.make(format="avro", avro_schema='{"type": "recrd"}')
     assert world.warehouse.names() == []
 
 
-def test_a_topic_that_is_gone_is_told_and_the_table_stays(world: World) -> None:
+def test_a_topic_that_is_gone_is_reported_and_the_table_stays(world: World) -> None:
     world.views(5)
     opened = world.make(schema=VIEWS)
     world.loader(opened).load_new()
@@ -364,13 +364,13 @@ def test_a_topic_that_is_gone_is_told_and_the_table_stays(world: World) -> None:
     assert rows(opened).num_rows == 5
 
 
-def test_a_table_that_is_there_is_not_made_again(world: World) -> None:
+def test_existing_table_is_not_created_again(world: World) -> None:
     world.make(schema=VIEWS)
     with pytest.raises(TableExists):
         world.make(schema=VIEWS)
 
 
-def test_a_topic_that_was_made_again_is_refused_and_the_table_stays(world: World) -> None:
+def test_a_topic_that_was_recreated_is_rejected_and_the_table_stays(world: World) -> None:
     world.views(5)
     opened = world.make(schema=VIEWS)
     world.loader(opened).load_new()
@@ -378,7 +378,7 @@ def test_a_topic_that_was_made_again_is_refused_and_the_table_stays(world: World
     world.broker.create_topic(world.topic, 2)
     world.views(3)
     version = opened.store.version
-    with pytest.raises(TopicRecreated, match="was deleted and made again"):
+    with pytest.raises(TopicRecreated, match="was deleted and recreated"):
         world.loader(opened).load_new()
     assert opened.store.version == version
     assert rows(opened).num_rows == 5
@@ -402,7 +402,7 @@ def test_records_that_expired_before_they_were_loaded_end_the_load_unless_that_i
 def test_a_poisoned_record_ends_the_load_where_the_table_says_so(world: World) -> None:
     world.send([view(0), b"poison", view(1)], partition=1)
     opened = world.make(schema=VIEWS, on_error="fail")
-    with pytest.raises(UnfitRecord, match=f"{world.topic}-1 at offset 1 does not fit the table views: is no JSON"):
+    with pytest.raises(UnfitRecord, match=f"{world.topic}-1 at offset 1 does not match table views: is not valid JSON"):
         world.loader(opened).load_new()
     assert rows(opened).num_rows == 0
     assert opened.store.version == 0
@@ -433,7 +433,7 @@ def _no_space(*args: object, **kwargs: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_later(tmp_path: Path) -> None:
+def test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_continues_later(tmp_path: Path) -> None:
     from tests.spark.tables.table_stories import world_of
 
     data = tmp_path / "data"
@@ -459,7 +459,7 @@ def test_a_broker_that_is_lost_in_the_middle_is_one_line_and_the_load_goes_on_la
 
 
 @pytest.mark.parametrize("kind", ["delta", "disk"])
-def test_a_commit_that_fails_after_it_happened_is_not_made_again(
+def test_commit_that_fails_after_it_happened_is_not_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     from deltalake import DeltaTable
@@ -478,7 +478,7 @@ def test_a_commit_that_fails_after_it_happened_is_not_made_again(
     assert places(rows(opened)) == once(world.log())
 
 
-def test_a_commit_that_the_disk_refuses_leaves_the_table_as_it_was(
+def test_a_commit_that_the_disk_rejects_leaves_the_table_as_it_was(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltalake import DeltaTable

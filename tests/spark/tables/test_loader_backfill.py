@@ -87,7 +87,7 @@ def test_a_table_that_began_late_is_extended_backwards(world: World) -> None:
     loader.load_new()
     world.send([view(20)], partition=0)
     loader.load_new()
-    with pytest.raises(RangeError, match="would leave a hole"):
+    with pytest.raises(RangeError, match="would leave a gap"):
         loader.load_range([Span(0, 3, 8)], bounded=True)
     loader.load_range([Span(0, 3, 20)], bounded=True)
     assert opened.coverage([0]).covered == {0: (3, 21)}
@@ -195,7 +195,7 @@ def test_a_backfill_is_committed_while_a_load_follows_a_producer_that_never_rest
     assert sum(note is not None and note.kind == BACKFILL for note in notes) == 4
 
 
-def test_a_backfill_whose_table_grew_meanwhile_is_refused_as_a_whole(world: World) -> None:
+def test_a_backfill_whose_table_grew_meanwhile_is_rejected_as_a_whole(world: World) -> None:
     world.views(50)
     opened = world.make(schema=VIEWS)
     world.loader(opened).load_new()

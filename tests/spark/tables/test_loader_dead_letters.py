@@ -18,7 +18,7 @@ def test_a_record_that_does_not_fit_is_kept_with_the_reason(world: World) -> Non
     report = world.loader(opened).load_new()
     (row,) = dead(opened).to_pylist()
     assert (row["_partition"], row["_offset"], row["value"]) == (1, 1, b"{oops")
-    assert row["reason"].startswith("is no JSON")
+    assert row["reason"].startswith("is not valid JSON")
     assert row["_headers"] == [{"key": "n", "value": b"1"}]
     assert (report.counts.landed, report.counts.dead) == (2, 1)
 
@@ -73,7 +73,7 @@ def test_dead_letters_are_tried_again_after_the_table_has_changed(world: World) 
     assert 3_000_000_000 in rows(opened).column("ms").to_pylist()
     again = replay_dead(world.loader(opened))
     assert (again.tried, again.landed) == (1, 0)
-    assert reasons(opened)[0].startswith("is no JSON")
+    assert reasons(opened)[0].startswith("is not valid JSON")
 
 
 def test_trying_again_grows_the_table_and_never_doubles(world: World) -> None:
@@ -113,7 +113,7 @@ def test_a_driver_that_died_in_the_middle_of_a_replay_is_made_up_for(
     assert (rows(opened).num_rows, dead(opened).num_rows) == (1, 0)
 
 
-def test_what_decides_where_rows_are_cannot_be_declared_anew(world: World) -> None:
+def test_what_decides_where_rows_are_cannot_be_declared_again(world: World) -> None:
     opened = world.make(schema=VIEWS)
     for settings in (
         {"partition_by": "hour"},
@@ -122,7 +122,7 @@ def test_what_decides_where_rows_are_cannot_be_declared_anew(world: World) -> No
         {"format": "text", "schema": None},
     ):
         wanted = {"schema": VIEWS, **settings}
-        with pytest.raises(DeclarationError, match="cannot become"):
+        with pytest.raises(DeclarationError, match="cannot change from"):
             redeclare(opened, world.declare(**{name: value for name, value in wanted.items() if value is not None}))
-    with pytest.raises(DeclarationError, match="ms is int, and this is string"):
+    with pytest.raises(DeclarationError, match="ms is int, but the record has string"):
         redeclare(opened, world.declare(schema="user string, ms string"))

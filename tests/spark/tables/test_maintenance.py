@@ -171,9 +171,7 @@ def test_an_audit_of_compacted_files_and_of_an_upsert_table(world: World) -> Non
     assert audit.is_sound
 
 
-def test_offsets_without_a_record_are_told_apart_from_missing_ones(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offsets_without_a_record_are_not_counted_as_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with holes, as compaction and transactions leave them: the reader and the audit see the same ones."""
     from penstock.spark import fetch
 

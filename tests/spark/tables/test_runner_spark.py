@@ -47,7 +47,7 @@ def test_spark_carries_out_backfill_growth_compaction_and_replay(world: World, s
 def test_a_poisoned_record_in_an_executor_is_one_line_in_the_driver(world: World, spark: SparkSession) -> None:
     world.send([view(0), b"poison"], partition=0)
     opened = world.make(schema=VIEWS, on_error="fail")
-    with pytest.raises(UnfitRecord, match="at offset 1 does not fit the table views") as caught:
+    with pytest.raises(UnfitRecord, match="at offset 1 does not match table views") as caught:
         world.loader(opened, runner=SparkRunner(spark)).load_new()
     assert "\n" not in str(caught.value)
     assert opened.store.version == 0
@@ -55,7 +55,7 @@ def test_a_poisoned_record_in_an_executor_is_one_line_in_the_driver(world: World
 
 @pytest.mark.long
 def test_what_spark_itself_cannot_do_is_one_line(spark: SparkSession) -> None:
-    with pytest.raises(TableError, match="Spark could not run the load") as caught:
+    with pytest.raises(TableError, match="Spark failed to run the load") as caught:
         SparkRunner(spark).run(_fails, [b"x"])
     assert "\n" not in str(caught.value)
     assert "no reason at all" in str(caught.value)

@@ -61,7 +61,7 @@ def test_arrows_own_functions_ask_the_same_allocator() -> None:
     assert said(_BEFORE) == "jemalloc"
 
 
-def test_whoever_has_chosen_an_allocator_keeps_it() -> None:
+def test_chosen_allocator_is_kept() -> None:
     assert said(_AFTER, ARROW_DEFAULT_MEMORY_POOL="system") == "system"
     assert said(_BEFORE, ARROW_DEFAULT_MEMORY_POOL="system") == "system"
 

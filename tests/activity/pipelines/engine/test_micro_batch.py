@@ -161,7 +161,7 @@ def test_rows_that_go_leave_tombstones_in_their_topic(tmp_path: Path) -> None:
     assert sent.records["counts"][f"{start_ms}:b".encode()] == b'{"start":%d,"who":"b","n":4}' % start_ms
 
 
-def test_a_mistake_in_a_derivation_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_mistake_in_a_derivation_is_reported_in_one_line(tmp_path: Path) -> None:
     def wrong(rows: pa.Table) -> pa.Table:
         if rows.num_rows:
             pc.sum(rows.column("nothing"))
@@ -171,5 +171,5 @@ def test_a_mistake_in_a_derivation_is_told_in_one_line(tmp_path: Path) -> None:
         "broken", "", timedelta(seconds=1), (ROWS,), (Derived("x", "counts", ("who",), "start", timedelta(0), wrong),)
     )
     working = open_batch_work(broken, ROWS, SCHEMA, str(tmp_path), Sent(), may_create=True)
-    with pytest.raises(PipelineError, match="x could not be computed from counts: KeyError"):
+    with pytest.raises(PipelineError, match="computing x from counts failed: KeyError"):
         working.take(BATCHES[0], "query", 0)

@@ -131,7 +131,7 @@ def assert_told(address: str, alerts: int) -> None:
 
 
 @pytest.mark.long
-def test_a_second_run_goes_on_and_a_table_removed_meanwhile_is_told(
+def test_a_second_run_continues_and_a_table_removed_meanwhile_is_reported(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
     events = traffic(20)
@@ -196,7 +196,7 @@ def test_a_backfill_replaces_exactly_its_windows(spark: SparkSession, broker: Br
 
 
 @pytest.mark.long
-def test_a_backfill_is_refused_while_another_process_runs_the_stream(
+def test_a_backfill_is_rejected_while_another_process_runs_the_stream(
     spark: SparkSession, broker: Broker, warehouse: str
 ) -> None:
     running = status.PipelineStatus(name="operations", state="running", pid=os.getppid(), host=socket.gethostname())
@@ -209,9 +209,7 @@ def test_a_backfill_is_refused_while_another_process_runs_the_stream(
 
 
 @pytest.mark.long
-def test_stop_request_in_the_folder_stops_the_pipeline(
-    spark: SparkSession, broker: Broker, warehouse: str
-) -> None:
+def test_stop_request_in_the_folder_stops_the_pipeline(spark: SparkSession, broker: Broker, warehouse: str) -> None:
     with Stream(spark, broker.address, warehouse) as stream:
         PipelineFolder(warehouse, "operations").request_stop()
         assert stream.run.wait(PATIENCE_S)

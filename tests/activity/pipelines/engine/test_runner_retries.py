@@ -58,7 +58,7 @@ def until_loaded(run: PipelinesRun, records: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("impatient")
-def test_what_keeps_a_member_from_starting_and_may_pass_is_tried_again_while_the_run_goes_on(
+def test_what_keeps_a_member_from_starting_and_may_pass_is_tried_again_while_the_run_continues(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, said = traffic(5), list[str]()
@@ -94,7 +94,7 @@ def test_an_executor_that_is_lost_while_it_loads_costs_a_try_and_one_that_is_alw
     def load_new(*given: object, **named: object) -> object:
         if losses[0] > 0:
             losses[0] -= 1
-            raise TableError("Spark could not run the load") from PySparkRuntimeError(LOST)
+            raise TableError("Spark failed to run the load") from PySparkRuntimeError(LOST)
         return original(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Loader, "load_new", load_new)
@@ -184,7 +184,7 @@ def test_no_more_than_two_are_started_again_at_once(
 
 
 def test_an_error_at_hand_knows_whether_it_may_pass() -> None:
-    lost = TableError("Spark could not run the load")
+    lost = TableError("Spark failed to run the load")
     lost.__cause__ = PySparkRuntimeError("...\npenstock.spark.errors.DataLost: views-0 cannot be read\n")
     assert in_one_line(lost, "loads") is lost
     gone = DataLost("views-0 cannot be read")
@@ -198,7 +198,7 @@ def test_an_error_at_hand_knows_whether_it_may_pass() -> None:
 
 
 @pytest.mark.long
-def test_who_asks_for_tracebacks_is_told_all_that_spark_said(
+def test_traceback_variable_shows_the_full_text_of_spark(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_TRACEBACK", "1")

@@ -33,7 +33,7 @@ def test_a_worker_whose_pipe_is_closed_ends(closed: type[OSError]) -> None:
     assert quiet(worker)("connection", True) == 1
 
 
-def test_a_worker_that_fails_otherwise_is_told_and_one_that_does_not_goes_on() -> None:
+def test_a_worker_that_fails_otherwise_is_reported_and_one_that_does_not_continues() -> None:
     def worker(code: int) -> int:
         if code:
             raise MemoryError
