@@ -26,11 +26,11 @@ from tests.records.record_bytes import payload_of, record_of, varint
 from penstock.broker.broker import Broker
 from penstock.log import validation
 from penstock.log.settings import LogSettings
-from penstock.records import HEADER_SIZE, Codec, TooLarge, encode_batch, scan
+from penstock.records import CREATE_TIME, HEADER_SIZE, Codec, TooLarge, encode_batch, scan
 from penstock.records.batch import payload_of as payload_in_batch
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
-from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
+from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ApiKey, ErrorCode
 from penstock.wire.schemas.api_versions import ApiVersionsRequest

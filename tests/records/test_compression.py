@@ -22,7 +22,7 @@ from penstock.records.compression import (
     LEVELS,
     PIECE_BYTES,
     Codec,
-    _header_checksum,
+    _lz4_header_checksum,
     _xxh32_of_few,
     compress,
     decompress,
@@ -208,7 +208,7 @@ def test_lz4_frames_have_independent_64_kib_blocks_and_no_options(magic: int) ->
 def test_lz4_of_magic_0_differs_in_the_header_checksum_alone() -> None:
     old, new = compress(Codec.LZ4, JSON, magic=0), compress(Codec.LZ4, JSON, magic=1)
     assert (old[:6], old[7:]) == (new[:6], new[7:])
-    assert old[6] == _header_checksum(old[:6]) != new[6] == _header_checksum(new[4:6])
+    assert old[6] == _lz4_header_checksum(old[:6]) != new[6] == _lz4_header_checksum(new[4:6])
     with pytest.raises(RuntimeError):
         lz4.frame.decompress(old)
 
@@ -221,7 +221,7 @@ def test_lz4_of_magic_0_is_read_with_either_checksum(written_as: int) -> None:
 
 def test_lz4_of_magic_0_is_read_with_a_content_size_in_its_header() -> None:
     right = lz4.frame.compress(JSON, store_size=True)
-    wrong = right[:14] + bytes((_header_checksum(right[:14]),)) + right[15:]
+    wrong = right[:14] + bytes((_lz4_header_checksum(right[:14]),)) + right[15:]
     assert decompress(Codec.LZ4, wrong, LIMIT, magic=0) == decompress(Codec.LZ4, right, LIMIT, magic=0) == JSON
 
 
@@ -242,7 +242,7 @@ def test_the_small_xxhash_agrees_with_published_values(data: bytes, digest: int)
 def test_the_small_xxhash_agrees_with_the_lz4_library(options: dict[str, Any]) -> None:
     frame = lz4.frame.compress(JSON, **{"store_size": False, **options})
     checksum_at = 14 if options.get("store_size") else 6
-    assert frame[checksum_at] == _header_checksum(frame[4:checksum_at])
+    assert frame[checksum_at] == _lz4_header_checksum(frame[4:checksum_at])
 
 
 # --- peers --------------------------------------------------------------------------------------------------

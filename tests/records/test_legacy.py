@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.records import CREATE_TIME, LOG_APPEND_TIME
 from penstock.records.compression import Codec, compress
 from penstock.records.errors import CorruptBatch, RecordError, TooLarge, UnsupportedCodec, UnsupportedMagic
-from penstock.records.legacy import (
-    CREATE_TIME,
-    LOG_APPEND_TIME,
-    LegacyMessage,
-    decode_message_set,
-    encode_message_set,
-)
+from penstock.records.legacy import LegacyMessage, decode_message_set, encode_message_set
 
 LIMIT = 1 << 20
 OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

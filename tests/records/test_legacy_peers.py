@@ -15,8 +15,9 @@ from aiokafka.record.legacy_records import _LegacyRecordBatchPy as AiokafkaPlain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.records import CREATE_TIME
 from penstock.records.compression import Codec, _xxh32_of_few
-from penstock.records.legacy import CREATE_TIME, LegacyMessage, decode_message_set, encode_message_set
+from penstock.records.legacy import LegacyMessage, decode_message_set, encode_message_set
 
 with warnings.catch_warnings():  # it reads its schemas by a call that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

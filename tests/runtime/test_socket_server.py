@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from itertools import permutations
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.runtime.socket_stories import Later, Recorder, framed, play, serving, until
@@ -428,6 +428,6 @@ def test_a_name_is_listened_on_at_its_first_ipv4_address() -> None:
 def test_limits_that_make_no_sense_are_rejected() -> None:
     for name in ("max_frame_bytes", "max_pending_replies", "max_output_bytes", "backlog"):
         with pytest.raises(ValueError, match=name):
-            Limits(**{name: 0})
+            Limits(**cast(Any, {name: 0}))
     with pytest.raises(ValueError, match="idle_ms"):
         Limits(idle_ms=-1)

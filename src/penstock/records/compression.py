@@ -34,7 +34,7 @@ PIECE_BYTES: Final = 1024 * 1024
 _GZIP_WINDOW_BITS: Final = 31  # a window of 15 bits, +16 for gzip's header and trailer instead of zlib's
 _GZIP_CHUNK_BYTES: Final = 32 * 1024
 
-_SNAPPY_MARK: Final = b"\x82SNAPPY\x00"
+_SNAPPY_MARK: Final[bytes] = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER: Final = _SNAPPY_MARK + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
 _SNAPPY_BLOCK_BYTES: Final = 32 * 1024
 # The densest element is a copy: 3 bytes become 64.

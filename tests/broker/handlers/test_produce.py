@@ -17,8 +17,8 @@ from tests.broker.wire_client import (
 )
 
 from penstock.broker.broker import Broker
-from penstock.records import Codec
-from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
+from penstock.records import CREATE_TIME, Codec
+from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.wire.protocol import ApiKey, ErrorCode
 
 

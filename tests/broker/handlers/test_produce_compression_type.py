@@ -19,10 +19,10 @@ from tests.broker.wire_client import (
 from penstock.broker.broker import Broker
 from penstock.cluster.controller.configs import ResourceKind
 from penstock.cluster.controller.controller import ConfigChange
-from penstock.records import HEADER_SIZE, Codec, scan
+from penstock.records import CREATE_TIME, HEADER_SIZE, Codec, scan
 from penstock.records.compression import compress
 from penstock.records.kernel import write_header
-from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
+from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.testing.embedded_broker import EmbeddedBroker
 from penstock.wire.protocol import ErrorCode
 

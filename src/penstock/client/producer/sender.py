@@ -30,9 +30,10 @@ from penstock.client.producer.accumulator import NEVER, Accumulator, OutgoingReq
 from penstock.client.producer.interceptors import Interceptors
 from penstock.client.producer.producer_batch import ProducerBatch, ProducerId, Timestamps, split
 from penstock.client.producer.settings import ProducerSettings
+from penstock.records import CREATE_TIME
 from penstock.records.batch import decode_batch
 from penstock.records.compression import Codec
-from penstock.records.legacy import CREATE_TIME, LegacyMessage, encode_message_set
+from penstock.records.legacy import LegacyMessage, encode_message_set
 from penstock.runtime.backoff import backoff_ms
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
