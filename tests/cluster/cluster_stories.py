@@ -11,7 +11,7 @@ from tests.timeouts import PATIENCE_S
 from penstock.cluster.controller.configs import ResourceKind
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.image import ClusterImage
-from penstock.cluster.membership.standalone import ClusterMetadata
+from penstock.cluster.membership.standalone import StandaloneMetadata
 from penstock.cluster.tree.embedded import EmbeddedTree, open_embedded_tree
 from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 from penstock.runtime.clock import ManualClock
@@ -61,8 +61,8 @@ def open_tree(
     )
 
 
-def metadata_of(tree: EmbeddedTree, *, seed: int = 0, broker_id: int = 0, partitions: int = 1) -> ClusterMetadata:
-    return ClusterMetadata(
+def metadata_of(tree: EmbeddedTree, *, seed: int = 0, broker_id: int = 0, partitions: int = 1) -> StandaloneMetadata:
+    return StandaloneMetadata(
         tree,
         ManualClock(1_700_000_000_000),
         SeededRandom(seed),
@@ -81,7 +81,7 @@ async def with_tree(files: Files, story: Callable[[EmbeddedTree], Awaitable[T]],
         await tree.close()
 
 
-async def with_metadata(files: Files, story: Callable[[ClusterMetadata], Awaitable[T]], **options: Any) -> T:
+async def with_metadata(files: Files, story: Callable[[StandaloneMetadata], Awaitable[T]], **options: Any) -> T:
     """The same with the broker started on it."""
 
     async def started(tree: EmbeddedTree) -> T:

@@ -65,7 +65,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
         {registration.broker_id: registration for registration in registrations},
         topic_configs=draw(st.dictionaries(NAMES, SETTINGS, max_size=2)),
         broker_configs=draw(st.dictionaries(NAMES, SETTINGS, max_size=2)),
-        leaving=draw(st.frozensets(st.integers(0, 5), max_size=2)),
+        shutting_down=draw(st.frozensets(st.integers(0, 5), max_size=2)),
         deleting=draw(st.frozensets(NAMES, max_size=2)),
     )
     return image.with_topics(draw(st.lists(topics(), max_size=4)))

@@ -29,11 +29,11 @@ class Company:
         broker_id = member.broker_id
         kept = self.kept.setdefault(broker_id, set())
 
-        def is_gone(topic: TopicImage) -> bool:
+        def is_deleted(topic: TopicImage) -> bool:
             kept.discard(topic.name)
             return True
 
-        receiver = self.receivers[broker_id] = ImageReceiver(broker_id, is_gone)
+        receiver = self.receivers[broker_id] = ImageReceiver(broker_id, is_deleted)
         receiver.broker_epoch = member.epoch
         receiver.listen(lambda _, image: kept.update(image.topics))
 
@@ -41,7 +41,7 @@ class Company:
         await asyncio.sleep(0.001)
         if broker_id in self.unreachable:
             raise ConnectionError("no route")
-        return await self.receivers[broker_id].take(update)
+        return await self.receivers[broker_id].apply(update)
 
     async def govern(self, member: Member) -> tuple[Held, Publisher]:
         held = await self.stage.claim(member)

@@ -23,7 +23,7 @@ class Brokers:
     """Receivers behind a network in which things happen."""
 
     def __init__(self, image: ClusterImage = FIRST) -> None:
-        self.receivers = {broker: ImageReceiver(broker, self._is_gone) for broker in image.brokers}
+        self.receivers = {broker: ImageReceiver(broker, self._is_deleted) for broker in image.brokers}
         for broker, receiver in self.receivers.items():
             receiver.broker_epoch = image.brokers[broker].epoch
         self.sent: list[tuple[int, ImageUpdate]] = []
@@ -32,7 +32,7 @@ class Brokers:
         self.slow: dict[int, asyncio.Event] = {}
         self.left: set[str] = set()
 
-    def _is_gone(self, topic: object) -> bool:
+    def _is_deleted(self, topic: object) -> bool:
         return not self.left
 
     async def send(self, broker: int, update: ImageUpdate) -> ImageAck:
@@ -42,7 +42,7 @@ class Brokers:
             raise ConnectionError("refused")
         if broker in self.slow:
             await self.slow[broker].wait()
-        ack = await self.receivers[broker].take(update)
+        ack = await self.receivers[broker].apply(update)
         if broker in self.loses_answers:
             raise TimeoutError
         return ack
@@ -106,7 +106,7 @@ def test_a_slow_broker_gets_the_latest_in_one_and_holds_nobody_up() -> None:
     stage.run(story())
 
 
-def test_a_dead_broker_is_asked_again_ever_more_rarely_until_it_is_back_or_is_gone() -> None:
+def test_a_dead_broker_is_asked_again_ever_more_rarely_until_it_is_back_or_is_deleted() -> None:
     stage = Stage()
 
     async def story() -> None:

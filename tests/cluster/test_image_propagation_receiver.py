@@ -33,8 +33,8 @@ SECOND = FIRST.with_broker(registered(3))
 THIRD = SECOND.with_deleting(["t"])
 
 
-def receiver(is_gone: Any = lambda _: True) -> ImageReceiver:
-    made = ImageReceiver(ME, is_gone)
+def receiver(is_deleted: Any = lambda _: True) -> ImageReceiver:
+    made = ImageReceiver(ME, is_deleted)
     made.broker_epoch = 102
     return made
 
@@ -58,8 +58,8 @@ def test_the_whole_image_comes_first_and_then_what_is_different() -> None:
         here = receiver()
         seen: list[tuple[ClusterImage, ClusterImage]] = []
         here.listen(lambda old, new: seen.append((old, new)))
-        assert await here.take(whole(FIRST, 5)) == ok(5)
-        assert await here.take(delta(FIRST, SECOND, 8, 5)) == ok(8)
+        assert await here.apply(whole(FIRST, 5)) == ok(5)
+        assert await here.apply(delta(FIRST, SECOND, 8, 5)) == ok(8)
         assert here.image == SECOND
         assert here.number == (9, 8)
         assert seen == [(EMPTY, FIRST), (FIRST, SECOND)]
@@ -71,10 +71,10 @@ def test_the_whole_image_comes_first_and_then_what_is_different() -> None:
 def test_a_delta_that_does_not_follow_is_answered_with_what_is_here() -> None:
     async def story() -> None:
         here = receiver()
-        assert await here.take(delta(FIRST, SECOND, 6, 5)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert await here.apply(delta(FIRST, SECOND, 6, 5)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
         assert here.image == EMPTY
-        await here.take(whole(FIRST, 5))
-        assert await here.take(delta(FIRST, SECOND, 7, 6)) == ImageAck(AckError.NEED_WHOLE, 5)
+        await here.apply(whole(FIRST, 5))
+        assert await here.apply(delta(FIRST, SECOND, 7, 6)) == ImageAck(AckError.NEED_WHOLE, 5)
         assert here.image == FIRST
 
     run(story())
@@ -83,25 +83,25 @@ def test_a_delta_that_does_not_follow_is_answered_with_what_is_here() -> None:
 def test_what_was_taken_already_is_taken_again_and_changes_nothing() -> None:
     async def story() -> None:
         here = receiver()
-        await here.take(whole(FIRST, 5))
-        await here.take(delta(FIRST, SECOND, 6, 5))
+        await here.apply(whole(FIRST, 5))
+        await here.apply(delta(FIRST, SECOND, 6, 5))
         for late in (whole(FIRST, 5), delta(FIRST, SECOND, 6, 5), delta(EMPTY, FIRST, 3, 2)):
-            assert await here.take(late) == ok(6)
+            assert await here.apply(late) == ok(6)
         assert here.image == SECOND
 
     run(story())
 
 
-def test_an_older_controller_is_refused_once_a_later_one_was_heard_and_its_numbers_count_for_nothing() -> None:
+def test_an_older_controller_is_rejected_once_a_later_one_was_heard_and_its_numbers_count_for_nothing() -> None:
     async def story() -> None:
         here = receiver()
-        await here.take(whole(FIRST, 50))
+        await here.apply(whole(FIRST, 50))
         later = SECOND.with_controller(3, 10)
-        assert await here.take(delta(FIRST, later, 51, 50)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert await here.apply(delta(FIRST, later, 51, 50)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
         # It has only asked for the whole image, and will hear nobody else all the same.
-        assert await here.take(delta(FIRST, SECOND, 51, 50)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
-        assert await here.take(whole(later, 1)) == ok(1)
-        assert await here.take(whole(FIRST, 99)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
+        assert await here.apply(delta(FIRST, SECOND, 51, 50)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
+        assert await here.apply(whole(later, 1)) == ok(1)
+        assert await here.apply(whole(FIRST, 99)) == ImageAck(AckError.STALE_CONTROLLER, NO_NUMBER)
         assert here.image == later
 
     run(story())
@@ -110,19 +110,19 @@ def test_an_older_controller_is_refused_once_a_later_one_was_heard_and_its_numbe
 def test_what_a_new_controller_sends_whole_shares_what_is_the_same_with_what_was_here() -> None:
     async def story() -> None:
         here = receiver()
-        await here.take(whole(FIRST, 5))
+        await here.apply(whole(FIRST, 5))
         topic = here.image.topics["t"]
-        await here.take(whole(SECOND.with_controller(3, 10), 1))
+        await here.apply(whole(SECOND.with_controller(3, 10), 1))
         assert here.image.topics["t"] is topic
 
     run(story())
 
 
 @pytest.mark.parametrize("change", [{"broker_epoch": 101}, {"broker_id": 1}, {"broker_epoch": UNKNOWN_EPOCH}])
-def test_kip_570_what_is_meant_for_another_life_is_refused(change: dict[str, int]) -> None:
+def test_kip_570_what_is_meant_for_another_life_is_rejected(change: dict[str, int]) -> None:
     async def story() -> None:
         here = receiver()
-        assert await here.take(whole(FIRST, 5, **change)) == ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert await here.apply(whole(FIRST, 5, **change)) == ImageAck(AckError.WRONG_BROKER_EPOCH)
         assert here.image == EMPTY
 
     run(story())
@@ -131,15 +131,15 @@ def test_kip_570_what_is_meant_for_another_life_is_refused(change: dict[str, int
 def test_a_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_takes_its_own() -> None:
     async def story() -> None:
         here = ImageReceiver(ME)
-        refused = ImageAck(AckError.WRONG_BROKER_EPOCH)
-        assert await here.take(whole(FIRST, 5, broker_epoch=UNKNOWN_EPOCH)) == refused
+        rejected = ImageAck(AckError.WRONG_BROKER_EPOCH)
+        assert await here.apply(whole(FIRST, 5, broker_epoch=UNKNOWN_EPOCH)) == rejected
         here.broker_epoch = 102
-        assert await here.take(whole(FIRST, 5)) == ok(5)
+        assert await here.apply(whole(FIRST, 5)) == ok(5)
         here.broker_epoch = 300
-        assert await here.take(delta(FIRST, SECOND, 6, 5)) == refused
-        assert await here.take(whole(SECOND, 7, broker_epoch=300)) == ok(7)
+        assert await here.apply(delta(FIRST, SECOND, 6, 5)) == rejected
+        assert await here.apply(whole(SECOND, 7, broker_epoch=300)) == ok(7)
         await here.close()
-        assert await here.take(whole(SECOND, 8, broker_epoch=300)) == refused
+        assert await here.apply(whole(SECOND, 8, broker_epoch=300)) == rejected
 
     run(story())
 
@@ -148,10 +148,10 @@ def test_a_broker_that_is_not_registered_takes_nothing_and_one_that_is_again_tak
 def test_damaged_bytes_and_images_of_somebody_else_are_asked_for_again(data: bytes) -> None:
     async def story() -> None:
         here = receiver()
-        await here.take(whole(FIRST, 5))
-        assert await here.take(whole(SECOND, 6, delta=data)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        await here.apply(whole(FIRST, 5))
+        assert await here.apply(whole(SECOND, 6, delta=data)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
         assert here.image == FIRST
-        assert await here.take(whole(SECOND, 6)) == ok(6)
+        assert await here.apply(whole(SECOND, 6)) == ok(6)
 
     run(story())
 
@@ -167,8 +167,8 @@ def test_whoever_prepares_is_waited_for_and_a_later_update_waits_too() -> None:
             await prepared.wait()
 
         here.prepare(prepare)
-        first = asyncio.create_task(here.take(whole(FIRST, 5)))
-        second = asyncio.create_task(here.take(delta(FIRST, SECOND, 6, 5)))
+        first = asyncio.create_task(here.apply(whole(FIRST, 5)))
+        second = asyncio.create_task(here.apply(delta(FIRST, SECOND, 6, 5)))
         while not begun:
             await asyncio.sleep(0)
         assert (here.image, here.number) == (EMPTY, (9, NO_NUMBER))
@@ -185,10 +185,10 @@ def test_topics_on_their_way_out_are_told_as_removed_when_nothing_is_left() -> N
     async def story() -> None:
         left = ["t"]
         here = receiver(lambda topic: topic.name not in left)
-        assert await here.take(whole(THIRD, 5)) == ok(5)
+        assert await here.apply(whole(THIRD, 5)) == ok(5)
         left.clear()
         topic = THIRD.topics["t"]
-        assert await here.take(delta(THIRD, THIRD, 5, 5)) == ImageAck(AckError.OK, 5, (("t", topic.topic_id),))
+        assert await here.apply(delta(THIRD, THIRD, 5, 5)) == ImageAck(AckError.OK, 5, (("t", topic.topic_id),))
 
     run(story())
 
@@ -215,12 +215,12 @@ def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is
         here = receiver()
         seen: list[list[int]] = []
         here.listen(lambda _, after: seen.append(_leaders(after)))
-        await here.take(whole(first, 5))
+        await here.apply(whole(first, 5))
         here.begin_broker_epoch(300)
         assert _leaders(here.image) == [1, -1, 2], "what only this one has in sync nobody else leads"
         assert set(here.image.brokers) == {1}
-        assert await here.take(delta(first, first, 6, 5, broker_epoch=300)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
-        assert await here.take(whole(first, 6, broker_epoch=300)) == ok(6)
+        assert await here.apply(delta(first, first, 6, 5, broker_epoch=300)) == ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
+        assert await here.apply(whole(first, 6, broker_epoch=300)) == ok(6)
         assert seen == [[1, 2, 2], [1, -1, 2], [1, 2, 2]]
         assert here.image == first
 
@@ -230,7 +230,7 @@ def test_with_a_new_life_a_broker_leads_nothing_that_others_can_lead_until_it_is
 def test_an_image_that_is_being_prepared_for_does_not_outlive_the_life_that_it_was_meant_for() -> None:
     async def story() -> None:
         here = receiver()
-        await here.take(whole(FIRST, 5))
+        await here.apply(whole(FIRST, 5))
         is_asked, may_go_on = asyncio.Event(), asyncio.Event()
 
         async def prepare(_: ClusterImage, __: ClusterImage) -> None:
@@ -238,7 +238,7 @@ def test_an_image_that_is_being_prepared_for_does_not_outlive_the_life_that_it_w
             await may_go_on.wait()
 
         here.prepare(prepare)
-        taking = asyncio.create_task(here.take(delta(FIRST, SECOND, 6, 5)))
+        taking = asyncio.create_task(here.apply(delta(FIRST, SECOND, 6, 5)))
         await is_asked.wait()
         here.begin_broker_epoch(300)
         may_go_on.set()

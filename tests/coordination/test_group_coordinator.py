@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
 from penstock.cluster.tree.layout import BrokerRegistration
-from penstock.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from penstock.coordination.group_coordinator import GroupCoordinator
 from penstock.coordination.groups.group import GroupSettings
 from penstock.coordination.responses import RequestContext
 from penstock.coordination.shard import GroupCoordinatorShard
@@ -17,12 +17,12 @@ from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.settings import LogSettings
 from penstock.replication.fetch_state import Position
 from penstock.replication.partition import Partition
-from penstock.replication.replica_manager import ReplicaManager
+from penstock.replication.replica_manager import LeadershipChanges, ReplicaManager
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
 from penstock.runtime.threads import InlineWorkers
 from penstock.testing.simulated_files import SimulatedFiles
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
 from penstock.wire.schemas.heartbeat import HeartbeatRequest
 from penstock.wire.schemas.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.wire.schemas.offset_commit import (
@@ -91,13 +91,15 @@ class Coordinator:
             files, ["/data"], node_id=1, cluster_id="c", random=SeededRandom(1), workers=workers, commits=commits
         )
         self.logs.load(lambda topic: COMPACTED, NOW_MS)
-        self.replicas = ReplicaManager(self.logs, commits, broker_id=1, clock=self.clock, call_later=self.timers)
+        self.replicas = ReplicaManager(
+            self.logs, commits, lambda _, __: Rules(), broker_id=1, clock=self.clock, call_later=self.timers
+        )
         self.service = GroupCoordinator(
             self.replicas, GroupSettings(initial_rebalance_delay_ms=0), SeededRandom(2), self.clock, self.timers
         )
         self.image = ClusterImage(cluster_id="c" if is_new else "")
+        self.replicas.on_leadership_change = self.service.on_leadership_change
         self.take(self.led(isr=(1,), replicas=(1,)))
-        self.service.lead(self.partition, 1)
 
     def led(self, *, isr: tuple[int, ...], replicas: tuple[int, ...], version: int = 0) -> ClusterImage:
         state = PartitionImage(replicas, 1, 0, isr, state_version=version)
@@ -107,7 +109,7 @@ class Coordinator:
 
     def take(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
-        self.replicas.apply(before, image, lambda topic: Rules())
+        self.replicas.apply(before, image)
 
     @property
     def partition(self) -> Partition:
@@ -250,7 +252,7 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it() -> None:
     coordinator.begin_commit(7, answers)
     assert coordinator.committed() == -1
     end = coordinator.partition.log.log_end_offset
-    coordinator.partition.asked_by(2, 102, Position(end, 0), coordinator.replicas.brokers, 0)
+    coordinator.partition.fetched_by(2, 102, Position(end, 0), coordinator.replicas.brokers, 0)
     assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
     assert coordinator.committed() == 7
 
@@ -283,7 +285,7 @@ def test_a_long_log_is_loaded_bit_by_bit_and_who_comes_meanwhile_is_told_to_wait
     assert coordinator.partition.log.size > 128 * 1024
     again = Coordinator(files, is_new=False)
     assert why_not(again) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    again.service.forget_topics(["other"])
+    again.service.on_leadership_change(LeadershipChanges(again.image, deleted_topics=["other"]))
     for _ in range(5):
         again.timers.fire()
     assert again.committed() == 39
@@ -294,7 +296,7 @@ def test_a_topic_deleted_while_the_log_is_loaded_is_forgotten_after_it() -> None
     coordinator = Coordinator(files)
     write_much(coordinator)
     again = Coordinator(files, is_new=False)
-    again.service.forget_topics(["t"])
+    again.service.on_leadership_change(LeadershipChanges(again.image, deleted_topics=["t"]))
     for _ in range(5):
         again.timers.fire()
     assert again.committed() == -1

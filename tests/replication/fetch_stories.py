@@ -83,7 +83,7 @@ class Copy:
         self.log.advance_start(min(log_start, self.log.high_watermark))
         self.after_followed()
 
-    def cut(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         if truncate_to(self.log, offset, NOW_MS):
             self.cuts.append(offset)
         self.log.epochs.truncate_from_end(min(offset, self.log.log_end_offset))

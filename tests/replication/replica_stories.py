@@ -119,13 +119,13 @@ class Host:
         )  # fmt: skip
         self.logs.load(lambda topic: self.rules.log, NOW_MS)
         self.replicas = ReplicaManager(
-            self.logs, commits, broker_id=broker_id, clock=self.clock, call_later=self.timers
+            self.logs, commits, lambda _, __: self.rules, broker_id=broker_id, clock=self.clock, call_later=self.timers
         )
         self.image = ClusterImage()
 
     def take(self, image: ClusterImage) -> None:
         before, self.image = self.image, image
-        self.changed = self.replicas.apply(before, image, lambda topic: self.rules)
+        self.changed = self.replicas.apply(before, image)
 
     @property
     def partition(self) -> Partition:
@@ -160,7 +160,7 @@ class Host:
         error, parted = theirs.check_epoch(mine.leader_epoch), None
         if error == ErrorCode.NONE:
             epoch = LEDGER[self.id] if broker_epoch is None else broker_epoch
-            error, parted = theirs.asked_by(
+            error, parted = theirs.fetched_by(
                 self.id, epoch, position, leader.replicas.brokers, leader.clock.monotonic_ms()
             )
         records = b""
@@ -188,7 +188,7 @@ class Host:
                     mine.log.flush()
             mine.followed(step.high_watermark, step.log_start)
         elif isinstance(step, Truncate):
-            mine.cut(step.offset)
+            mine.truncate_to(step.offset)
         elif isinstance(step, TruncateFully):
             mine.truncate_fully_and_start_at(step.offset)
         else:
@@ -227,7 +227,10 @@ def cluster(
     """Three brokers and one topic of one partition."""
     brokers = {
         broker: BrokerRegistration(
-            broker, (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{broker}", 9092),), epoch=LEDGER[broker], rack=f"r{broker}"
+            broker,
+            (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{broker}", 9092),),
+            epoch=LEDGER[broker],
+            rack=f"r{broker}",
         )
         for broker in LEDGER
     }

@@ -39,9 +39,9 @@ class Watched(Copy):
     committed: bytes = b""
     lost: int = 0
 
-    def cut(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         before = common(content(self.log), self.committed)
-        super().cut(offset)
+        super().truncate_to(offset)
         self.lost += before - common(content(self.log), self.committed)
 
 

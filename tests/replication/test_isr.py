@@ -145,7 +145,7 @@ def test_a_refusal_for_certain_ends_the_pending_change_and_another_may_be_asked_
     asks(partition, 2, 10, 10)
     asks(partition, 3, 6, 10)
     partition.propose(10, KNOWN, LAG_MS, 1)
-    partition.refused(for_certain=True)
+    partition.rejected(is_definite=True)
     assert partition.advance(10) == 10
     asks(partition, 3, 10, 10)
     assert partition.propose(10, KNOWN, LAG_MS, 2) is not None
@@ -156,11 +156,11 @@ def test_a_lost_answer_leaves_the_change_counting_until_the_state_comes() -> Non
     asks(partition, 2, 10, 10)
     asks(partition, 3, 6, 10)
     proposal = partition.propose(10, KNOWN, LAG_MS, 1)
-    partition.refused(for_certain=False)
+    partition.rejected(is_definite=False)
     assert partition.advance(10) == 6, "it may have been made"
     assert partition.propose(10, KNOWN, LAG_MS, 2) is proposal, "asked again as it was, for it may not have been heard"
     assert partition.propose(10, KNOWN, LAG_MS, 3) is None
-    partition.refused(for_certain=False)
+    partition.rejected(is_definite=False)
     assert partition.settled((1, 2, 3), (1, 2), 7, 3)
     assert partition.advance(10) == 6, "the same state again proves nothing: the question may still arrive"
     assert partition.settled((1, 2, 3), (1, 2), 8, 4), "it was not made, and cannot be any more"
@@ -205,7 +205,7 @@ def test_whatever_happens_the_watermark_is_on_everybody_who_may_lead(
         elif move == "settle" and partition.pending is not None:
             partition.settled((1, 2, 3), partition.pending.isr, partition.state_version + 1, now_ms)
         elif move in ("refuse", "lose") and partition.pending is not None:
-            partition.refused(for_certain=move == "refuse")
+            partition.rejected(is_definite=move == "refuse")
         watermark = partition.advance(end)
         assert watermark >= before
         if watermark > before:

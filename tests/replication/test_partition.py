@@ -126,7 +126,7 @@ def test_what_was_truncated_is_no_error_of_the_next_leadership() -> None:
     host.workers.is_held = True
     host.append(b"a")
     host.take(cluster(2, 6))
-    host.partition.cut(0)
+    host.partition.truncate_to(0)
     host.take(cluster(1, 7))
     waiting = host.append(b"b")
     host.workers.release()
@@ -205,7 +205,7 @@ def test_a_partition_that_goes_tells_whoever_waits_for_it() -> None:
     host, reader, follower = alone(), Reader(), Reader()
     host.partition.watch(reader)
     host.partition.watch_end(follower)
-    host.partition.drop()
+    host.partition.resign()
     assert reader.heard == follower.heard == [("gone", 0)]
 
 
@@ -300,7 +300,7 @@ def test_a_refusal_is_forgotten_when_another_leads_and_after_a_while() -> None:
         epoch = 1 if change == "renumbered" else 0
         later = encode_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=epoch, base_sequence=3)
         assert leader.partition.append(later, 60_001 if change == "time" else 2).base_offset == 0
-        assert not leader.partition._refusals
+        assert not leader.partition._rejected
 
 
 def test_more_replicas_demanded_than_are_in_sync_refuse_whoever_waits() -> None:
@@ -361,12 +361,12 @@ def test_what_somebody_else_synced_meanwhile_is_durable_and_not_truncated() -> N
 def test_a_follower_is_heard_only_as_a_replica_under_the_epoch_that_the_cluster_knows() -> None:
     leader, second, _ = three()
     leader.append(b"a")
-    ask = leader.partition.asked_by
+    ask = leader.partition.fetched_by
     at_start = Position(0, -1)
     assert ask(4, 104, at_start, {4: 104}, 0)[0] == ErrorCode.REPLICA_NOT_AVAILABLE
     assert ask(2, 99, at_start, LEDGER, 0)[0] == ErrorCode.STALE_BROKER_EPOCH
     assert ask(2, 102, Position(7, -1), LEDGER, 0)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert second.partition.asked_by(1, 101, at_start, LEDGER, 0)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert second.partition.fetched_by(1, 101, at_start, LEDGER, 0)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.partition.leadership is not None
     assert leader.partition.leadership.log_end_of(2) == -1
 

@@ -38,15 +38,19 @@ def settle(leader: Host, *followers: Host) -> None:
 def test_an_image_says_what_is_led_followed_and_gone() -> None:
     host = Host(1)
     host.take(cluster(1, 5))
-    assert ([each.index for each in host.changed.led], host.changed.followed, host.changed.gone) == ([0], [], [])
+    assert ([each.index for each in host.changed.leaders], host.changed.followers, host.changed.removed) == (
+        [0],
+        [],
+        [],
+    )
     host.take(cluster(2, 6, version=1))
-    assert ([each.leader for each in host.changed.followed], host.changed.led) == ([2], [])
+    assert ([each.leader for each in host.changed.followers], host.changed.leaders) == ([2], [])
     host.take(cluster(2, 6, isr=(2, 3), version=2))
-    assert (host.changed.followed, host.changed.led, host.changed.gone) == ([], [], []), "a state is no role"
+    assert (host.changed.followers, host.changed.leaders, host.changed.removed) == ([], [], []), "a state is no role"
     host.take(cluster(-1, 7, isr=(2,), version=3))
-    assert [each.leader for each in host.changed.followed] == [-1]
+    assert [each.leader for each in host.changed.followers] == [-1]
     host.take(cluster(2, 8, isr=(2,), replicas=(2, 3), version=4))
-    assert host.changed.gone == [(TOPIC, 0)]
+    assert host.changed.removed == [(TOPIC, 0)]
     assert host.replicas.get(TOPIC, 0) is None
     assert not host.logs.holds(TOPIC, 0)
 
@@ -63,7 +67,7 @@ def test_a_topic_that_is_marked_for_deletion_goes_at_once_and_does_not_come_back
     image = cluster(1, 5)
     host.take(image)
     host.take(image.with_deleting([TOPIC]))
-    assert host.changed.gone == [(TOPIC, 0)]
+    assert host.changed.removed == [(TOPIC, 0)]
     host.take(cluster(1, 6, version=1).with_deleting([TOPIC]))
     assert list(host.replicas) == []
     assert not host.logs.holds(TOPIC, 0)
@@ -76,7 +80,7 @@ def test_a_topic_deleted_and_made_again_in_one_image_begins_empty() -> None:
     host.append(b"old")
     again = replace(image.topics[TOPIC], topic_id=bytes(reversed(range(16))))
     host.take(image.without_topic(TOPIC).with_topic(again))
-    assert (host.changed.gone, [each.topic_id for each in host.changed.led]) == ([(TOPIC, 0)], [again.topic_id])
+    assert (host.changed.removed, [each.topic_id for each in host.changed.leaders]) == ([(TOPIC, 0)], [again.topic_id])
     assert host.values() == []
 
 
@@ -95,11 +99,11 @@ def test_a_partition_for_which_there_was_no_room_is_taken_up_when_there_is() -> 
     host.files.operations.fail("make_folder", 28)
     host.take(cluster(1, 5))
     host.files.operations.fail("make_folder", 28)
-    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
-    assert [each.index for each in host.replicas.retry(host.image, lambda topic: host.rules).led] == [0]
+    assert host.replicas.retry(host.image).leaders == []
+    assert [each.index for each in host.replicas.retry(host.image).leaders] == [0]
     host.append(b"late")
     assert host.values() == [b"late"]
-    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
+    assert host.replicas.retry(host.image).leaders == []
 
 
 def test_a_partition_for_which_there_was_no_room_and_which_is_gone_since_is_left_alone() -> None:
@@ -108,7 +112,7 @@ def test_a_partition_for_which_there_was_no_room_and_which_is_gone_since_is_left
     host.files.operations.fail("make_folder", 28)
     host.take(cluster(1, 5))
     host.take(cluster(2, 6, isr=(2,), replicas=(2, 3), version=1))
-    assert host.replicas.retry(host.image, lambda topic: host.rules).led == []
+    assert host.replicas.retry(host.image).leaders == []
     assert not host.logs.holds(TOPIC, 0)
 
 
@@ -137,7 +141,7 @@ def test_an_end_that_only_this_broker_answers_for_is_waited_for() -> None:
     for name, host in (("alone", alone), ("leader", leader)):
         host.workers.is_held = True
         host.append(b"a")
-        host.replicas.when_vouched_for([host.partition, host.partition], lambda name=name: heard.append(name))  # type: ignore[misc]
+        host.replicas.when_settled([host.partition, host.partition], lambda name=name: heard.append(name))  # type: ignore[misc]
     assert heard == ["leader"]
     alone.workers.release()
     assert heard == ["leader", "alone"]

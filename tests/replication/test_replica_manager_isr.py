@@ -1,15 +1,16 @@
-"""The ISR, asked for by the leader and decided by the controller."""
+"""ISR changes: requested by the leader, decided by the controller."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
+from tests.cluster.controller.decision_stories import alter_isr
 from tests.replication.replica_stories import LEDGER, TOPIC, Host, TopicRules, cluster
 
-from penstock.cluster.controller.election import AlterPartitionError, IsrRequest, PartitionRules, alter_isr
-from penstock.cluster.image import PartitionImage
+from penstock.cluster.controller.election import IsrAnswer, IsrRequest
 from penstock.replication.replica_manager import AlterPartitionManager
+from penstock.wire.protocol import ErrorCode
 
 LAG_MS = 1000
 
@@ -27,21 +28,21 @@ class Story:
         self.is_deaf = self.is_dumb = False
         self.slow: asyncio.Event | None = None
         clock = self.leader.clock
-        self.keeper = AlterPartitionManager(
+        self.manager = AlterPartitionManager(
             self.leader.replicas, 1, lambda: LEDGER[1], lambda: self.leader.replicas.brokers, self.ask,
             lambda: LAG_MS, clock.monotonic_ms,
         )  # fmt: skip
 
-    async def ask(self, requests: list[IsrRequest]) -> list[AlterPartitionError | PartitionImage]:
+    async def ask(self, requests: list[IsrRequest]) -> list[IsrAnswer]:
         self.asked += requests
         if self.slow is not None:
             await self.slow.wait()
         if self.is_deaf:
             raise ConnectionError("no controller")
-        answers: list[AlterPartitionError | PartitionImage] = []
+        answers: list[IsrAnswer] = []
         for request in requests:
-            decision = alter_isr(self.image, request, LEDGER, PartitionRules())
-            if isinstance(decision, AlterPartitionError):
+            decision = alter_isr(self.image, request)
+            if isinstance(decision, ErrorCode):
                 answers.append(decision)
                 continue
             self.image = decision.image
@@ -53,8 +54,8 @@ class Story:
         return answers
 
     def tick(self) -> None:
-        """The keeper asks, and the leader gets the image that tells what came of it."""
-        asyncio.run(self.keeper.tick())
+        """The manager requests changes, and the leader gets the image with the outcome."""
+        asyncio.run(self.manager.tick())
         if not self.is_dumb:
             self.leader.take(self.image)
 
@@ -93,7 +94,7 @@ def test_a_slow_follower_leaves_and_its_producer_is_answered_and_it_returns() ->
     rounds(story.leader, story.third)
     story.tick()
     assert story.isr() == story.stored() == (1, 2, 3)
-    assert (story.keeper.shrinks, story.keeper.expansions) == (1, 1)
+    assert (story.manager.shrinks, story.manager.expansions) == (1, 1)
 
 
 def test_a_quiet_partition_loses_nobody_when_it_is_written_to_again() -> None:
@@ -140,7 +141,7 @@ def test_a_controller_that_never_heard_is_asked_again() -> None:
 
 def test_who_may_not_join_does_not_hold_up_the_others() -> None:
     story = Story(isr=(1, 2))
-    story.image = story.image.with_leaving(3)
+    story.image = story.image.with_shutting_down(3)
     rounds(story.leader, story.second, story.third)
     story.tick()
     assert story.isr() == (1, 2)
@@ -154,9 +155,9 @@ def test_one_question_at_a_time() -> None:
         story = Story(isr=(1, 2))
         story.slow = asyncio.Event()
         rounds(story.leader, story.second, story.third)
-        first = asyncio.create_task(story.keeper.tick())
+        first = asyncio.create_task(story.manager.tick())
         await asyncio.sleep(0)
-        await story.keeper.tick()
+        await story.manager.tick()
         assert len(story.asked) == 1
         story.slow.set()
         await first
@@ -170,7 +171,7 @@ def test_an_answer_that_comes_after_the_leadership_changes_nothing() -> None:
         story = Story(isr=(1, 2))
         story.slow = asyncio.Event()
         rounds(story.leader, story.second, story.third)
-        question = asyncio.create_task(story.keeper.tick())
+        question = asyncio.create_task(story.manager.tick())
         await asyncio.sleep(0)
         story.leader.take(cluster(2, 6, isr=(2,), version=8))
         story.slow.set()

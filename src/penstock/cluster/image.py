@@ -19,23 +19,34 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from penstock.cluster.errors import DamagedDelta, DeltaMismatch
-from penstock.cluster.tree.layout import NO_LEADER, BrokerRegistration, Endpoint, PartitionAssignment
+from penstock.cluster.tree.layout import (
+    NO_LEADER,
+    BrokerRegistration,
+    Endpoint,
+    PartitionAssignment,
+    PartitionState,
+)
 
 NO_ID: Final = bytes(16)
 NO_CONTROLLER: Final = -1
 NO_STATE: Final = -1
+FORMAT_VERSION: Final = 1
 
 Settings = Mapping[str, str]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _NOTHING: Final[Settings] = {}
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+_NO_BROKERS: Final[frozenset[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """A partition. `state_version` is that of its state's node, NO_STATE as long as it has none.
+    """A partition. `state_version` is the version of its state's node, NO_STATE if it has none.
 
-    `elr` are the replicas that are no longer in sync and yet hold all that was ever committed: nothing was committed
-    since they left, as too few were in sync.
+    `elr` are the replicas that left the ISR and still have everything committed: since they left, too few were in sync
+    to commit more.
     """
 
     replicas: tuple[int, ...]
@@ -53,10 +64,17 @@ class PartitionImage:
     def assignment(self) -> PartitionAssignment:
         return PartitionAssignment(self.replicas, self.adding, self.removing)
 
+    @property
+    def state(self) -> PartitionState:
+        """As the tree stores it."""
+        return PartitionState(
+            self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering, self.elr
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic; `topic_id` is NO_ID for one that was made before there were ids."""
+    """A topic; `topic_id` is NO_ID if it was created before topics had ids."""
 
     name: str
     topic_id: bytes
@@ -64,7 +82,7 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        """That of partition 0, as everybody tells it; a topic without partitions has 0."""
+        """That of partition 0; 0 for a topic without partitions."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
     def partition(self, index: int) -> PartitionImage | None:
@@ -74,13 +92,13 @@ class TopicImage:
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
 
     def with_partitions(self, more: Iterable[PartitionImage]) -> TopicImage:
-        """With these after those that it has."""
+        """With these partitions appended."""
         return replace(self, partitions=(*self.partitions, *more))
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything that is known of a cluster. `brokers` are the live ones, those that stop in good order included."""
+    """Everything that is known about a cluster. `brokers` are the live ones, including those that shut down."""
 
     cluster_id: str = ""
     controller_id: int = NO_CONTROLLER
@@ -89,13 +107,13 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_configs: Mapping[str, Settings] = field(default_factory=dict)  # of topics that have a node for them
     broker_configs: Mapping[str, Settings] = field(default_factory=dict)  # by broker id as text, or "<default>"
-    leaving: frozenset[int] = frozenset()  # live brokers that are about to stop: they shall not lead, nor join an ISR
-    deleting: frozenset[str] = frozenset()  # topics that are there until the last replica of them is gone
-    # Both follow from the topics; the second by the name with "_" for ".".
+    shutting_down: frozenset[int] = frozenset()  # live brokers that must not be elected, nor join an ISR
+    deleting: frozenset[str] = frozenset()  # topics that exist until their last replica is deleted
+    # Both follow from the topics; the keys of the second have "_" for ".".
     names_by_id: Mapping[bytes, str] = field(default_factory=dict, compare=False)
     names_by_metric: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    # Lookups.
+    # --- lookups
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)
@@ -109,14 +127,14 @@ class ClusterImage:
         return None if found is None else found.partition(index)
 
     def topic_config(self, name: str) -> Settings:
-        """What the topic sets for itself."""
+        """The topic's own settings."""
         return self.topic_configs.get(name, _NOTHING)
 
     def broker_config(self, name: str) -> Settings:
         return self.broker_configs.get(name, _NOTHING)
 
     def colliding_topic(self, name: str) -> str | None:
-        """A topic whose name differs from `name` only in "." and "_", which metrics cannot tell apart."""
+        """Another topic whose name differs only in "." and "_", which metrics cannot tell apart."""
         found = self.names_by_metric.get(metric_name(name))
         return None if found == name else found
 
@@ -128,24 +146,24 @@ class ClusterImage:
         return partition.leader if partition.leader in self.brokers else NO_LEADER
 
     def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
-        """The replicas whose brokers are not there."""
+        """The replicas whose brokers are not alive."""
         return tuple(broker_id for broker_id in partition.replicas if broker_id not in self.brokers)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
-        """Where a broker is reached by clients that came by a listener of this name."""
+        """The address that a broker advertises for this listener."""
         broker = self.brokers.get(broker_id)
         if broker is None:
             return None
         return next((endpoint for endpoint in broker.endpoints if endpoint.listener == listener), None)
 
-    # Changes.
+    # --- changes
 
     def with_topic(self, topic: TopicImage) -> ClusterImage:
-        """With this topic, new or in the place of the one of its name."""
+        """With this topic added or replaced."""
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicImage]) -> ClusterImage:
-        """With these topics. Only what is changed is copied: most often a topic stays under its name and id."""
+        """With these topics added or replaced. The indexes are copied only if names or ids change."""
         all_topics = dict(self.topics)
         by_id: dict[bytes, str] | None = None
         by_metric: dict[str, str] | None = None
@@ -169,7 +187,7 @@ class ClusterImage:
         )
 
     def without_topic(self, name: str) -> ClusterImage:
-        """Without the topic and its settings; the same if there is none."""
+        """Without the topic and its settings; the same image if it does not exist."""
         return self.without_topics((name,))
 
     def without_topics(self, names: Collection[str]) -> ClusterImage:
@@ -187,7 +205,7 @@ class ClusterImage:
         )
 
     def with_deleting(self, names: Iterable[str]) -> ClusterImage:
-        """With these topics on their way out, those of them that are there."""
+        """With these topics, as far as they exist, marked for deletion."""
         return replace(self, deleting=self.deleting.union(name for name in names if name in self.topics))
 
     def with_topic_config(self, name: str, settings: Settings) -> ClusterImage:
@@ -200,26 +218,26 @@ class ClusterImage:
         return replace(self, broker_configs={**self.broker_configs, name: dict(settings)})
 
     def with_broker(self, broker: BrokerRegistration) -> ClusterImage:
-        """With the broker as it registered now: whatever it was about to do in its former life is over."""
-        return replace(
-            self, brokers={**self.brokers, broker.broker_id: broker}, leaving=self.leaving - {broker.broker_id}
-        )
+        """With the broker as it registered now; a shutdown of its previous epoch is over."""
+        brokers = {**self.brokers, broker.broker_id: broker}
+        return replace(self, brokers=brokers, shutting_down=self.shutting_down - {broker.broker_id})
 
     def without_broker(self, broker_id: int) -> ClusterImage:
-        return replace(self, brokers=_without(self.brokers, (broker_id,)), leaving=self.leaving - {broker_id})
+        brokers = _without(self.brokers, (broker_id,))
+        return replace(self, brokers=brokers, shutting_down=self.shutting_down - {broker_id})
 
-    def with_leaving(self, broker_id: int) -> ClusterImage:
-        return replace(self, leaving=self.leaving | {broker_id})
+    def with_shutting_down(self, broker_id: int) -> ClusterImage:
+        return replace(self, shutting_down=self.shutting_down | {broker_id})
 
     def with_controller(self, controller_id: int, epoch: int) -> ClusterImage:
         return replace(self, controller_id=controller_id, controller_epoch=epoch)
 
 
 class ImageDraft(ClusterImage):
-    """An image under construction: changes of topics and of their settings are made in place.
+    """An image under construction: topics and their settings are changed in place.
 
-    A change of many topics costs what it changes, and not a copy of the cluster for each topic. `finish` gives the
-    image; the draft is not used any more then, and nobody keeps an image that a draft gave in between.
+    Changing many topics costs what changes, not a copy of the cluster for each. `finish` returns the image; after that
+    the draft must not be used.
     """
 
     __slots__ = ("_base",)
@@ -231,7 +249,7 @@ class ImageDraft(ClusterImage):
         object.__setattr__(self, "_base", base)
 
     def finish(self) -> ClusterImage:
-        """The same image as before if nothing was changed; what was not changed is shared with it."""
+        """The base image itself if nothing changed; otherwise unchanged parts are shared with it."""
         values = {each.name: getattr(self, each.name) for each in fields(ClusterImage)}
         if all(value is getattr(self._base, name) for name, value in values.items()):
             return self._base
@@ -278,7 +296,7 @@ class ImageDraft(ClusterImage):
         return self
 
     def _own(self, field_name: str) -> dict[Any, Any]:
-        """A mapping of the draft's own, copied from the image before the first change."""
+        """The draft's own mapping, copied from the base before the first change."""
         mapping = getattr(self, field_name)
         if mapping is getattr(self._base, field_name):
             mapping = dict(mapping)
@@ -288,36 +306,30 @@ class ImageDraft(ClusterImage):
 
 @dataclass(frozen=True, slots=True)
 class ImageDiff:
-    """What is different; a topic that was deleted and made again is both removed and added."""
+    """What differs; a topic that was deleted and created again is both removed and added."""
 
     topics_added: Mapping[str, TopicImage]
     topics_removed: Mapping[str, TopicImage]
     topics_changed: Mapping[str, tuple[TopicImage, TopicImage]]
-    topic_configs_changed: frozenset[str]  # by name: set, changed, or gone with the topic
+    topic_configs_changed: frozenset[str]  # by name: set, changed, or deleted with the topic
     broker_configs_changed: frozenset[str]
     brokers_added: frozenset[int]
     brokers_removed: frozenset[int]
     brokers_changed: frozenset[int]
     controller_changed: bool
-    roles_changed: bool = False  # brokers that are about to stop, topics that are on their way out
+    roles_changed: bool = False  # brokers that shut down, topics that are being deleted
 
     def __bool__(self) -> bool:
         return self != NO_DIFFERENCE
 
 
-_NO_NAMES: Final[frozenset[str]] = frozenset()
-_NO_BROKERS: Final[frozenset[int]] = frozenset()
-
 NO_DIFFERENCE: Final = ImageDiff(
     {}, {}, {}, _NO_NAMES, _NO_NAMES, _NO_BROKERS, _NO_BROKERS, _NO_BROKERS, controller_changed=False
 )
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
 
 def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
-    """What is different in `new`. Costs nothing for the parts that the two share."""
+    """What differs in `new`. Shared parts cost nothing."""
     added: dict[str, TopicImage] = {}
     removed: dict[str, TopicImage] = {}
     changed: dict[str, tuple[TopicImage, TopicImage]] = {}
@@ -341,7 +353,7 @@ def diff(old: ClusterImage, new: ClusterImage) -> ImageDiff:
         frozenset(broker for broker in brokers if broker not in new.brokers),
         frozenset(broker for broker in brokers if broker in old.brokers and broker in new.brokers),
         (old.controller_id, old.controller_epoch) != (new.controller_id, new.controller_epoch),
-        (old.leaving, old.deleting) != (new.leaving, new.deleting),
+        (old.shutting_down, old.deleting) != (new.shutting_down, new.deleting),
     )
 
 
@@ -350,7 +362,7 @@ def metric_name(topic: str) -> str:
 
 
 def _different(old: Mapping[Key, Value], new: Mapping[Key, Value]) -> list[Key]:
-    """The keys under which the two differ, in the order of their appearance."""
+    """The keys under which the two differ, in order of appearance."""
     if old is new:
         return []
     found = [key for key, value in old.items() if (other := new.get(key)) is not value and other != value]
@@ -359,18 +371,18 @@ def _different(old: Mapping[Key, Value], new: Mapping[Key, Value]) -> list[Key]:
 
 
 def _without(mapping: Mapping[Key, Value], keys: Collection[Key]) -> Mapping[Key, Value]:
-    """The same if it has none of them."""
+    """The same mapping if it has none of the keys."""
     if not any(key in mapping for key in keys):
         return mapping
     return {item: value for item, value in mapping.items() if item not in keys}
 
 
-FORMAT_VERSION: Final = 1
+# --- deltas
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDelta:
-    """A topic that is new, or of which some partitions are; it has `count` partitions after it."""
+    """A topic that is new or has changed partitions; it has `count` partitions afterwards."""
 
     name: str
     topic_id: bytes
@@ -380,7 +392,7 @@ class TopicDelta:
 
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
-    """None stands for what stays as it was. A topic made anew under its name is both gone and there."""
+    """None means unchanged. A topic that was deleted and created again is in `topics_gone` and in `topics`."""
 
     cluster_id: str | None = None
     controller: tuple[int, int] | None = None  # id and epoch
@@ -392,7 +404,7 @@ class ImageDelta:
     topic_configs_gone: tuple[str, ...] = ()
     broker_configs: Mapping[str, Settings] = field(default_factory=dict)
     broker_configs_gone: tuple[str, ...] = ()
-    leaving: frozenset[int] | None = None
+    shutting_down: frozenset[int] | None = None
     deleting: frozenset[str] | None = None
 
 
@@ -411,7 +423,7 @@ def make_delta(old: ClusterImage, new: ClusterImage) -> ImageDelta:
         topic_configs_gone=_gone(new.topic_configs, change.topic_configs_changed),
         broker_configs=_present(new.broker_configs, change.broker_configs_changed),
         broker_configs_gone=_gone(new.broker_configs, change.broker_configs_changed),
-        leaving=None if old.leaving == new.leaving else new.leaving,
+        shutting_down=None if old.shutting_down == new.shutting_down else new.shutting_down,
         deleting=None if old.deleting == new.deleting else new.deleting,
     )
 
@@ -420,7 +432,7 @@ def apply_delta(image: ClusterImage, delta: ImageDelta) -> ClusterImage:
     """DeltaMismatch."""
     for name in delta.topics_gone:
         if name not in image.topics:
-            raise DeltaMismatch(f"it ends the topic {name!r}, which is not there")
+            raise DeltaMismatch(f"it deletes topic {name!r}, which does not exist")
     after = image.without_topics(delta.topics_gone)
     if delta.topics:
         after = after.with_topics([_applied(after, topic) for topic in delta.topics])
@@ -433,7 +445,7 @@ def apply_delta(image: ClusterImage, delta: ImageDelta) -> ClusterImage:
         brokers=_merged(image.brokers, {each.broker_id: each for each in delta.brokers}, delta.brokers_gone),
         topic_configs=_merged(image.topic_configs, delta.topic_configs, delta.topic_configs_gone),
         broker_configs=_merged(image.broker_configs, delta.broker_configs, delta.broker_configs_gone),
-        leaving=image.leaving if delta.leaving is None else delta.leaving,
+        shutting_down=image.shutting_down if delta.shutting_down is None else delta.shutting_down,
         deleting=image.deleting if delta.deleting is None else delta.deleting,
     )
 
@@ -455,15 +467,15 @@ def _part(before: TopicImage, after: TopicImage) -> TopicDelta:
 def _applied(image: ClusterImage, delta: TopicDelta) -> TopicImage:
     before = image.topics.get(delta.name)
     if before is not None and before.topic_id != delta.topic_id:
-        raise DeltaMismatch(f"it changes the topic {delta.name!r} of another id than the one that is there")
+        raise DeltaMismatch(f"it changes a topic {delta.name!r} with another id")
     known = () if before is None else before.partitions
-    # Each partition that is not there is in the delta: so nobody's number makes this longer than what arrived.
+    # Missing partitions must be in the delta, so a large count cannot allocate more than arrived.
     if len(known) + len(delta.partitions) < delta.count:
         raise DeltaMismatch(f"it lacks some of the {delta.count} partitions of {delta.name!r}")
     partitions: list[PartitionImage | None] = [*known[: delta.count], *[None] * (delta.count - len(known))]
     for index, partition in delta.partitions.items():
         if not 0 <= index < delta.count:
-            raise DeltaMismatch(f"partition {index} of {delta.name!r} is beyond its {delta.count}")
+            raise DeltaMismatch(f"partition {index} of {delta.name!r} is not below {delta.count}")
         partitions[index] = partition
     found = tuple(partition for partition in partitions if partition is not None)
     if len(found) < delta.count:
@@ -480,7 +492,7 @@ def _gone(mapping: Mapping[str, Value], keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def _merged(mapping: Mapping[Key, Value], changed: Mapping[Key, Value], gone: Iterable[Key]) -> Mapping[Key, Value]:
-    """The same object if nothing changed."""
+    """The same mapping if nothing changed."""
     removed = set(gone)
     if not changed and not removed:
         return mapping
@@ -534,7 +546,7 @@ class _DeltaRow(msgspec.Struct, array_like=True):
     topic_configs_gone: tuple[str, ...]
     broker_configs: dict[str, dict[str, str]]
     broker_configs_gone: tuple[str, ...]
-    leaving: list[int] | None
+    shutting_down: list[int] | None
     deleting: list[str] | None
 
 
@@ -559,7 +571,7 @@ def encode_delta(delta: ImageDelta) -> bytes:
             delta.topic_configs_gone,
             _sorted(delta.broker_configs),
             delta.broker_configs_gone,
-            None if delta.leaving is None else sorted(delta.leaving),
+            None if delta.shutting_down is None else sorted(delta.shutting_down),
             None if delta.deleting is None else sorted(delta.deleting),
         ]
     )
@@ -572,7 +584,7 @@ def decode_delta(data: bytes) -> ImageDelta:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise DamagedDelta(str(error)) from error
     if found.version != FORMAT_VERSION:
-        raise DamagedDelta(f"version {found.version} is not known; this broker reads version {FORMAT_VERSION}")
+        raise DamagedDelta(f"unknown version {found.version}; this broker reads version {FORMAT_VERSION}")
     return ImageDelta(
         found.cluster_id,
         found.controller,
@@ -584,7 +596,7 @@ def decode_delta(data: bytes) -> ImageDelta:
         found.topic_configs_gone,
         found.broker_configs,
         found.broker_configs_gone,
-        None if found.leaving is None else frozenset(found.leaving),
+        None if found.shutting_down is None else frozenset(found.shutting_down),
         None if found.deleting is None else frozenset(found.deleting),
     )
 
@@ -628,7 +640,7 @@ def _partition_row(item: PartitionImage) -> list[Any]:
 def _topic(row: _TopicRow) -> TopicDelta:
     indexes = range(len(row.rows)) if row.indexes is None else row.indexes
     if len(indexes) != len(row.rows):
-        raise DamagedDelta(f"{len(row.rows)} partitions of {row.name!r} with {len(indexes)} numbers")
+        raise DamagedDelta(f"{len(row.rows)} partitions of {row.name!r} with {len(indexes)} indexes")
     partitions = {index: _partition(item) for index, item in zip(indexes, row.rows, strict=True)}
     return TopicDelta(row.name, row.topic_id, row.count, partitions)
 

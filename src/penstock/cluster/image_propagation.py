@@ -7,12 +7,12 @@ of a deleted topic is asked again after 1 s.
 
 `ImageReceiver` (at every broker, the controller's own included) is the only thing that changes a broker's image. It
 rejects updates from an older controller epoch, updates for another broker epoch (KIP-570: a late update for a previous
-process must not touch this one), and deltas that do not follow its image, for which it asks for the whole image. An
-update that was already applied is acknowledged again, because the first acknowledgement may have been lost. A new
-broker epoch ends every leadership of the previous one. Cancelling the caller does not cancel an update.
+process must not touch this one), and deltas that do not follow its image: it then asks for the whole image. An update
+that was already applied is acknowledged again, because the first acknowledgement may have been lost. A new broker epoch
+ends every leadership of the previous one. Cancelling the caller does not cancel an update.
 
 `ImageHolder` applies an image in three steps: preparations are awaited, the image is replaced, listeners are called.
-None of them can prevent it.
+A failure in any of them is logged and does not prevent the change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.cluster.errors import DamagedDelta, DeltaMismatch
 from penstock.cluster.image import (
@@ -35,24 +35,34 @@ from penstock.cluster.image import (
     make_delta,
 )
 from penstock.cluster.tree.layout import NO_LEADER, UNKNOWN_EPOCH
+from penstock.runtime.backoff import Backoff
 from penstock.wire.protocol import ErrorCode
 from penstock.wire.schemas.push_image import PushImageRequest, PushImageResponse, RemovedTopic
 
-__all__ = ["AckError", "ImageLag", "ImageAck", "ImageUpdate", "Publisher"]
-
-
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Listener = Callable[[ClusterImage, ClusterImage], None]
 Preparation = Callable[[ClusterImage, ClusterImage], Awaitable[None]]
 Cancel = Callable[[], None]
 
+WHOLE: Final = -1
+"""The base of an update that needs none."""
+NO_NUMBER: Final = -1
+
+_RETRY_MS: Final = (50, 1000)
+_REMINDER_S: Final = 1.0
+_EMPTY: Final = ClusterImage()
+
+
+# --- the image of a broker
+
 
 class ImageHolder:
-    """Holds the empty image at first."""
+    """Starts with the empty image."""
 
     def __init__(self) -> None:
-        self._image = ClusterImage()
+        self._image = _EMPTY
         self._listeners: list[Listener] = []
         self._preparations: list[Preparation] = []
 
@@ -61,51 +71,43 @@ class ImageHolder:
         return self._image
 
     def listen(self, listener: Listener) -> Cancel:
-        """Call `listener` with the image before and after each change."""
+        """Call `listener` with the image before and after each change, before the change is answered."""
         self._listeners.append(listener)
-
-        def cancel() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return cancel
+        return lambda: _remove(self._listeners, listener)
 
     def prepare(self, preparation: Preparation) -> Cancel:
-        """Await `preparation` with the image before and after each change, before anybody sees it."""
+        """Await `preparation` with the image before and after each change, before the change is visible."""
         self._preparations.append(preparation)
-
-        def cancel() -> None:
-            if preparation in self._preparations:
-                self._preparations.remove(preparation)
-
-        return cancel
+        return lambda: _remove(self._preparations, preparation)
 
     async def prepare_for(self, image: ClusterImage) -> None:
-        """The first step; whoever asks sees to it that it is done for one image at a time."""
+        """The first step; the caller sees to it that it runs for one image at a time."""
         for preparation in list(self._preparations):
             try:
                 await preparation(self._image, image)
             except Exception:
-                logger.exception("a preparation for a change of the cluster's metadata failed")
+                logger.exception("preparation for an image failed")
 
     def take_over(self, image: ClusterImage) -> None:
-        """The second and the third."""
+        """The second and the third step."""
         before, self._image = self._image, image
         for listener in list(self._listeners):
             try:
                 listener(before, image)
             except Exception:
-                # The change is stored: the others hear of it, and whoever asked is told so.
-                logger.exception("a listener to the cluster's metadata failed")
+                logger.exception("image listener failed")
 
 
-WHOLE: Final = -1
-"""The base of an update that needs none."""
-NO_NUMBER: Final = -1
+def _remove(callbacks: list[T], callback: T) -> None:
+    if callback in callbacks:
+        callbacks.remove(callback)
+
+
+# --- messages
 
 
 class AckError(IntEnum):
-    """By the error code of the answer."""
+    """The values are the error codes of the response."""
 
     OK = ErrorCode.NONE
     STALE_CONTROLLER = ErrorCode.STALE_CONTROLLER_EPOCH
@@ -127,9 +129,9 @@ class ImageUpdate(NamedTuple):
 
 
 class ImageAck(NamedTuple):
-    """`number` is that of the image that the broker has, NO_NUMBER if it has none of this controller epoch.
+    """`number` is that of the broker's image, NO_NUMBER if it has none of this controller epoch.
 
-    `removed` are topics, by name and id, that are on their way out and of which nothing is left at the broker.
+    `removed` are topics that are being deleted, by name and id, of which the broker has no replica left.
     """
 
     error: AckError
@@ -159,32 +161,29 @@ def response_of(ack: ImageAck) -> PushImageResponse:
 
 
 def ack_of(response: PushImageResponse) -> ImageAck:
-    """A code that is not among ours is a failure."""
+    """An unknown error code means FAILED."""
     known = response.error_code in AckError.__members__.values()
     error = AckError(response.error_code) if known else AckError.FAILED
     return ImageAck(error, response.number, tuple((topic.name, topic.topic_id) for topic in response.removed))
 
 
-Send = Callable[[int, ImageUpdate], Awaitable[ImageAck]]
-"""To a broker; raises when there is no answer, and within a time of its own."""
-OnRemoved = Callable[[int, str, bytes], None]
-"""A broker has nothing left of the topic of this name and id."""
+# --- publisher
 
-_RETRY_FIRST_MS: Final = 50
-_RETRY_MAX_MS: Final = 1000
-_REMIND_MS: Final = 1000
-_EMPTY: Final = ClusterImage()
+Send = Callable[[int, ImageUpdate], Awaitable[ImageAck]]
+"""To a broker; raises if no answer arrives within the sender's own timeout."""
+OnRemoved = Callable[[int, str, bytes], None]
+"""A broker has no replica left of the topic with this name and id."""
 
 
 class ImageLag(NamedTuple):
-    """How many images a broker has not been heard to have, and for how long it lacks the first of them."""
+    """How many images a broker has not acknowledged, and for how long it lacks the first of them."""
 
     images: int
     for_ms: float
 
 
 class Publisher:
-    """Of one controller, from its first image on: `publish` each; `close` in the end."""
+    """Sends the images of one controller: `publish` each, `close` at the end."""
 
     def __init__(
         self,
@@ -196,11 +195,11 @@ class Publisher:
         self._send = send
         self._on_removed = on_removed
         self._on_stale = on_stale
-        # From the time on, in microseconds: who publishes after another in the same epoch must not repeat its numbers.
+        # Starts at the time in microseconds: a later publisher of the same epoch must not repeat numbers.
         self._number = int(asyncio.get_running_loop().time() * 1e6)
         self._image = _EMPTY
-        self._deltas: dict[int, bytes] = {}  # from the image of a number to the latest
-        self._lines: dict[int, _BrokerPublisher] = {}
+        self._deltas: dict[int, bytes] = {}  # by the number of the base, to the latest image
+        self._brokers: dict[int, _BrokerPublisher] = {}
         self._ended: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -210,92 +209,92 @@ class Publisher:
         return self._number
 
     def publish(self, image: ClusterImage) -> None:
-        """Let every broker of the image have it, and nobody else any more."""
+        """Send the image to every broker in it, and nothing more to others."""
         if self._is_closed:
             return
         self._image = image
         self._number += 1
         self._deltas.clear()
-        for broker_id in [each for each in self._lines if each not in image.brokers]:
-            self._end(self._lines.pop(broker_id))
+        for broker_id in [each for each in self._brokers if each not in image.brokers]:
+            self._end(self._brokers.pop(broker_id))
         for broker_id in sorted(image.brokers):
             epoch = image.brokers[broker_id].epoch
-            line = self._lines.get(broker_id)
-            if line is not None and line.epoch != epoch:
-                self._end(line)
-                line = None
-            if line is None:
-                line = self._lines[broker_id] = _BrokerPublisher(self, broker_id, epoch)
-            line.wake()
+            publisher = self._brokers.get(broker_id)
+            if publisher is not None and publisher.epoch != epoch:
+                self._end(publisher)
+                publisher = None
+            if publisher is None:
+                publisher = self._brokers[broker_id] = _BrokerPublisher(self, broker_id, epoch)
+            publisher.wake()
 
     def behind(self) -> dict[int, ImageLag]:
-        """The brokers that are not known to have the latest image."""
+        """The brokers that have not acknowledged the latest image."""
         now_s = asyncio.get_running_loop().time()
         return {
-            broker_id: ImageLag(line.lacking, (now_s - line.behind_since_s) * 1000)
-            for broker_id, line in self._lines.items()
-            if line.lacking
+            broker_id: ImageLag(publisher.lacking, (now_s - publisher.behind_since_s) * 1000)
+            for broker_id, publisher in self._brokers.items()
+            if publisher.lacking
         }
 
     async def close(self) -> None:
-        """Send nothing any more."""
+        """Stop, and wait until nothing is being sent."""
         self.stop()
         if self._ended:
             await asyncio.wait(list(self._ended))
 
     def stop(self) -> None:
-        """The same, for whoever cannot wait."""
+        """Send nothing more."""
         self._is_closed = True
-        for line in self._lines.values():
-            self._end(line)
-        self._lines.clear()
+        for publisher in self._brokers.values():
+            self._end(publisher)
+        self._brokers.clear()
 
-    def _end(self, line: _BrokerPublisher) -> None:
-        line.task.cancel()
-        self._ended.add(line.task)
-        line.task.add_done_callback(self._ended.discard)
+    def _end(self, publisher: _BrokerPublisher) -> None:
+        publisher.task.cancel()
+        self._ended.add(publisher.task)
+        publisher.task.add_done_callback(self._ended.discard)
 
-    # What the lines ask.
+    # For the publishers of single brokers.
 
     @property
     def image(self) -> ClusterImage:
         return self._image
 
-    def send(self, line: _BrokerPublisher, base: int) -> Awaitable[ImageAck]:
-        """The latest image, as what is different from that of number `base`."""
+    def send(self, to: _BrokerPublisher, base: int) -> Awaitable[ImageAck]:
+        """Send the latest image as the difference from image number `base`."""
         data = self._deltas.get(base)
         if data is None:
-            before = _EMPTY if base == WHOLE else line.known[base]
+            before = _EMPTY if base == WHOLE else to.known[base]
             data = self._deltas[base] = encode_delta(make_delta(before, self._image))
         image = self._image
         update = ImageUpdate(
-            image.controller_id, image.controller_epoch, line.broker_id, line.epoch, self._number, base, data
+            image.controller_id, image.controller_epoch, to.broker_id, to.epoch, self._number, base, data
         )
-        return self._send(line.broker_id, update)
+        return self._send(to.broker_id, update)
 
     def removed(self, broker_id: int, ack: ImageAck) -> None:
         for name, topic_id in ack.removed:
             self._on_removed(broker_id, name, topic_id)
 
     def is_stale(self) -> None:
-        """Somebody heard of a later controller."""
+        """A broker has an image of a later controller."""
         if not self._is_closed:
             self.stop()
             self._on_stale()
 
 
 class _BrokerPublisher:
-    """To one life of a broker."""
+    """Sends images to one broker in one broker epoch."""
 
     def __init__(self, publisher: Publisher, broker_id: int, epoch: int) -> None:
         loop = asyncio.get_running_loop()
         self.broker_id = broker_id
         self.epoch = epoch
-        self.known: dict[int, ClusterImage] = {}  # what it was sent and may have
+        self.known: dict[int, ClusterImage] = {}  # by number: what was sent and may have arrived
         self.behind_since_s = loop.time()
         self._publisher = publisher
         self._base = WHOLE
-        self._first = publisher.number  # the first image that it is to have
+        self._first = publisher.number  # the first image for this broker epoch
         self._is_reminding = False
         self._is_unreachable = False
         self._woken = asyncio.Event()
@@ -303,7 +302,7 @@ class _BrokerPublisher:
 
     @property
     def lacking(self) -> int:
-        """How many images it is not known to have."""
+        """How many images it has not acknowledged."""
         return self._publisher.number - (self._first - 1 if self._base == WHOLE else self._base)
 
     def wake(self) -> None:
@@ -312,62 +311,61 @@ class _BrokerPublisher:
         self._woken.set()
 
     async def _run(self) -> None:
-        retry_ms = _RETRY_FIRST_MS
+        backoff = Backoff(*_RETRY_MS)
         while True:
             if await self._exchange():
-                retry_ms = _RETRY_FIRST_MS
+                backoff.succeeded()
                 await self._wait_for_work()
             else:
-                await asyncio.sleep(retry_ms / 1000)
-                retry_ms = min(2 * retry_ms, _RETRY_MAX_MS)
+                await asyncio.sleep(backoff.failed() / 1000)
 
     async def _wait_for_work(self) -> None:
         if self.lacking:
             return
         self._woken.clear()
         try:
-            async with asyncio.timeout(_REMIND_MS / 1000 if self._is_reminding else None):
+            async with asyncio.timeout(_REMINDER_S if self._is_reminding else None):
                 await self._woken.wait()
         except TimeoutError:
             return
 
     async def _exchange(self) -> bool:
-        """Send once; whether the next may follow at once."""
+        """Send once; returns whether the next update may follow at once."""
         publisher = self._publisher
         number, image, base = publisher.number, publisher.image, self._base
         try:
             sending = publisher.send(self, base)
             self._remember(number, image)
             ack = await sending
-        except Exception as error:  # noqa: BLE001 - whatever way of sending there is, it has its own
+        except Exception as error:  # noqa: BLE001 - what `send` raises depends on the transport
             self._log_unreachable(str(error) or type(error).__name__)
             return False
         if ack.error is AckError.OK and ack.number in self.known:
-            self._heard(ack.number)
+            self._acknowledged(ack.number)
             publisher.removed(self.broker_id, ack)
             self._is_reminding = _is_awaited(image, self.broker_id, ack)
             return True
         if ack.error is AckError.STALE_CONTROLLER:
-            logger.warning("broker %d has heard of a later controller", self.broker_id)
+            logger.warning("image rejected, a later controller exists: broker=%d", self.broker_id)
             publisher.is_stale()
             return False
         if ack.error in (AckError.NEED_WHOLE, AckError.OK):
-            # It may have taken an update of whose answer we did not hear.
+            # It may have applied an update whose acknowledgement was lost.
             follows = ack.number != base and ack.number in self.known
             self._base = ack.number if follows else WHOLE
             return base != WHOLE
-        self._log_unreachable(f"it answered {ack.error.name}")
+        self._log_unreachable(ack.error.name)
         return False
 
     def _remember(self, number: int, image: ClusterImage) -> None:
-        """What it may have from now on. Images are large: of those that were sent in vain, the last must do."""
+        """What the broker may have from now on. Images are large, so of unacknowledged ones only the last is kept."""
         kept = (self._base, max(self.known, default=WHOLE))
         self.known = {each: self.known[each] for each in kept if each in self.known}
         self.known[number] = image
 
-    def _heard(self, number: int) -> None:
+    def _acknowledged(self, number: int) -> None:
         if self._is_unreachable:
-            logger.info("broker %d takes the image of the cluster again", self.broker_id)
+            logger.info("image acknowledged again: broker=%d", self.broker_id)
         self._is_unreachable = False
         self._base = number
         self.known = {number: self.known[number]}
@@ -375,14 +373,12 @@ class _BrokerPublisher:
 
     def _log_unreachable(self, reason: str) -> None:
         if not self._is_unreachable:
-            logger.warning(
-                "broker %d did not take the image of the cluster, and is asked again: %s", self.broker_id, reason
-            )
+            logger.warning("image not acknowledged, retrying: broker=%d reason=%s", self.broker_id, reason)
         self._is_unreachable = True
 
 
 def _is_awaited(image: ClusterImage, broker_id: int, ack: ImageAck) -> bool:
-    """Whether the broker has still to remove something."""
+    """Whether the broker still has replicas to delete."""
     removed = set(ack.removed)
     topics = (image.topics[name] for name in sorted(image.deleting))
     return any((topic.name, topic.topic_id) not in removed and _holds(topic, broker_id) for topic in topics)
@@ -392,90 +388,81 @@ def _holds(topic: TopicImage, broker_id: int) -> bool:
     return any(broker_id in (*each.replicas, *each.adding, *each.removing) for each in topic.partitions)
 
 
-IsGone = Callable[[TopicImage], bool]
+# --- receiver
+
+IsDeleted = Callable[[TopicImage], bool]
 
 
-class ImageReceiver:
-    """Of one broker, through all its lives. `broker_epoch` is that of the present one: until it is set, nothing is
-    taken. `is_gone` says of a topic that is on its way out whether nothing of it is left here; it is asked once the
-    image that says so has been taken, and again with every update.
+class ImageReceiver(ImageHolder):
+    """The image of one broker. Until `broker_epoch` is set, every update is rejected.
+
+    `is_deleted` says whether a topic that is being deleted has no replica left here; it is called after each update.
     """
 
-    def __init__(self, broker_id: int, is_gone: IsGone = lambda _: True) -> None:
+    def __init__(self, broker_id: int, is_deleted: IsDeleted = lambda _: True) -> None:
+        super().__init__()
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_EPOCH
-        self._is_gone = is_gone
-        self._holder = ImageHolder()
+        self._is_deleted = is_deleted
         self._controller_epoch = -1
         self._number = NO_NUMBER
-        self._taking = asyncio.Lock()
+        self._applying = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def image(self) -> ClusterImage:
-        return self._holder.image
-
-    @property
     def number(self) -> tuple[int, int]:
-        """The epoch of the controller that is heard, and the number of its image that is here."""
+        """The controller epoch, and the number of the image of that controller."""
         return self._controller_epoch, self._number
 
-    def listen(self, listener: Listener) -> Cancel:
-        """Call `listener` with the image before and after each change, before the controller is answered."""
-        return self._holder.listen(listener)
-
-    def prepare(self, preparation: Preparation) -> Cancel:
-        """Await `preparation` with the image before and after each change, before anybody sees it."""
-        return self._holder.prepare(preparation)
-
     def begin_broker_epoch(self, broker_epoch: int) -> None:
-        """The broker is registered under this epoch, or not at all, and what it led before is led by others, or soon
-        will be. The controller may be unable to tell it so: until it does, the broker leads nothing that others in sync
-        can lead, and does not name itself to clients: they had better ask others.
+        """The broker is registered under this epoch, or not at all; other brokers take over what it led.
+
+        It may be unable to receive the image that says so. Until the next update it leads nothing that another in-sync
+        replica can lead, and its image does not list it, so that clients ask other brokers.
         """
         self.broker_epoch = broker_epoch
         self._number = NO_NUMBER
-        image = _without(self._holder.image, self.broker_id)
-        if image is not self._holder.image:
-            self._holder.take_over(image)
+        image = _without(self.image, self.broker_id)
+        if image is not self.image:
+            self.take_over(image)
 
-    async def take(self, update: ImageUpdate) -> ImageAck:
-        """Go by this image from now on, or say why not."""
-        task = asyncio.get_running_loop().create_task(self._take(update))
+    async def apply(self, update: ImageUpdate) -> ImageAck:
+        """Apply an update from the controller, or return why not."""
+        task = asyncio.get_running_loop().create_task(self._apply(update))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Return when the updates that came are taken; take no more."""
+        """Reject further updates, and return when those under way are applied."""
         self.broker_epoch = UNKNOWN_EPOCH
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    async def _take(self, update: ImageUpdate) -> ImageAck:
-        async with self._taking:
-            refusal = self._refusal(update)
-            if refusal is not None:
-                return refusal
+    async def _apply(self, update: ImageUpdate) -> ImageAck:
+        async with self._applying:
+            rejection = self._rejection(update)
+            if rejection is not None:
+                return rejection
             if update.controller_epoch > self._controller_epoch:
                 self._controller_epoch, self._number = update.controller_epoch, NO_NUMBER
             if update.number > self._number:
                 if update.base not in (WHOLE, self._number):
                     return ImageAck(AckError.NEED_WHOLE, self._number)
                 try:
-                    image = self._made_by(update)
+                    image = self._image_of(update)
                 except (DamagedDelta, DeltaMismatch) as error:
-                    logger.warning("%s; the controller is asked for the whole image", error)
+                    logger.warning("image update rejected, requesting the whole image: error=%s", error)
                     return ImageAck(AckError.NEED_WHOLE, NO_NUMBER)
-                await self._holder.prepare_for(image)
-                refusal = self._refusal(update)
-                if refusal is not None:
-                    return refusal  # another life began meanwhile
+                await self.prepare_for(image)
+                rejection = self._rejection(update)
+                if rejection is not None:
+                    return rejection  # another broker epoch began meanwhile
                 self._number = update.number
-                self._holder.take_over(image)
+                self.take_over(image)
             return ImageAck(AckError.OK, self._number, self._removed())
 
-    def _refusal(self, update: ImageUpdate) -> ImageAck | None:
+    def _rejection(self, update: ImageUpdate) -> ImageAck | None:
         if update.controller_epoch < self._controller_epoch:
             return ImageAck(AckError.STALE_CONTROLLER)
         if UNKNOWN_EPOCH in (self.broker_epoch, update.broker_epoch):
@@ -484,27 +471,24 @@ class ImageReceiver:
             return ImageAck(AckError.WRONG_BROKER_EPOCH)
         return None
 
-    def _made_by(self, update: ImageUpdate) -> ClusterImage:
+    def _image_of(self, update: ImageUpdate) -> ClusterImage:
         delta = decode_delta(update.delta)
-        here = self._holder.image
         if update.base != WHOLE:
-            image = apply_delta(here, delta)
+            image = apply_delta(self.image, delta)
         else:
-            # What is the same stays the same object, so that whoever compares the two finds what differs at once.
-            whole = apply_delta(ClusterImage(), delta)
-            image = apply_delta(here, make_delta(here, whole))
+            # Equal parts stay the same objects, so that `diff` is cheap.
+            image = apply_delta(self.image, make_delta(self.image, apply_delta(_EMPTY, delta)))
         if (image.controller_id, image.controller_epoch) != (update.controller_id, update.controller_epoch):
-            raise DeltaMismatch(f"it names the controller {image.controller_id} of epoch {image.controller_epoch}")
+            raise DeltaMismatch(f"it names controller {image.controller_id} of epoch {image.controller_epoch}")
         return image
 
     def _removed(self) -> tuple[tuple[str, bytes], ...]:
-        image = self._holder.image
-        topics = (image.topics[name] for name in sorted(image.deleting))
-        return tuple((topic.name, topic.topic_id) for topic in topics if self._is_gone(topic))
+        topics = (self.image.topics[name] for name in sorted(self.image.deleting))
+        return tuple((topic.name, topic.topic_id) for topic in topics if self._is_deleted(topic))
 
 
 def _without(image: ClusterImage, broker_id: int) -> ClusterImage:
-    """Without this broker, and without a leader where it is this one and others are in sync."""
+    """Without this broker, and without its leaderships where other replicas are in sync."""
 
     def is_led(partition: PartitionImage) -> bool:
         return partition.leader == broker_id and any(each != broker_id for each in partition.isr)

@@ -27,10 +27,10 @@ from penstock.log.errors import LogError
 from penstock.records import RecordError, encode_batch, records_of, scan
 from penstock.replication.errors import CommitTimedOut, NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotLeaderError
 from penstock.replication.partition import Partition
-from penstock.replication.replica_manager import ReplicaManager
+from penstock.replication.replica_manager import LeadershipChanges, ReplicaManager
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
-from penstock.wire.protocol import ErrorCode
+from penstock.wire.protocol import OFFSETS_TOPIC, ErrorCode
 from penstock.wire.types import Message
 
 
@@ -45,7 +45,6 @@ def partition_for_group(group_id: str, partitions: int) -> int:
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 _LOAD_BYTES = 128 * 1024  # some ten milliseconds of the loop's time
 _LONGEST_SLEEP_MS = 60_000
 
@@ -81,8 +80,22 @@ class GroupCoordinator:
         self._latest_ms = max(self._latest_ms, self._clock.now_ms())
         return self._latest_ms
 
+    def on_leadership_change(self, changes: LeadershipChanges) -> None:
+        """See `ReplicaManager.on_leadership_change`."""
+        for topic, index in (*changes.removed, *((each.topic, each.index) for each in changes.followers)):
+            if topic == OFFSETS_TOPIC:
+                self.resign(index)
+        for partition in changes.leaders:
+            if partition.topic == OFFSETS_TOPIC:
+                self.lead(partition, len(changes.image.topics[OFFSETS_TOPIC].partitions))
+        if OFFSETS_TOPIC in changes.deleted_topics:
+            self.close()  # until the topic is created again
+        elif changes.deleted_topics:
+            for shard in tuple(self._shards.values()):
+                shard.forget_topics(changes.deleted_topics)
+
     def lead(self, partition: Partition, partitions: int) -> None:
-        """Take on a partition of the offsets topic, afresh: replay what it holds, then serve."""
+        """Load a partition of the offsets topic, then serve its groups."""
         self.resign(partition.index)
         self.partitions = partitions
         shard = _Shard(self, partition, GroupCoordinatorShard(self._settings, self._random, self.memory))
@@ -127,11 +140,6 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         shard.handle(context, handle)
         return ErrorCode.NONE
-
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        gone = list(topics)
-        for shard in tuple(self._shards.values()):
-            shard.forget_topics(gone)
 
     def close(self) -> None:
         """Answer whoever waits, and stop."""

@@ -173,7 +173,7 @@ class FollowedPartition(Protocol):
     def followed(self, high_watermark: int, log_start: int) -> None:
         """Take over the leader's high watermark and log start."""
 
-    def cut(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Remove everything from `offset` on, and leader epochs that wrote nothing below it."""
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -299,7 +299,7 @@ def apply_fetch_response(state: PartitionFetchState, data: PartitionData) -> App
             "truncated at damage, copying from the leader: partition=%s leader=%d damage=%s",
             state, state.leader, damage.error(),
         )  # fmt: skip
-        state.partition.cut(log.log_end_offset)
+        state.partition.truncate_to(log.log_end_offset)
         return Applied(Effect.MOVED)
     records = records_in(data)
     is_here = log.log_end_offset == state.requested.offset
@@ -367,7 +367,7 @@ def _truncated(state: PartitionFetchState, step: Truncate | TruncateFully) -> Ap
             "truncated, the leader's log differs: partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d",
             state, step.offset, end, log.high_watermark, state.leader, state.epoch,
         )  # fmt: skip
-        partition.cut(step.offset)
+        partition.truncate_to(step.offset)
     else:
         logger.warning(
             "starting over at the leader's log start: partition=%s end=%d leader=%d log_start=%d",

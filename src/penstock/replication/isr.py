@@ -25,11 +25,12 @@ from penstock.cluster.tree.layout import BrokerRegistration
 UNKNOWN_END: Final = -1
 UNKNOWN_START: Final = -1
 NO_EPOCH: Final = -1
+THE_LEADER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An ISR that the leader asks the controller for; `broker_epochs` are those under which its members fetch."""
+    """An ISR that the leader requests; `broker_epochs` are those under which its members fetch."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
@@ -39,7 +40,7 @@ class Proposal:
 
 
 class Progress:
-    """What is known of a follower."""
+    """What the leader knows about a follower."""
 
     __slots__ = ("broker_epoch", "caught_up_ms", "log_end", "log_start", "seen_end", "seen_ms")
 
@@ -48,22 +49,22 @@ class Progress:
         self.log_end = UNKNOWN_END
         self.log_start = UNKNOWN_START
         self.caught_up_ms = now_ms
-        self.seen_end = UNKNOWN_END  # the leader's log end when it asked last, and when that was
+        self.seen_end = UNKNOWN_END  # the leader's log end at the last fetch, and the time of that fetch
         self.seen_ms = now_ms
 
-    def asked(self, broker_epoch: int, offset: int, leader_end: int, now_ms: float) -> None:
+    def fetched(self, broker_epoch: int, offset: int, leader_end: int, now_ms: float) -> None:
         self.broker_epoch = broker_epoch
         self.log_end = offset
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif offset >= self.seen_end >= 0:
-            # It has now all that there was when it asked before: then it was one round trip behind.
+            # It has everything that existed at its previous fetch, so it was caught up then.
             self.caught_up_ms = max(self.caught_up_ms, self.seen_ms)
         self.seen_end = leader_end
         self.seen_ms = now_ms
 
     def forget(self, now_ms: float) -> None:
-        """It came back as another: nothing that it said before counts."""
+        """It was restarted: nothing that it reported before counts."""
         self.broker_epoch = NO_EPOCH
         self.log_end = UNKNOWN_END
         self.log_start = UNKNOWN_START
@@ -72,7 +73,7 @@ class Progress:
 
 
 class Leadership:
-    """One epoch of one partition. `now_ms` is a monotonic time throughout."""
+    """One leader epoch of one partition. `now_ms` is monotonic throughout."""
 
     def __init__(
         self,
@@ -95,10 +96,10 @@ class Leadership:
         self.high_watermark = high_watermark
         self.min_insync_replicas = min_insync_replicas
         self._pending: Proposal | None = None
-        self._is_lost = False  # the pending one will not be answered: the next state of the partition settles it
+        self._is_unanswered = False  # the outcome of the pending request is unknown
         self._followers = {broker: Progress(now_ms) for broker in replicas if broker != leader}
 
-    # --- what is known
+    # --- state
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -110,12 +111,12 @@ class Leadership:
 
     @property
     def widest_isr(self) -> frozenset[int]:
-        """All who are in sync, or may be without our knowing."""
+        """All replicas that are in sync, or may be: the ISR and the requested one."""
         return frozenset(self.isr) if self._pending is None else frozenset((*self.isr, *self._pending.isr))
 
     @property
     def insync_replicas(self) -> int:
-        """How many are in sync for certain."""
+        """How many replicas are certainly in sync."""
         if self._pending is None:
             return len(self.isr)
         return len(frozenset(self.isr) & frozenset(self._pending.isr))
@@ -127,36 +128,36 @@ class Leadership:
 
     @property
     def is_enough(self) -> bool:
-        """Whether as many are in sync as the topic demands, or all there are if it demands more than that."""
+        """Whether as many replicas are in sync as the topic demands, or all if it demands more than there are."""
         return len(self.isr) >= min(self.min_insync_replicas, 1 + len(self._followers))
 
     @property
     def is_complete(self) -> bool:
-        """Whether everybody is in sync, and nothing else is asked for."""
+        """Whether all replicas are in sync and no change is pending."""
         return self._pending is None and len(self.isr) == 1 + len(self._followers)
 
     def has_follower(self, broker: int) -> bool:
         return broker in self._followers
 
     def log_end_of(self, broker: int) -> int:
-        """How far a follower's log reaches, UNKNOWN_END if it did not say in this epoch."""
+        """The end of a follower's log, UNKNOWN_END if it has not fetched in this epoch."""
         progress = self._followers.get(broker)
         return UNKNOWN_END if progress is None else progress.log_end
 
     def lowest_start(self, leader_start: int, known: Mapping[int, int]) -> int:
-        """Where the logs of all live replicas have begun: below it, nothing is left on any of them.
+        """The smallest log start of all live replicas: none of them has records below it.
 
-        One that is alive and has not said in this life where its log begins is taken to have everything. `known` are
-        the live brokers' epochs.
+        A live replica that has not reported its log start in its broker epoch may have everything. `known` are the live
+        brokers' epochs.
         """
         lowest = leader_start
         for broker, progress in self._followers.items():
             if broker in known:
-                is_heard = progress.broker_epoch == known[broker]
-                lowest = min(lowest, progress.log_start if is_heard else UNKNOWN_START)
+                has_reported = progress.broker_epoch == known[broker]
+                lowest = min(lowest, progress.log_start if has_reported else UNKNOWN_START)
         return lowest
 
-    # --- what happens
+    # --- events
 
     def fetched(
         self,
@@ -168,21 +169,21 @@ class Leadership:
         now_ms: float,
         log_start: int = UNKNOWN_START,
     ) -> bool:
-        """A follower asks from `offset`: whether it may. `known` are the live brokers' epochs.
+        """A follower fetches from `offset`; returns whether it counts. `known` are the live brokers' epochs.
 
-        A broker that is no replica, or asks under another broker epoch than the cluster knows, is not heard.
+        It does not count if it is not a replica, or fetches under another broker epoch than the cluster knows.
         """
         progress = self._followers.get(broker)
         if progress is None or known.get(broker) != broker_epoch:
             return False
         if progress.broker_epoch not in (NO_EPOCH, broker_epoch):
             progress.forget(now_ms)
-        progress.asked(broker_epoch, offset, leader_end, now_ms)
+        progress.fetched(broker_epoch, offset, leader_end, now_ms)
         progress.log_start = log_start
         return True
 
     def brokers_known(self, known: Mapping[int, int], now_ms: float) -> bool:
-        """The cluster's brokers changed: who came back under a new epoch must speak again; whether anybody must."""
+        """The cluster's brokers changed; returns whether a follower was restarted and must fetch again to count."""
         forgotten = False
         for broker, progress in self._followers.items():
             if progress.broker_epoch != NO_EPOCH and known.get(broker) != progress.broker_epoch:
@@ -191,7 +192,7 @@ class Leadership:
         return forgotten
 
     def advance(self, leader_end: int) -> int:
-        """The high watermark, moved as far as it may be."""
+        """Move the high watermark as far as possible, and return it."""
         if self.is_enough:
             lowest = leader_end
             for broker in self.widest_isr:
@@ -204,16 +205,16 @@ class Leadership:
     # --- the ISR
 
     def propose(self, leader_end: int, known: Mapping[int, int], lag_max_ms: float, now_ms: float) -> Proposal | None:
-        """The change of the ISR that is due, which is pending from now on; None if none is, or one is pending.
+        """The ISR change that is due, which is pending from now on; None if none is due, or one is pending.
 
-        A replica leaves that was not at the log's end within `lag_max_ms`; one joins whose log reaches the watermark
-        and the start of this epoch: below that it may hold what was never committed. What was asked for and not
-        answered is asked for again, as it was: if it was made the first time, nothing comes of the second.
+        A replica leaves that was not at the log end within `lag_max_ms`. One joins whose log reaches the high watermark
+        and the start of this epoch: below that it may hold records that were never committed. A request without an
+        answer is repeated unchanged: if it was made the first time, the second changes nothing.
         """
         if self._pending is not None:
-            if not self._is_lost:
+            if not self._is_unanswered:
                 return None
-            self._is_lost = False
+            self._is_unanswered = False
             return self._pending
         self._note_caught_up(leader_end, now_ms)
         isr = [
@@ -229,11 +230,11 @@ class Leadership:
             for broker in isr
         )
         self._pending = Proposal(tuple(isr), epochs, self.epoch, self.state_version, self.isr)
-        self._is_lost = False
+        self._is_unanswered = False
         return self._pending
 
     def _note_caught_up(self, leader_end: int, now_ms: float) -> None:
-        """Who has everything now falls behind no earlier than now, though he does not ask before there is more."""
+        """A follower that has everything is caught up now, although it does not fetch before there is more."""
         for progress in self._followers.values():
             if progress.log_end >= leader_end:
                 progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
@@ -253,33 +254,30 @@ class Leadership:
         )
 
     def settled(self, replicas: Sequence[int], isr: Sequence[int], state_version: int, now_ms: float) -> bool:
-        """The partition's state as the controller has stored it in this epoch; whether it is news."""
+        """The partition's state as the controller has stored it in this epoch; returns whether it is not older."""
         if state_version < self.state_version:
             return False
         self._followers = {
             broker: self._followers.get(broker) or Progress(now_ms) for broker in replicas if broker != self.leader
         }
         if state_version > self.state_version:
-            # What was asked about the state before cannot be made any more. The same state again proves nothing: a
-            # question that was lost may still be on its way.
+            # A request for the previous state cannot be made any more. The same state again proves nothing: a request
+            # without an answer may still be on its way.
             self._pending = None
-            self._is_lost = False
+            self._is_unanswered = False
         self.isr = tuple(isr)
         self.state_version = state_version
         return True
 
-    def refused(self, *, for_certain: bool) -> None:
-        """The pending change will not be answered better; `for_certain`: it was not made.
+    def rejected(self, *, is_definite: bool) -> None:
+        """The pending change was not made, or, unless `is_definite`, its outcome is unknown.
 
-        If nobody knows whether it was made, it goes on to count until the partition's state comes.
+        An unknown outcome counts as pending until the partition's next state arrives.
         """
-        if for_certain:
+        if is_definite:
             self._pending = None
         else:
-            self._is_lost = True
-
-
-THE_LEADER: Final = -1
+            self._is_unanswered = True
 
 
 def nearest_replica(

@@ -41,9 +41,17 @@ from penstock.runtime.clock import Clock
 from penstock.wire.fetch_session import NO_EPOCH
 from penstock.wire.protocol import ErrorCode
 
+logger = logging.getLogger(__name__)
+
 Done = Callable[[LogError | None], None]
 
 NEVER_MS: Final = inf
+_MAX_SIZES: Final = 1024
+_REMEMBERED_MS: Final = 60_000
+_MAX_PRODUCERS: Final = 1_000
+
+
+# --- waiting producers
 
 
 class Waiter(NamedTuple):
@@ -69,19 +77,19 @@ class CommitWaiters:
             self._waiting = deque(sorted(waiting, key=lambda waiter: waiter.end_offset))
 
     def release(self, high_watermark: int) -> None:
-        """Answer whose records are below."""
-        # Whoever is answered may come back with more at once, so the row is looked up anew each time.
+        """Answer producers whose records are below."""
+        # A producer that is answered may add a waiter at once.
         while self._waiting and self._waiting[0].end_offset <= high_watermark:
             self._waiting.popleft().done(None)
 
-    def refuse(self, error: LogError) -> None:
+    def fail(self, error: LogError) -> None:
         """Answer all that wait now."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
             waiter.done(error)
 
     def expire(self, now_ms: float) -> None:
-        """Answer whose time is over."""
+        """Answer those whose deadline has passed."""
         if all(waiter.deadline_ms > now_ms for waiter in self._waiting):
             return
         late = [waiter for waiter in self._waiting if waiter.deadline_ms <= now_ms]
@@ -90,35 +98,35 @@ class CommitWaiters:
             waiter.done(CommitTimedOut(waiter.end_offset))
 
 
-_MOST_SIZES: Final = 1024
+# --- waiting readers
 
 
 class Watcher(Protocol):
-    """Somebody who waits for records that may be read."""
+    """A reader that waits for records."""
 
     def grown(self, partition: Partition, size: int) -> None:
-        """`size` more bytes may be read from `partition`."""
+        """`size` more bytes can be read from `partition`."""
 
     def gone(self, partition: Partition) -> None:
-        """The partition is no longer here, or no longer what it was."""
+        """The partition is gone, or has another role."""
 
 
 class EndWatcher(Watcher, Protocol):
-    """Somebody who waits for records to copy: for a follower `grown` tells of the log's end."""
+    """A follower that waits for records: `grown` is about the log end."""
 
     def moved(self, partition: Partition) -> None:
-        """The high watermark has moved, or the log's start."""
+        """The high watermark or the log start has moved."""
 
 
 class Watchers:
-    """Of one partition."""
+    """The waiting readers of one partition."""
 
     __slots__ = ("_at_end", "_at_watermark", "_sizes")
 
     def __init__(self) -> None:
         self._at_watermark: dict[Watcher, None] = {}
         self._at_end: dict[EndWatcher, None] = {}
-        # End offset and bytes of appends above the watermark; of very many, the last are taken together.
+        # End offset and bytes of appends above the high watermark; beyond _MAX_SIZES the last are added up.
         self._sizes: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
@@ -131,54 +139,53 @@ class Watchers:
         self._at_end[watcher] = None
 
     def remove(self, watcher: Watcher) -> None:
-        """Of whichever kind it is."""
+        """Of either kind."""
         self._at_watermark.pop(watcher, None)
         self._at_end.pop(watcher, None)  # type: ignore[call-overload]
 
     def appended(self, end_offset: int, size: int) -> None:
-        """Note bytes that become readable when the watermark is at their end."""
+        """Note bytes that become readable when the high watermark reaches their end."""
         sizes = self._sizes
-        if len(sizes) >= _MOST_SIZES:
+        if len(sizes) >= _MAX_SIZES:
             size += sizes.pop()[1]
         sizes.append((end_offset, size))
 
     def forget_sizes(self) -> None:
-        """What was noted is not in the log any more, or nobody knows."""
+        """What was noted may not be in the log any more."""
         self._sizes.clear()
 
-    def tell_end(self, partition: Partition, size: int) -> None:
+    def wake_followers(self, partition: Partition, size: int) -> None:
         """There is more to copy."""
         for watcher in tuple(self._at_end):
             watcher.grown(partition, size)
 
-    def tell_watermark(self, partition: Partition, high_watermark: int) -> None:
+    def wake_readers(self, partition: Partition, high_watermark: int) -> None:
         """There is more to read."""
         sizes, size = self._sizes, 0
         while sizes and sizes[0][0] <= high_watermark:
             size += sizes.popleft()[1]
         for watcher in tuple(self._at_watermark):
             watcher.grown(partition, size)
-        self.tell_moved(partition)
+        self.offsets_moved(partition)
 
-    def tell_moved(self, partition: Partition) -> None:
-        """There is an offset to tell followers, if nothing else."""
+    def offsets_moved(self, partition: Partition) -> None:
+        """Followers are told of the new high watermark or log start."""
         for follower in tuple(self._at_end):
             follower.moved(partition)
 
-    def tell_gone(self, partition: Partition) -> None:
+    def remove_all(self, partition: Partition) -> None:
         watchers, self._at_watermark = self._at_watermark, {}
         for watcher in watchers:
             watcher.gone(partition)
-        self.tell_followers_gone(partition)
+        self.remove_followers(partition)
 
-    def tell_followers_gone(self, partition: Partition) -> None:
+    def remove_followers(self, partition: Partition) -> None:
         watchers, self._at_end = self._at_end, {}
         for watcher in watchers:
             watcher.gone(partition)
 
 
-_REMEMBERED_MS: Final = 60_000
-_MAX_PRODUCERS: Final = 1_000
+# --- rejected sequences
 
 
 class _RejectedSequence(NamedTuple):
@@ -190,13 +197,13 @@ class _RejectedSequence(NamedTuple):
 class RejectedSequences:
     def __init__(self) -> None:
         self._first: dict[int, _RejectedSequence] = {}
-        self._until_ms = 0  # then all is forgotten
+        self._until_ms = 0  # when all are forgotten
 
     def __len__(self) -> int:
         return len(self._first)
 
     def add(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
-        """These records were refused, for a reason that may pass."""
+        """These records were rejected for a reason that may pass."""
         for header in scan(records).headers[:1]:
             producer, known = header.producer_id, self._first.get(header.producer_id)
             if producer < 0 or header.base_sequence < 0 or producers.get(producer) is not None:
@@ -208,18 +215,18 @@ class RejectedSequences:
             self._first[producer] = _RejectedSequence(header.producer_epoch, header.base_sequence, self._until_ms)
 
     def check(self, records: Buffer, producers: ProducerStates, now_ms: int) -> None:
-        """OutOfOrderSequence for what follows something that was refused. What is not, and is stored, is forgotten."""
+        """OutOfOrderSequence for records that follow rejected ones. Otherwise their producer is forgotten."""
         if now_ms >= self._until_ms:
-            self._first.clear()  # nobody looks any more, until something else is refused
+            self._first.clear()
             return
         for header in scan(records).headers[:1]:
-            refused = self._first.get(header.producer_id)
-            if refused is None:
+            rejected = self._first.get(header.producer_id)
+            if rejected is None:
                 return
-            is_over = now_ms >= refused.until_ms or producers.get(header.producer_id) is not None
-            if not is_over and header.producer_epoch == refused.epoch and header.base_sequence > refused.sequence:
+            is_over = now_ms >= rejected.until_ms or producers.get(header.producer_id) is not None
+            if not is_over and header.producer_epoch == rejected.epoch and header.base_sequence > rejected.sequence:
                 raise OutOfOrderSequence(
-                    header.producer_id, header.producer_epoch, header.base_sequence, refused.sequence
+                    header.producer_id, header.producer_epoch, header.base_sequence, rejected.sequence
                 )
             del self._first[header.producer_id]
 
@@ -231,11 +238,11 @@ class RejectedSequences:
             del self._first[next(iter(self._first))]
 
 
-logger = logging.getLogger(__name__)
+# --- the partition
 
 
 class LogTruncation(Protocol):
-    """What cuts logs, so that no checkpoint claims more than is left; a LogManager."""
+    """Truncates logs and keeps checkpoints consistent with them; a LogManager."""
 
     def advance_start(self, topic: str, partition: int, offset: int) -> bool: ...
 
@@ -248,7 +255,7 @@ class Partition:
     """One partition on this broker."""
 
     __slots__ = (
-        "_clock", "_commits", "_refusals", "_start_waiters", "_sync_error", "_trimming", "_waiters", "_watchers",
+        "_clock", "_commits", "_rejected", "_start_waiters", "_sync_error", "_truncation", "_waiters", "_watchers",
         "index", "is_alone", "leader", "leader_epoch", "leadership", "log", "min_insync_replicas", "state_version",
         "topic", "topic_id",
     )  # fmt: skip
@@ -259,7 +266,7 @@ class Partition:
         index: int,
         log: PartitionLog,
         commits: GroupCommit,
-        trimming: LogTruncation,
+        truncation: LogTruncation,
         clock: Clock,
         *,
         topic_id: bytes = NO_ID,
@@ -275,19 +282,19 @@ class Partition:
         self.leadership: Leadership | None = None
         self.min_insync_replicas = min_insync_replicas
         self._commits = commits
-        self._trimming = trimming
+        self._truncation = truncation
         self._clock = clock
-        self.is_alone = False  # it leads, and has no other replica: the watermark is where its own log is durable
+        self.is_alone = False  # it leads and has no other replica: the high watermark is where its own log is durable
         self._sync_error: LogError | None = None  # of the last sync
-        self._refusals: RejectedSequences | None = None  # there are seldom any
+        self._rejected: RejectedSequences | None = None  # rarely needed
         self._waiters = CommitWaiters()
-        self._start_waiters: CommitWaiters | None = None  # there is seldom anybody
+        self._start_waiters: CommitWaiters | None = None  # rarely needed
         self._watchers = Watchers()
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} led by {self.leader} in epoch {self.leader_epoch}>"
 
-    # --- what it is
+    # --- state
 
     @property
     def is_leader(self) -> bool:
@@ -295,16 +302,16 @@ class Partition:
 
     @property
     def insync_replicas(self) -> int:
-        """How many are in sync for certain; as far as only a leader knows, 0 at others."""
+        """How many replicas are certainly in sync; only a leader knows, a follower returns 0."""
         return 0 if self.leadership is None else self.leadership.insync_replicas
 
     @property
     def is_settled(self) -> bool:
-        """Whether the watermark of a leader has come to where its epoch began: before that, the true one is unknown."""
+        """Whether a leader's high watermark has reached the start of its epoch: until then the true one is unknown."""
         return self.leadership is None or self.log.high_watermark >= self.leadership.epoch_start
 
     def check_epoch(self, believed: int) -> ErrorCode:
-        """What to say to a reader who believes that this epoch leads; below 0 is one who does not know of epochs.
+        """The error for a reader that believes in this leader epoch; below 0, the reader does not use epochs.
 
         In epoch 5: 5 and -1 are right, 4 is fenced, 6 is not known here yet.
         """
@@ -315,9 +322,9 @@ class Partition:
     # --- roles
 
     def lead(self, image: PartitionImage, me: int, brokers: Mapping[int, int], now_ms: float) -> bool:
-        """Lead in the epoch of `image`, or note its state in the epoch in which it leads; whether the epoch is new.
+        """Lead in the epoch of `image`, or note its state if this epoch is led already; returns whether it is new.
 
-        `brokers` are the live ones' epochs by id, `now_ms` is monotonic.
+        `brokers` are the live brokers' epochs by id, `now_ms` is monotonic.
         """
         if self._is_stale(image):
             return False
@@ -340,7 +347,7 @@ class Partition:
             now_ms=now_ms,
         )
         self._replicas_known(self.leadership)
-        self._watchers.tell_gone(self)
+        self._watchers.remove_all(self)
         self.catch_up()
         self._fail_if_too_few_in_sync(self.leadership)
         return True
@@ -351,35 +358,31 @@ class Partition:
         self.brokers_changed(brokers, now_ms)
         self.state_version = image.state_version
         self._replicas_known(leadership)
-        self._advance()
+        self.advance()
         self._fail_if_too_few_in_sync(leadership)
 
     def _replicas_known(self, leadership: Leadership) -> None:
         self.is_alone = leadership.is_alone
         if not self.is_alone and self.log.epochs.latest_epoch < leadership.epoch:
-            # At once, not with its first record: a follower of it must find the epoch here (KAFKA-10706, KAFKA-15510).
+            # At once, not with the first record: a follower must find the epoch here (KAFKA-10706, KAFKA-15510).
             self.log.epochs.assign(leadership.epoch, self.log.log_end_offset)
 
     def follow(self, image: PartitionImage) -> bool:
-        """Follow the leader of `image`, if there is one; whether leader or epoch are new."""
+        """Follow the leader of `image`, if there is one; returns whether leader or epoch are new."""
         if self._is_stale(image):
             return False
         known = (self.leader, self.leader_epoch) == (image.leader, image.leader_epoch) and self.leadership is None
         self._take_role(image)
         if not known:
-            # An epoch that was led here and wrote nothing is nobody's history: what comes next may be older.
+            # An epoch that was led here and wrote nothing is not history: the next records may be of an older one.
             self.log.epochs.truncate_from_end(self.log.log_end_offset)
             self._lose_role()
         return not known
 
     def resign(self) -> None:
-        """Neither lead nor follow, until the cluster tells again."""
+        """Neither lead nor follow, until an image gives a role again."""
         self.leader = NO_LEADER
         self._lose_role()
-
-    def drop(self) -> None:
-        """It is deleted or moved away: nobody need wait any longer."""
-        self.resign()
 
     def _is_stale(self, image: PartitionImage) -> bool:
         return (image.leader_epoch, image.state_version) < (self.leader_epoch, self.state_version)
@@ -388,47 +391,43 @@ class Partition:
         self.leader = image.leader
         self.leader_epoch = image.leader_epoch
         self.state_version = image.state_version
-        self._refusals = None
+        self._rejected = None
 
     def _lose_role(self) -> None:
         self.leadership = None
         self.is_alone = False
         self._watchers.forget_sizes()
-        self._waiters.refuse(NotLeaderError(self.topic, self.index))
+        self._waiters.fail(NotLeaderError(self.topic, self.index))
         if self._start_waiters is not None:
-            self._start_waiters.refuse(NotLeaderError(self.topic, self.index))
-        self._watchers.tell_gone(self)
+            self._start_waiters.fail(NotLeaderError(self.topic, self.index))
+        self._watchers.remove_all(self)
 
-    def demand_insync(self, min_insync_replicas: int) -> None:
-        """The topic's min.insync.replicas changed, or how durable it wants its records."""
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> None:
+        """The topic's settings changed: min.insync.replicas, or its flush policy."""
         self.min_insync_replicas = min_insync_replicas
         if self.leadership is not None:
             self.leadership.min_insync_replicas = min_insync_replicas
             self.catch_up()
             self._fail_if_too_few_in_sync(self.leadership)
 
-    def reconsider(self) -> None:
-        """Let the watermark go where it may by now; for a leader of whose ISR something was decided."""
-        self._advance()
-
     def brokers_changed(self, brokers: Mapping[int, int], now_ms: float) -> None:
-        """Brokers came, went, or came back under other epochs."""
+        """Brokers joined, left, or have other epochs."""
         if self.leadership is None or self.is_alone:
             return
         if self.leadership.brokers_known(brokers, now_ms):
-            # Whoever has to speak again must not take this partition to be at rest.
-            self._watchers.tell_followers_gone(self)
+            # A follower that must fetch again to count must not treat this partition as idle.
+            self._watchers.remove_followers(self)
         if self._start_waiters is not None:
             self._start_waiters.release(self.lowest_start(brokers))
 
-    # --- a leader's
+    # --- as leader
 
     def append(
         self, records: Buffer | Validated, now_ms: int, *, from_client: bool = True, is_waited_for: bool = True
     ) -> Appended:
-        """Append as the leader; what the log raises passes through. NotLeaderError, NotEnoughReplicas.
+        """Append as the leader. NotLeaderError, NotEnoughReplicas, and what the log raises.
 
-        `is_waited_for`: somebody will wait for the commit, so there must be enough replicas, and the sync is urgent.
+        `is_waited_for`: the producer waits for the commit, so enough replicas must be in sync, and the sync is urgent.
         """
         leadership = self.leadership
         if leadership is None:
@@ -437,59 +436,59 @@ class Partition:
         data = records.batches if isinstance(records, Validated) else records
         if is_waited_for and leadership.insync_replicas < self.min_insync_replicas:
             if from_client:
-                self._refusals = self._refusals or RejectedSequences()
-                self._refusals.add(data, log.producers, now_ms)
+                self._rejected = self._rejected or RejectedSequences()
+                self._rejected.add(data, log.producers, now_ms)
             raise NotEnoughReplicas(self.min_insync_replicas, leadership.insync_replicas)
-        if self._refusals:
-            self._refusals.check(data, log.producers, now_ms)
+        if self._rejected:
+            self._rejected.check(data, log.producers, now_ms)
         appended = log.append(records, leader_epoch=leadership.epoch, now_ms=now_ms, from_client=from_client)
         end = appended.last_offset + 1
         if not appended.is_duplicate:
             size = len(data)
             self._watchers.appended(end, size)
-            # Before the sync is asked for, which may be done here: followers can copy meanwhile.
-            self._watchers.tell_end(self, size)
+            # Before the sync, which may run here: followers copy meanwhile.
+            self._watchers.wake_followers(self, size)
             if not log.settings.sync_before_ack:
-                self._advance()
+                self.advance()
             elif is_waited_for or not self.is_alone or log.high_watermark < appended.base_offset:
-                self._ask_for_sync(end, is_urgent=is_waited_for)
+                self._request_sync(end, is_urgent=is_waited_for)
             else:
-                # All before it is shown, and nobody waits: it is synced with the next that somebody waits for.
+                # Everything before is visible and no producer waits: it is synced with the next that is waited for.
                 self._show(leadership, end)
         elif end > log.flushed_offset and log.settings.sync_before_ack:
-            self._ask_for_sync(end, is_urgent=is_waited_for)
+            self._request_sync(end, is_urgent=is_waited_for)
         return appended
 
-    def _ask_for_sync(self, end: int, *, is_urgent: bool) -> None:
+    def _request_sync(self, end: int, *, is_urgent: bool) -> None:
         self._sync_error = None
         self._commits.when_durable(self.log, end, self._durable, is_urgent=is_urgent)
 
     def _durable(self, error: LogError | None) -> None:
         if self.is_alone or self.log.flushed_offset > self.log.high_watermark:
-            self._advance()
+            self.advance()
         if error is None:
             return
         if self.leadership is not None and not isinstance(error, RecordsTruncated):
-            # Of what was truncated nobody waits here: who did was told when the role was lost.
+            # Truncated records have no waiters: those failed when the role was lost.
             self._sync_error = error
-            self._waiters.refuse(error)
+            self._waiters.fail(error)
             if self.log.failure is not None:
-                self._watchers.tell_gone(self)
+                self._watchers.remove_all(self)
 
     def catch_up(self) -> None:
-        """Let the watermark of a leader reach what its log holds, by a sync if that is what it takes."""
+        """Let a leader's high watermark reach its log end, with a sync if needed."""
         log = self.log
         if self.leadership is None or log.failure is not None:
             return
         if log.settings.sync_before_ack and log.flushed_offset < log.log_end_offset:
-            self._ask_for_sync(log.log_end_offset, is_urgent=False)
-        self._advance()
+            self._request_sync(log.log_end_offset, is_urgent=False)
+        self.advance()
 
     def when_committed(self, end_offset: int, deadline_ms: float, done: Done) -> None:
-        """Call `done` when the high watermark is at `end_offset`, or when it is clear that nobody here will know."""
+        """Call `done` when the high watermark reaches `end_offset`, or with an error when it cannot be known here."""
         if self.leadership is None:
             done(NotLeaderError(self.topic, self.index))
-        elif self._vouched_for >= end_offset:
+        elif self._committed_offset >= end_offset:
             done(None)
         elif self._sync_error is not None or self.log.failure is not None:
             done(self._sync_error or self.log.failure)
@@ -497,15 +496,15 @@ class Partition:
             self._waiters.add(end_offset, NEVER_MS if self.is_alone else deadline_ms, done)
 
     @property
-    def _vouched_for(self) -> int:
-        """How far a producer who waits may be answered."""
+    def _committed_offset(self) -> int:
+        """The offset below which waiting producers can be answered."""
         log = self.log
         if self.is_alone and log.settings.sync_before_ack:
             return min(log.high_watermark, log.flushed_offset)
         return log.high_watermark
 
     def expire(self, now_ms: float) -> bool:
-        """Answer those who waited too long for others; whether somebody waits on."""
+        """Answer those whose deadline has passed; returns whether others still wait."""
         self._waiters.expire(now_ms)
         if self._start_waiters is None:
             return len(self._waiters) > 0
@@ -513,12 +512,12 @@ class Partition:
         return len(self._waiters) + len(self._start_waiters) > 0
 
     def lowest_start(self, brokers: Mapping[int, int]) -> int:
-        """The offset below which no live replica has anything, as far as only a leader knows."""
+        """The offset below which no live replica has records; a follower knows only its own."""
         start = self.log.log_start_offset
         return start if self.leadership is None else self.leadership.lowest_start(start, brokers)
 
-    def when_begun(self, offset: int, deadline_ms: float, brokers: Mapping[int, int], done: Done) -> None:
-        """The log begins at `offset` now: tell the followers, and call `done` when every live one's does, too.
+    def when_deleted(self, offset: int, deadline_ms: float, brokers: Mapping[int, int], done: Done) -> None:
+        """The log starts at `offset` now: wake the followers, and call `done` when the logs of all live replicas do.
 
         NotLeaderError, CommitTimedOut.
         """
@@ -530,9 +529,9 @@ class Partition:
             if self._start_waiters is None:
                 self._start_waiters = CommitWaiters()
             self._start_waiters.add(offset, deadline_ms, done)
-            self._watchers.tell_moved(self)
+            self._watchers.offsets_moved(self)
 
-    def asked_by(
+    def fetched_by(
         self,
         broker: int,
         broker_epoch: int,
@@ -541,9 +540,9 @@ class Partition:
         now_ms: float,
         log_start: int = UNKNOWN_START,
     ) -> tuple[ErrorCode, EpochEnd | None]:
-        """A follower asks from `position`: an error, or where its log parts from this one, or neither.
+        """A follower fetches from `position`: returns an error, or where its log diverges, or neither.
 
-        What it has below the position counts for the watermark, unless the two logs have parted.
+        What it has below the position counts for the high watermark, unless the two logs have diverged.
         """
         leadership = self.leadership
         if leadership is None:
@@ -553,19 +552,20 @@ class Partition:
         if brokers.get(broker) != broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH, None
         log = self.log
-        parted = divergence(position, log.log_end_offset, log.epochs)
-        if parted is not None:
-            # An epoch that is not known here has no end to tell.
-            return (ErrorCode.NONE, parted) if parted.epoch >= 0 else (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
+        diverging = divergence(position, log.log_end_offset, log.epochs)
+        if diverging is not None:
+            # An epoch that is not known here has no end.
+            return (ErrorCode.NONE, diverging) if diverging.epoch >= 0 else (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
         if not log.log_start_offset <= position.offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE, None
         leadership.fetched(broker, broker_epoch, position.offset, log.log_end_offset, brokers, now_ms, log_start)
         if self._start_waiters is not None:
             self._start_waiters.release(leadership.lowest_start(log.log_start_offset, brokers))
-        self._advance()
+        self.advance()
         return ErrorCode.NONE, None
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Move a leader's high watermark as far as its ISR allows."""
         leadership = self.leadership
         if leadership is None:
             return
@@ -578,27 +578,27 @@ class Partition:
             self._committed()
 
     def _show(self, leadership: Leadership, end: int) -> None:
-        """Let everything below `end` be read, of a partition that has no other replica."""
+        """Make everything below `end` visible, of a partition without other replicas."""
         leadership.high_watermark = max(leadership.high_watermark, end)
         if self.log.advance_high_watermark(end):
-            self._watchers.tell_watermark(self, end)
+            self._watchers.wake_readers(self, end)
 
     def _fail_if_too_few_in_sync(self, leadership: Leadership) -> None:
         if len(self._waiters) and not leadership.is_enough:
-            self._waiters.refuse(NotEnoughReplicasAfterAppend(self.min_insync_replicas, len(leadership.isr)))
+            self._waiters.fail(NotEnoughReplicasAfterAppend(self.min_insync_replicas, len(leadership.isr)))
 
-    # --- a follower's
+    # --- as follower
 
     def append_as_follower(self, records: Buffer) -> None:
-        """Append what the leader has, as it has it. LogError, RecordError: then nothing was appended."""
+        """Append the leader's records unchanged. LogError, RecordError: nothing was appended."""
         if self.leadership is not None:
-            raise LogError(f"{self.topic}-{self.index} is led by this broker: it copies from nobody")
+            raise LogError(f"{self.topic}-{self.index} is led by this broker and cannot be appended to as a follower")
         appended = self.log.append_as_follower(records, now_ms=self._clock.now_ms())
         if appended is not None:
             self._watchers.appended(appended.last_offset + 1, len(records))
 
     def followed(self, high_watermark: int, log_start: int) -> None:
-        """The leader's offsets, after what came with them was appended: take them over as far as this log goes."""
+        """Take over the leader's offsets, after its records were appended, as far as this log reaches."""
         log = self.log
         if self.leadership is not None:
             return
@@ -606,47 +606,52 @@ class Partition:
             self._committed()
         start = min(log_start, log.high_watermark)
         if start > log.log_start_offset:
-            self._trimming.advance_start(self.topic, self.index, start)
+            self._truncation.advance_start(self.topic, self.index, start)
 
-    def cut(self, offset: int) -> None:
-        """Take away everything from `offset` on, which is not the leader's, and epochs that wrote nothing below it."""
+    def truncate_to(self, offset: int) -> None:
+        """Remove everything from `offset` on, and the epochs that start there."""
         log = self.log
         if offset < log.high_watermark:
-            where = f"{self.topic}-{self.index}"
-            logger.warning("%s is cut at %d, below its high watermark %d", where, offset, log.high_watermark)
-        self._trimming.truncate_to(self.topic, self.index, offset, self._clock.now_ms())
+            logger.warning(
+                "log truncated below its high watermark: partition=%s-%d offset=%d high_watermark=%d",
+                self.topic,
+                self.index,
+                offset,
+                log.high_watermark,
+            )
+        self._truncation.truncate_to(self.topic, self.index, offset, self._clock.now_ms())
         log.epochs.truncate_from_end(min(offset, log.log_end_offset))
-        self._was_cut()
+        self._truncated()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Nothing of the log is of use: empty it, and let it begin at `offset`."""
-        self._trimming.truncate_fully(self.topic, self.index, offset, self._clock.now_ms())
-        self._was_cut()
+        """Remove all records, and let the log start at `offset`."""
+        self._truncation.truncate_fully(self.topic, self.index, offset, self._clock.now_ms())
+        self._truncated()
 
-    def _was_cut(self) -> None:
+    def _truncated(self) -> None:
         self._watchers.forget_sizes()
-        self._watchers.tell_gone(self)
+        self._watchers.remove_all(self)
 
     # --- readers
 
     @property
     def watchers(self) -> int:
-        """How many wait for more."""
+        """How many readers wait."""
         return len(self._watchers)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of records below the high watermark."""
+        """Wake it for records below the high watermark."""
         self._watchers.add(watcher)
 
     def watch_end(self, watcher: EndWatcher) -> None:
-        """Tell of records as they are appended, and of the watermark."""
+        """Wake it for appended records, and when the high watermark moves."""
         self._watchers.add_at_end(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell it no more, of whichever."""
+        """Of either kind."""
         self._watchers.remove(watcher)
 
     def _committed(self) -> None:
         high_watermark = self.log.high_watermark
-        self._watchers.tell_watermark(self, high_watermark)
+        self._watchers.wake_readers(self, high_watermark)
         self._waiters.release(high_watermark)

@@ -1,9 +1,12 @@
-"""All partitions of this broker, by topic and number, over the data folders that hold their logs.
+"""All partitions of this broker, by topic and index, over the data folders that hold their logs.
 
-Which partitions exist and who leads them follows from the difference of two images and from nothing else. A producer
-with acks=all is answered when its records are durable on as many replicas as the topic demands. Syncs are shared: a
-producer that waits while one runs takes part in the next (group commit). Partitions for which the disk or the open
-files did not suffice are retried.
+Which partitions exist and which broker leads them follows from the difference of two images and from nothing else.
+Logs are created before the image that names them is visible. A topic that is being deleted has no leaders or followers.
+After each image `on_leadership_change` is called with what changed, as in Kafka. Partitions for which the disk or the
+open files did not suffice are retried.
+
+A producer with acks=all is answered when its records are durable on as many replicas as the topic demands. Syncs are
+shared: a producer that waits while one runs takes part in the next (group commit).
 
 `AlterPartitionManager` compares the ISRs with the followers' progress and requests changes from the controller, all in
 one request at a time. A request is pending until the answer or the partition's next state settles it. A rejection is
@@ -12,31 +15,35 @@ definite only where the controller knew the very state that was asked about; any
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from penstock.cluster.controller.election import AlterPartitionError, IsrRequest
+from penstock.cluster.controller.election import IsrAnswer, IsrRequest
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage, diff
 from penstock.log.errors import DiskFull, LogError, TooManyOpenFiles
 from penstock.log.group_commit import GroupCommit
+from penstock.log.log_dirs.log_directory import NewLog
 from penstock.log.log_dirs.log_manager import LogManager
 from penstock.log.settings import LogSettings
-from penstock.replication.follower import Throttle
+from penstock.replication.follower import ReplicaFetcherManager, Throttle
 from penstock.replication.isr import Proposal
 from penstock.replication.partition import Done, Partition
 from penstock.runtime.clock import Clock
+from penstock.wire.protocol import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 _EXPIRY_MS: Final = 100
-_RETRIED_AT_ONCE: Final = 20  # each is made here and now, with its syncs
+_RETRIES_AT_ONCE: Final = 20  # each creates a log, with its syncs, on the event loop
+_DEFINITE: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST})
 
 
 class ReplicaSettings(Protocol):
-    """What a topic's settings tell of its replicas."""
+    """What a topic's settings say about its replicas."""
 
     @property
     def log(self) -> LogSettings: ...
@@ -49,47 +56,63 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-SettingsOf = Callable[[str], ReplicaSettings]
-CallLater = Callable[[float, Callable[[], None]], Timer]
-
-
 @dataclass(slots=True)
-class RoleChanges:
-    """What an image changed here.
+class LeadershipChanges:
+    """What an image changed on this broker.
 
-    Followed are also those whose leader is gone: their `leader` is NO_LEADER until there is another. Gone ones are
-    deleted, their logs too.
+    `followers` include partitions whose leader is gone: their `leader` is NO_LEADER until another is elected. `removed`
+    partitions were deleted or moved away, with their logs. `deleted_topics` are deleted or being deleted.
     """
 
-    led: list[Partition] = field(default_factory=list)
-    followed: list[Partition] = field(default_factory=list)
-    gone: list[tuple[str, int]] = field(default_factory=list)
+    image: ClusterImage
+    leaders: list[Partition] = field(default_factory=list)
+    followers: list[Partition] = field(default_factory=list)
+    removed: list[tuple[str, int]] = field(default_factory=list)
+    deleted_topics: list[str] = field(default_factory=list)
 
 
-class _Unmade(NamedTuple):
-    """A partition for which there is no room; whether it was new, and what the disk said."""
+SettingsIn = Callable[[ClusterImage, str], ReplicaSettings]
+"""The settings of a topic as an image has them."""
+OnLeadershipChange = Callable[[LeadershipChanges], None]
+CallLater = Callable[[float, Callable[[], None]], Timer]
+AskController = Callable[[list[IsrRequest]], Awaitable[Sequence[IsrAnswer]]]
+
+
+class _NotCreated(NamedTuple):
+    """A partition for which there is no room; `is_new` if it never had a log."""
 
     is_new: bool
     reason: str
 
 
 class ReplicaManager:
-    """The partitions that this broker holds. `brokers` are the epochs of those that are alive, by id."""
+    """The partitions of this broker. `brokers` are the epochs of the live brokers, by id."""
 
     def __init__(
-        self, logs: LogManager, commits: GroupCommit, *, broker_id: int, clock: Clock, call_later: CallLater
+        self,
+        logs: LogManager,
+        commits: GroupCommit,
+        settings_in: SettingsIn,
+        *,
+        broker_id: int,
+        clock: Clock,
+        call_later: CallLater,
     ) -> None:
         self.logs = logs
         self.brokers: Mapping[int, int] = {}
+        self.fetchers: ReplicaFetcherManager | None = None
+        """Of a broker in a cluster."""
         self.throttle: Throttle | None = None
-        """Of what followers copy from here; None where there are none."""
+        """Of what followers copy from here; None if nothing limits it."""
+        self.on_leadership_change: OnLeadershipChange = lambda _: None
         self._commits = commits
+        self._settings_in = settings_in
         self._me = broker_id
         self._clock = clock
         self._call_later = call_later
         self._partitions: dict[str, dict[int, Partition]] = {}
-        self._unmade: dict[tuple[str, int], _Unmade] = {}  # for want of room
-        self._timed: dict[Partition, None] = {}  # where somebody waits for others, and not for ever
+        self._not_created: dict[tuple[str, int], _NotCreated] = {}
+        self._timed: dict[Partition, None] = {}  # with waiters that have a deadline
         self._timer: Timer | None = None
 
     def get(self, topic: str, index: int) -> Partition | None:
@@ -102,8 +125,23 @@ class ReplicaManager:
     def led(self) -> Iterator[Partition]:
         return (partition for partition in self if partition.leadership is not None)
 
+    def is_deleted(self, topic: TopicImage) -> bool:
+        """Whether no log of the topic is left here."""
+        return not any(self.logs.holds(topic.name, index) for index in range(len(topic.partitions)))
+
+    @property
+    def not_created(self) -> Mapping[tuple[str, int], str]:
+        """The partitions that this broker should hold and has no room for, with the reason."""
+        return {key: each.reason for key, each in self._not_created.items()}
+
+    def update_settings(self, topic: str, settings: ReplicaSettings) -> None:
+        """New settings take effect at once."""
+        for partition in self._partitions.get(topic, {}).values():
+            partition.log.settings = settings.log
+            partition.set_min_insync_replicas(settings.min_insync_replicas)
+
     def close(self) -> None:
-        """Answer whoever waits, and lead nothing any more."""
+        """Answer all waiting requests, and lead nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -112,85 +150,115 @@ class ReplicaManager:
 
     # --- following the image
 
-    def apply(self, old: ClusterImage, new: ClusterImage, settings_of: SettingsOf) -> RoleChanges:
-        """Do what the cluster decided between two images; the logs of new partitions are better made before.
-
-        A partition whose log cannot be had is left out, with a word in the broker's log.
-        """
-        changed = RoleChanges()
+    async def create_logs(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Create the logs of partitions that this broker holds from the image `new` on, beside the event loop."""
         change = diff(old, new)
-        is_new = bool(old.cluster_id)  # before the first image, what is missing may be on a disk that is not there
-        if change.brokers_added or change.brokers_removed or change.brokers_changed:
-            self.know_brokers(new)
-        for topic in (*change.topics_removed.values(), *_marked_now(old, new)):
-            self._remove(topic.name, changed)
-        for topic in change.topics_added.values():
-            self._apply_topic(None, topic, new, settings_of, changed, is_new=is_new)
-        for before, after in change.topics_changed.values():
-            self._apply_topic(before, after, new, settings_of, changed, is_new=is_new)
-        return changed
+        topics = [*change.topics_added.values(), *(after for _, after in change.topics_changed.values())]
+        await self._create_logs(new, topics, is_new=bool(old.cluster_id))
 
-    def know_brokers(self, image: ClusterImage) -> None:
-        """Who is alive, under which epoch."""
+    async def start(self, image: ClusterImage) -> None:
+        """Apply the first image topic by topic, so that other work runs in between."""
+        await self._create_logs(image, image.topics.values(), is_new=False)
+        self._know_brokers(image)
+        for topic in image.topics.values():
+            changes = LeadershipChanges(image)
+            self._apply_topic(None, topic, changes, is_new=False)
+            self._report(changes)
+            await asyncio.sleep(0)
+
+    def apply(self, old: ClusterImage, new: ClusterImage) -> LeadershipChanges:
+        """Apply what changed between two images; `create_logs` runs before.
+
+        A partition whose log cannot be created or opened is left out and logged.
+        """
+        changes = LeadershipChanges(new)
+        change = diff(old, new)
+        # Before the first image, a missing log may be on a disk that is not mounted.
+        is_new = bool(old.cluster_id)
+        if change.brokers_added or change.brokers_removed or change.brokers_changed:
+            self._know_brokers(new)
+        marked = sorted(name for name in new.deleting - old.deleting if name in new.topics)
+        for name in (*change.topics_removed, *marked):
+            self._drop(name, self._partitions.pop(name, {}), changes)
+        for topic in change.topics_added.values():
+            self._apply_topic(None, topic, changes, is_new=is_new)
+        for before, after in change.topics_changed.values():
+            self._apply_topic(before, after, changes, is_new=is_new)
+        changes.deleted_topics = sorted({*(old.topics.keys() - new.topics.keys()), *marked})
+        self._delete_unused_logs(new, marked)
+        self._report(changes)
+        return changes
+
+    def retry(self, image: ClusterImage) -> LeadershipChanges:
+        """Create partitions for which there was no room on the disk, or no open file; not while the broker stops."""
+        changes = LeadershipChanges(image)
+        if self.fetchers is not None and self.fetchers.is_closed:
+            return changes
+        for (name, index), failed in list(islice(self._not_created.items(), _RETRIES_AT_ONCE)):
+            del self._not_created[name, index]
+            topic = image.topics.get(name)
+            state = None if topic is None or name in image.deleting else topic.partition(index)
+            if topic is None or state is None or self._me not in state.replicas or self.get(name, index) is not None:
+                continue
+            partition = self._open(topic, index, self._settings_in(image, name), is_new=failed.is_new, again=True)
+            if partition is None:
+                break  # the others would find no room either
+            self._give_role(partition, state, changes)
+        created = len(changes.leaders) + len(changes.followers)
+        if created:
+            left = len(self._not_created)
+            logger.info("partitions created after a retry: partitions=%d remaining=%d", created, left)
+        self._report(changes)
+        return changes
+
+    def _report(self, changes: LeadershipChanges) -> None:
+        if self.fetchers is not None:
+            self.fetchers.unfollow([*changes.removed, *((each.topic, each.index) for each in changes.leaders)])
+            self.fetchers.follow(changes.followers)
+        self.on_leadership_change(changes)
+
+    def _know_brokers(self, image: ClusterImage) -> None:
         self.brokers = {broker.broker_id: broker.epoch for broker in image.brokers.values()}
         now_ms = self._clock.monotonic_ms()
         for partition in self:
             partition.brokers_changed(self.brokers, now_ms)
 
-    def take_up(self, topic: TopicImage, image: ClusterImage, settings_of: SettingsOf) -> RoleChanges:
-        """A topic of the first image: as `apply` from an empty one, but a topic at a time: a start must not stall."""
-        changed = RoleChanges()
-        self._apply_topic(None, topic, image, settings_of, changed, is_new=False)
-        return changed
-
-    def retry(self, image: ClusterImage, settings_of: SettingsOf) -> RoleChanges:
-        """Take up what could not be for want of room on the disk, or of open files, if it still is to be here."""
-        changed = RoleChanges()
-        for (name, index), unmade in list(islice(self._unmade.items(), _RETRIED_AT_ONCE)):
-            del self._unmade[name, index]
-            topic = image.topics.get(name)
-            state = None if topic is None or name in image.deleting else topic.partition(index)
-            if topic is None or state is None or self._me not in state.replicas or self.get(name, index) is not None:
+    async def _create_logs(self, image: ClusterImage, topics: Iterable[TopicImage], *, is_new: bool) -> None:
+        wanted: list[NewLog] = []
+        for topic in topics:
+            if topic.name in image.deleting:
                 continue
-            partition = self._open(topic, index, settings_of(name), is_new=unmade.is_new, again=True)
-            if partition is None:
-                break  # the others would find as little room
-            self._give_role(partition, state, changed)
-        made = len(changed.led) + len(changed.followed)
-        if made:
-            logger.info("%d partitions were created that had found no room; %d are left", made, len(self._unmade))
-        return changed
-
-    @property
-    def unmade(self) -> Mapping[tuple[str, int], str]:
-        """The partitions that this broker is to hold and has no room for, and what the disk said."""
-        return {key: unmade.reason for key, unmade in self._unmade.items()}
+            missing = [
+                index
+                for index, partition in enumerate(topic.partitions)
+                if self._me in partition.replicas and not self.logs.holds(topic.name, index)
+            ]
+            if missing:
+                settings = self._settings_in(image, topic.name).log
+                wanted += [NewLog((topic.name, index), topic.topic_id, settings) for index in missing]
+        if wanted:
+            created = asyncio.get_running_loop().create_future()
+            self.logs.create_all(wanted, self._clock.now_ms(), lambda: created.set_result(None), is_new=is_new)
+            await created
 
     def _apply_topic(
-        self,
-        before: TopicImage | None,
-        topic: TopicImage,
-        image: ClusterImage,
-        settings_of: SettingsOf,
-        changed: RoleChanges,
-        *,
-        is_new: bool,
+        self, before: TopicImage | None, topic: TopicImage, changes: LeadershipChanges, *, is_new: bool
     ) -> None:
-        if topic.name in image.deleting:
+        if topic.name in changes.image.deleting:
             return
         settings: ReplicaSettings | None = None
         for index, state in enumerate(topic.partitions):
             if before is not None and before.partition(index) is state:
                 continue
             if self._me not in state.replicas:
-                self._remove_one(topic.name, index, changed)
+                self._drop_moved(topic.name, index, changes)
                 continue
             partition = self.get(topic.name, index)
             if partition is None:
-                settings = settings or settings_of(topic.name)
+                settings = settings or self._settings_in(changes.image, topic.name)
                 partition = self._open(topic, index, settings, is_new=is_new)
             if partition is not None:
-                self._give_role(partition, state, changed)
+                self._give_role(partition, state, changes)
 
     def _open(
         self, topic: TopicImage, index: int, settings: ReplicaSettings, *, is_new: bool, again: bool = False
@@ -203,11 +271,11 @@ class ReplicaManager:
             else:
                 log.settings = settings.log
         except LogError as error:
-            is_passing = isinstance(error, DiskFull | TooManyOpenFiles)
-            if not (again and is_passing):
-                logger.error("%s-%d cannot be served: %s", topic.name, index, error)
-            if is_passing:
-                self._unmade[topic.name, index] = _Unmade(is_new, str(error))
+            may_pass = isinstance(error, DiskFull | TooManyOpenFiles)
+            if not (again and may_pass):
+                logger.error("partition offline: partition=%s-%d error=%s", topic.name, index, error)
+            if may_pass:
+                self._not_created[topic.name, index] = _NotCreated(is_new, str(error))
             return None
         partition = Partition(
             topic.name, index, log, self._commits, self.logs, self._clock,
@@ -216,47 +284,49 @@ class ReplicaManager:
         self._partitions.setdefault(topic.name, {})[index] = partition
         return partition
 
-    def _give_role(self, partition: Partition, state: PartitionImage, changed: RoleChanges) -> None:
+    def _give_role(self, partition: Partition, state: PartitionImage, changes: LeadershipChanges) -> None:
         if state.leader != self._me:
             if partition.follow(state):
-                changed.followed.append(partition)
+                changes.followers.append(partition)
         elif partition.lead(state, self._me, self.brokers, self._clock.monotonic_ms()):
-            changed.led.append(partition)
+            changes.leaders.append(partition)
 
-    def _remove(self, topic: str, changed: RoleChanges) -> None:
-        self._drop(topic, self._partitions.pop(topic, {}), changed)
-
-    def _remove_one(self, topic: str, index: int, changed: RoleChanges) -> None:
-        """It has moved to other brokers."""
+    def _drop_moved(self, topic: str, index: int, changes: LeadershipChanges) -> None:
+        """The partition has moved to other brokers."""
         partitions = self._partitions.get(topic, {})
         partition = partitions.pop(index, None)
         if partition is not None:
             if not partitions:
                 del self._partitions[topic]
-            self._drop(topic, {index: partition}, changed)
+            self._drop(topic, {index: partition}, changes)
 
-    def _drop(self, topic: str, partitions: Mapping[int, Partition], changed: RoleChanges) -> None:
+    def _drop(self, topic: str, partitions: Mapping[int, Partition], changes: LeadershipChanges) -> None:
         for partition in partitions.values():
-            partition.drop()
+            partition.resign()
         keys = [(topic, index) for index in partitions]
         try:
             self.logs.delete_all(keys, self._clock.now_ms())
         except LogError as error:
-            logger.error("partitions of %s are not deleted: %s", topic, error)
-        changed.gone += keys
+            logger.error("logs not deleted: topic=%s error=%s", topic, error)
+        changes.removed += keys
 
-    def update_settings(self, topic: str, settings: ReplicaSettings) -> None:
-        """New settings take effect at once."""
-        for partition in self._partitions.get(topic, {}).values():
-            partition.log.settings = settings.log
-            partition.demand_insync(settings.min_insync_replicas)
+    def _delete_unused_logs(self, image: ClusterImage, topics: Iterable[str]) -> None:
+        """Delete logs of topics that were marked for deletion while this broker was away: they have no partition."""
+        unused = [
+            (name, index)
+            for name in topics
+            for index in range(len(image.topics[name].partitions))
+            if self.logs.holds(name, index)
+        ]
+        if unused:
+            self.logs.delete_all(unused, self._clock.now_ms())
 
     # --- waiting
 
     def when_durable(self, partition: Partition, end_offset: int, done: Done) -> None:
-        """Call `done` when everything below `end_offset` is as durable here as the topic demands, or cannot be.
+        """Call `done` when everything below `end_offset` is as durable here as the topic demands, or with the error.
 
-        By default that is a sync; with a flush policy of its own, one only when the policy asks for it.
+        That takes a sync, unless the topic has a flush policy that does not ask for one yet.
         """
         log = partition.log
         if log.settings.sync_before_ack or log.flush_count_reached:
@@ -267,7 +337,7 @@ class ReplicaManager:
     def when_committed(self, partition: Partition, end_offset: int, timeout_ms: float, done: Done) -> None:
         """Call `done` when everything below `end_offset` is durable here and the high watermark is there.
 
-        NotLeaderError, NotEnoughReplicasAfterAppend, CommitTimedOut, or what the disk says.
+        NotLeaderError, NotEnoughReplicasAfterAppend, CommitTimedOut, or the error of the disk.
         """
         log = partition.log
         if log.settings.sync_before_ack or not log.flush_count_reached:
@@ -282,11 +352,11 @@ class ReplicaManager:
 
         self._commits.when_durable(log, end_offset, synced)
 
-    def when_vouched_for(self, partitions: Iterable[Partition], done: Callable[[], None]) -> None:
-        """Call `done` when what this broker alone answers for is durable as far as it goes now, or cannot be.
+    def when_settled(self, partitions: Iterable[Partition], done: Callable[[], None]) -> None:
+        """Call `done` when the current log ends of partitions without other replicas are durable, or cannot be.
 
-        So who wrote without waiting for the disk finds the end of a log after what he wrote. Where others are in sync
-        as well, the end is where they agree, and nobody is waited for.
+        A client that wrote without waiting for the disk then finds the log end after its records. Partitions with other
+        replicas are not waited for: their end is the high watermark.
         """
         short = [
             partition
@@ -314,16 +384,16 @@ class ReplicaManager:
         partition.when_committed(end_offset, self._clock.monotonic_ms() + timeout_ms, done)
         self._limit(partition)
 
-    def when_begun(self, partition: Partition, offset: int, timeout_ms: float, done: Done) -> None:
-        """Call `done` when the logs of all live replicas begin at `offset` or later, as this one's does.
+    def when_deleted(self, partition: Partition, offset: int, timeout_ms: float, done: Done) -> None:
+        """Call `done` when the logs of all live replicas start at `offset` or later, as this one's does.
 
         NotLeaderError, CommitTimedOut.
         """
-        partition.when_begun(offset, self._clock.monotonic_ms() + timeout_ms, self.brokers, done)
+        partition.when_deleted(offset, self._clock.monotonic_ms() + timeout_ms, self.brokers, done)
         self._limit(partition)
 
     def _limit(self, partition: Partition) -> None:
-        """See to it that nobody waits for ever."""
+        """Start the timer that ends waiting."""
         self._timed[partition] = None
         if self._timer is None:
             self._timer = self._call_later(_EXPIRY_MS / 1000, self._expire)
@@ -339,18 +409,11 @@ class ReplicaManager:
             self._timer = self._call_later(_EXPIRY_MS / 1000, self._expire)
 
 
-def _marked_now(old: ClusterImage, new: ClusterImage) -> Iterable[TopicImage]:
-    """The topics that are to be deleted from now on; in the image they are until the last replica is gone."""
-    return [new.topics[name] for name in sorted(new.deleting - old.deleting) if name in new.topics]
-
-
-Ask = Callable[[list[IsrRequest]], Awaitable[Sequence[AlterPartitionError | PartitionImage]]]
-
-_DEFINITE: Final = frozenset({AlterPartitionError.INELIGIBLE_REPLICA, AlterPartitionError.INVALID_REQUEST})
+# --- ISR changes
 
 
 class AlterPartitionManager:
-    """`tick` it a few times a second; whatever `ask` raises means that nobody knows what came of it."""
+    """`tick` it a few times a second. If `ask` raises, the outcome of a request is unknown."""
 
     def __init__(
         self,
@@ -358,11 +421,11 @@ class AlterPartitionManager:
         me: int,
         my_epoch: Callable[[], int],
         brokers: Callable[[], Mapping[int, int]],
-        ask: Ask,
+        ask: AskController,
         lag_max_ms: Callable[[], float],
         now_ms: Callable[[], float],
     ) -> None:
-        """`lag_max_ms` is asked each time, as it may be set anew; `now_ms` is monotonic."""
+        """`lag_max_ms` is a setting that may change; `now_ms` is monotonic."""
         self._replicas = replicas
         self._me = me
         self._my_epoch = my_epoch
@@ -376,7 +439,7 @@ class AlterPartitionManager:
         self.expansions = 0
 
     async def tick(self) -> None:
-        """Ask for what is due, and note the answers; nothing while a question is not answered."""
+        """Request the changes that are due and apply the answers, unless a request is in flight."""
         if self._is_asking:
             return
         due = self._due()
@@ -386,13 +449,13 @@ class AlterPartitionManager:
         try:
             answers = await self._ask([self._request(partition, proposal) for partition, proposal in due])
             if len(answers) != len(due):
-                raise ValueError(f"{len(answers)} answers to {len(due)} questions")
+                raise ValueError(f"{len(answers)} answers to {len(due)} requests")
         except BaseException as error:
             for partition, proposal in due:
-                _refused(partition, proposal, for_certain=False)
+                _rejected(partition, proposal, is_definite=False)
             if not isinstance(error, Exception):
                 raise
-            logger.info("%d changes of ISRs were not answered: %s", len(due), error)
+            logger.info("ISR changes not answered: partitions=%d error=%s", len(due), error)
             return
         finally:
             self._is_asking = False
@@ -400,7 +463,7 @@ class AlterPartitionManager:
             self._note(partition, proposal, answer)
 
     def _due(self) -> list[tuple[Partition, Proposal]]:
-        """Where somebody is missing, at every look; the others twice in the time that one may be behind."""
+        """Partitions with replicas out of sync are checked each time, the others twice per replica.lag.time.max.ms."""
         now_ms, lag_max_ms, brokers = self._now_ms(), self._lag_max_ms(), self._brokers()
         look_at_all = now_ms - self._looked_at_all_ms >= lag_max_ms / 2
         if look_at_all:
@@ -427,26 +490,27 @@ class AlterPartitionManager:
             proposal.broker_epochs,
         )
 
-    def _note(self, partition: Partition, proposal: Proposal, answer: AlterPartitionError | PartitionImage) -> None:
-        if isinstance(answer, AlterPartitionError):
-            logger.info("%s-%d: ISR %s refused: %s", partition.topic, partition.index, proposal.isr, answer.value)
-            _refused(partition, proposal, for_certain=answer in _DEFINITE)
+    def _note(self, partition: Partition, proposal: Proposal, answer: IsrAnswer) -> None:
+        name = f"{partition.topic}-{partition.index}"
+        if isinstance(answer, ErrorCode):
+            logger.info("ISR change rejected: partition=%s isr=%s error=%s", name, proposal.isr, answer.name)
+            _rejected(partition, proposal, is_definite=answer in _DEFINITE)
             return
         if answer.state_version <= proposal.state_version:
-            # An answer with the state that was known says that there was nothing to change.
-            _refused(partition, proposal, for_certain=True)
+            # The state that was known: nothing had to be changed.
+            _rejected(partition, proposal, is_definite=True)
             return
-        # It stays pending until the image tells of it: what an ISR means depends on settings, which an image brings
-        # in the order in which they were decided.
+        # It stays pending until the image has it: what an ISR means depends on settings, and images bring both in the
+        # order in which they were decided.
         before = proposal.isr_before
         self.shrinks += len(answer.isr) < len(before)
         self.expansions += len(answer.isr) > len(before)
-        logger.info("%s-%d: ISR %s, was %s", partition.topic, partition.index, answer.isr, before)
+        logger.info("ISR changed: partition=%s isr=%s before=%s", name, answer.isr, before)
 
 
-def _refused(partition: Partition, proposal: Proposal, *, for_certain: bool) -> None:
+def _rejected(partition: Partition, proposal: Proposal, *, is_definite: bool) -> None:
     """Unless the partition's next state has settled it meanwhile."""
     leadership = partition.leadership
     if leadership is not None and leadership.pending is proposal:
-        leadership.refused(for_certain=for_certain)
-        partition.reconsider()  # whoever was to join counts no more, and nobody else may stir
+        leadership.rejected(is_definite=is_definite)
+        partition.advance()  # a replica that was to join no longer holds back the high watermark

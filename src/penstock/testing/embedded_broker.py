@@ -80,10 +80,10 @@ class EmbeddedBroker:
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic, without a client; it is there when this returns. Raises the broker's reason if it refuses."""
         topic = NewTopic(name, partitions, configs=dict(config or {}))
-        made = asyncio.run_coroutine_threadsafe(self.broker.cluster.create_topics([topic]), self._loop)
-        refusal = made.result(_START_TIMEOUT_S)[0].refusal
-        if refusal is not None:
-            raise refusal
+        creation = self.broker.cluster.require_controller().create_topics([topic])
+        (outcome,) = asyncio.run_coroutine_threadsafe(creation, self._loop).result(_START_TIMEOUT_S)
+        if outcome.error is not None:
+            raise outcome.error
 
     def _run(self) -> None:
         try:

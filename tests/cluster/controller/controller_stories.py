@@ -11,13 +11,12 @@ from tests.cluster.cluster_stories import broker
 
 from penstock.cluster.controller.configs import ResourceKind
 from penstock.cluster.controller.controller import Controller
-from penstock.cluster.controller.election import IsrRequest, PartitionRules
+from penstock.cluster.controller.election import IsrRequest
 from penstock.cluster.controller.store import claim_controller, load_image
 from penstock.cluster.controller.topics import NewTopic, TopicDefaults
 from penstock.cluster.errors import ConnectionLost, SessionExpired
 from penstock.cluster.image import ClusterImage, PartitionImage
 from penstock.cluster.membership.registration import initialize_tree, register_broker
-from penstock.cluster.tree import layout
 from penstock.cluster.tree.tree import Cancel, Event, Node, Operation, SessionWatcher, Watcher
 from penstock.runtime.clock import ManualClock
 from penstock.runtime.randomness import SeededRandom
@@ -36,15 +35,6 @@ class AnyConfig:
 
     def list_default(self, kind: ResourceKind, name: str) -> str | None:
         return None
-
-
-def rules_of(image: ClusterImage, topic: str) -> PartitionRules:
-    found = {**image.broker_config(layout.DEFAULT_BROKER), **image.topic_config(topic)}
-    return PartitionRules(
-        int(found.get("min.insync.replicas", "1")),
-        found.get("unclean.leader.election.enable") == "true",
-        "flush.messages" not in found,
-    )
 
 
 class TestedTree:
@@ -188,7 +178,6 @@ class Stage:
             SeededRandom(7),
             AnyConfig(),
             broker_id=member.broker_id,
-            rules_of=rules_of,
             defaults=TopicDefaults(1, 3),
             on_image=held.shown,
             on_lost=held.is_lost,
@@ -203,7 +192,7 @@ class Stage:
     async def in_step(self, held: Held) -> None:
         """The tree holds what the controller says, and has shown."""
         tree = await self.session()
-        found = replace(await load_image(tree), leaving=held.controller.image.leaving)
+        found = replace(await load_image(tree), shutting_down=held.controller.image.shutting_down)
         assert found == held.controller.image
         assert held.images[-1] is held.controller.image
         await tree.close()

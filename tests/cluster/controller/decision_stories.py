@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.cluster.controller.election import PartitionRules, RulesOf
+from penstock.cluster.controller import election
+from penstock.cluster.controller.election import Changes, IsrRequest, PartitionsByBroker, elect_partitions
+from penstock.cluster.controller.transaction import Decision
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.tree.layout import BrokerRegistration
-
-ONE: RulesOf = lambda _: PartitionRules()  # noqa: E731
-TWO: RulesOf = lambda _: PartitionRules(min_insync_replicas=2)  # noqa: E731
+from penstock.cluster.tree.layout import DEFAULT_BROKER, BrokerRegistration
+from penstock.wire.protocol import ErrorCode
 
 
 def registered(broker: int, **changes: Any) -> BrokerRegistration:
@@ -32,6 +32,36 @@ def cluster(live: Sequence[int], **topics: Sequence[PartitionImage]) -> ClusterI
     return image.with_topics(TopicImage(name, topic_id(name), tuple(each)) for name, each in topics.items())
 
 
+def min_isr(image: ClusterImage, least: int) -> ClusterImage:
+    """The image with min.insync.replicas for all topics."""
+    return with_settings(image, **{"min.insync.replicas": str(least)})
+
+
+def with_settings(image: ClusterImage, **settings: str) -> ClusterImage:
+    """The image with these settings for all topics."""
+    return image.with_broker_config(DEFAULT_BROKER, settings)
+
+
 def only(image: ClusterImage) -> PartitionImage:
     """Partition 0 of topic t."""
     return image.topics["t"].partitions[0]
+
+
+def brokers_changed(
+    partitions: PartitionsByBroker,
+    image: ClusterImage,
+    *,
+    joined: Collection[int] = (),
+    left: Collection[int] = (),
+    uncleanly_stopped: Collection[int] = (),
+    emptied: Collection[int] = (),
+) -> Decision:
+    """The elections when brokers join and leave; `image` has those that are live now."""
+    return elect_partitions(image, partitions.of({*joined, *left}), joined, uncleanly_stopped, emptied)
+
+
+def alter_isr(image: ClusterImage, request: IsrRequest) -> Decision | ErrorCode:
+    """One request of a leader."""
+    changes = Changes(image)
+    error = election.alter_isr(changes, request)
+    return changes.decision() if error is None else error

@@ -10,7 +10,7 @@ from tests.cluster.controller.controller_stories import HOST, Held, Stage, asks_
 
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind
 from penstock.cluster.controller.controller import ConfigChange, NewPartitions
-from penstock.cluster.controller.election import AlterPartitionError, ElectionKind
+from penstock.cluster.controller.election import ElectionKind
 from penstock.cluster.controller.topics import NewTopic
 from penstock.cluster.errors import (
     ConnectionLost,
@@ -24,6 +24,7 @@ from penstock.cluster.errors import (
 from penstock.cluster.image import PartitionImage
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import decode_broker_epochs, encode_broker
+from penstock.wire.protocol import ErrorCode
 
 
 def test_an_old_controller_that_hears_nothing_changes_nothing() -> None:
@@ -39,13 +40,13 @@ def test_an_old_controller_that_hears_nothing_changes_nothing() -> None:
         shown = len(old.images)
         request = asks_isr(old, (1, 2))
         [made] = await old.controller.create_topics([given("u", (1, 2, 3))])
-        assert isinstance(made.refusal, NotController)
+        assert isinstance(made.error, NotController)
         with pytest.raises(NotController):
             await old.controller.alter_isrs([request])
         with pytest.raises(NotController):
             await old.controller.shut_down(3, three.epoch)
         with pytest.raises(NotController):
-            await old.controller.tick()
+            await old.controller.balance_leaders()
         assert (old.lost, len(old.images), old.controller.is_active) == (1, shown, False)
         await stage.in_step(new)
         assert set(new.controller.image.topics) == {"t"}
@@ -65,7 +66,7 @@ def test_a_controller_whose_claim_is_taken_away_notices_by_itself() -> None:
         await two.tree.delete(layout.CONTROLLER)
         await until(lambda: held.lost)
         [made] = await held.controller.create_topics([given("t", (1, 2))])
-        assert isinstance(made.refusal, NotController)
+        assert isinstance(made.error, NotController)
 
     stage.run(story())
 
@@ -79,7 +80,7 @@ def test_a_controller_whose_claim_was_ended_writes_nothing_before_it_hears_of_th
         one.tree.is_deaf = True
         await two.tree.delete(layout.CONTROLLER)
         [made] = await held.controller.create_topics([given("t", (1, 2))])
-        assert isinstance(made.refusal, NotController)
+        assert isinstance(made.error, NotController)
         assert held.lost
         assert not await two.tree.exists(layout.topic_path("t"))
 
@@ -99,7 +100,7 @@ def test_a_controller_whose_session_ends_is_none_any_more_and_one_that_resigns_m
         assert second.lost == 0
         assert not await two.tree.exists(layout.CONTROLLER)
         [made] = await second.controller.create_topics([given("t", (2,))])
-        assert isinstance(made.refusal, NotController)
+        assert isinstance(made.error, NotController)
 
     stage.run(story())
 
@@ -158,7 +159,7 @@ def test_a_broker_that_died_and_came_back_between_two_looks_went_and_came() -> N
         assert (only(held).leader, only(held).leader_epoch) == (2, 1)
         lone = held.controller.image.topics["lone"].partitions[0]
         assert (lone.leader, lone.leader_epoch) == (2, 1)
-        assert await held.controller.alter_isrs([late]) == [AlterPartitionError.STALE_BROKER_EPOCH]
+        assert await held.controller.alter_isrs([late]) == [ErrorCode.STALE_BROKER_EPOCH]
         epochs = decode_broker_epochs((await one.tree.get(layout.BROKER_EPOCHS)).data)
         assert epochs[2] == again.epoch
         await stage.in_step(held)
@@ -203,7 +204,7 @@ def test_a_death_is_dealt_with_before_what_was_asked_for_earlier() -> None:
         await asyncio.sleep(1)
         gate.set()
         for [outcome] in await asyncio.gather(*changes):
-            assert outcome.refusal is None
+            assert outcome.error is None
         topics = held.controller.image.topics
         assert all(2 not in topics[name].partitions[0].replicas for name in "bcd")
         await stage.in_step(held)
@@ -321,7 +322,7 @@ def test_a_broker_that_tells_another_address_keeps_its_life_and_what_it_leads() 
         stage.die(await stage.member(3))
         one.tree.hear()
         await until(lambda: held.controller.image.brokers[2].rack == "r")
-        assert held.controller.image.leaving == {2}
+        assert held.controller.image.shutting_down == {2}
         assert only(held).leader == 1
 
     stage.run(story())
@@ -358,7 +359,7 @@ def test_what_leaders_ask_for_at_the_same_time_is_stored_together() -> None:
         assert len(one.tree.writes) == writes + 2
         for index, [answer, refused] in enumerate(answers):
             assert answer == held.controller.image.topics["t"].partitions[index]
-            assert refused is AlterPartitionError.FENCED_LEADER_EPOCH
+            assert refused is ErrorCode.FENCED_LEADER_EPOCH
         isrs = [set(partition.isr) for partition in held.controller.image.topics["t"].partitions]
         assert isrs == [{1, 2}, {2, 1}, {3, 1}]
         await stage.in_step(held)
@@ -448,14 +449,14 @@ def test_a_broker_that_stops_in_good_order_leads_nothing_and_is_told_what_still_
         )
         assert await held.controller.shut_down(3, three.epoch) == (("tight", 0),)
         assert (only(held).leader, only(held).isr) == (2, (2, 1))
-        assert held.images[-1].leaving == {3}
-        assert await held.controller.alter_isrs([asks_isr(held, (3, 2, 1))]) == [AlterPartitionError.INELIGIBLE_REPLICA]
+        assert held.images[-1].shutting_down == {3}
+        assert await held.controller.alter_isrs([asks_isr(held, (3, 2, 1))]) == [ErrorCode.INELIGIBLE_REPLICA]
         assert await held.controller.shut_down(3, three.epoch, force=True) == ()
         with pytest.raises(StaleBrokerEpoch):
             await held.controller.shut_down(2, two.epoch - 1)
         stage.die(three)
         await until(lambda: 3 not in held.controller.image.brokers)
-        assert held.controller.image.leaving == frozenset()
+        assert held.controller.image.shutting_down == frozenset()
         await stage.in_step(held)
 
     stage.run(story())
@@ -477,13 +478,13 @@ def test_leaders_go_back_to_where_they_belong_when_somebody_asks_or_in_time() ->
         }
         await stage.member(2)
         await until(lambda: 2 in held.controller.image.brokers)
-        assert await held.controller.tick() == 0
+        assert await held.controller.balance_leaders() == 0
         await held.controller.alter_isrs([asks_isr(held, (2, 3), "t", index) for index in (0, 1)])
         assert await held.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 1)]) == {("t", 1): None}
         outcomes = await held.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 1)])
         assert isinstance(outcomes["t", 1], ElectionNotNeeded)
-        assert await held.controller.tick(imbalance_percent=50) == 0
-        assert await held.controller.tick() == 1
+        assert await held.controller.balance_leaders(imbalance_percent=50) == 0
+        assert await held.controller.balance_leaders() == 1
         assert [each.leader for each in held.controller.image.topics["t"].partitions] == [2, 2, 1]
         assert await held.controller.elect_leaders(ElectionKind.UNCLEAN) == {}
         await stage.in_step(held)
@@ -504,14 +505,14 @@ def test_fewer_replicas_that_commit_make_nobody_eligible_who_left_in_the_same_wr
         writes = len(one.tree.writes)
         edit = ConfigEdit("min.insync.replicas", EditKind.SET, "2")
         [outcome] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", [edit])])
-        assert outcome.refusal is None
+        assert outcome.error is None
         assert only(held).elr == ()
         assert len(one.tree.writes) == writes + 1
         # What all brokers are told counts for a topic that says nothing.
         await held.controller.alter_configs([ConfigChange(ResourceKind.BROKER, "", [edit])])
         await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "t", replacement={})])
         [refused] = await held.controller.alter_configs([ConfigChange(ResourceKind.TOPIC, "no", [edit])])
-        assert refused.refusal is not None
+        assert refused.error is not None
         await stage.in_step(held)
 
     stage.run(story())
@@ -558,7 +559,7 @@ def test_a_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_chan
         assert gone.topic is not None
         assert first.images[-1].deleting == {"t"}
         [again] = await first.controller.create_topics([given("t", (1,))])
-        assert again.refusal is not None
+        assert again.error is not None
         report(first, 2, topic_id)
         stage.die(one)
         second = await stage.controller(two)
@@ -574,7 +575,7 @@ def test_a_topic_ends_when_the_last_of_its_brokers_has_removed_it_through_a_chan
         assert await two.tree.children(layout.DELETE_TOPICS) == []
         assert await two.tree.children(layout.TOPICS) == []
         [again] = await second.controller.create_topics([given("t", (2,))])
-        assert again.refusal is None
+        assert again.error is None
         await stage.in_step(second)
 
     stage.run(story())
@@ -592,7 +593,7 @@ def test_new_partitions_go_to_who_carries_least() -> None:
         load = [sum(each.replicas[0] == broker for each in grown.topic.partitions) for broker in (1, 2, 3)]
         assert load == [4, 4, 4]
         [supposed] = await held.controller.create_partitions([NewPartitions("t", 13)], validate_only=True)
-        assert supposed.refusal is None
+        assert supposed.error is None
         await stage.in_step(held)
 
     stage.run(story())

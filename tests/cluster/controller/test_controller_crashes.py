@@ -59,7 +59,7 @@ async def lower(held: Held) -> None:
     image = held.images[-1]
     if image.topic_config("t")["min.insync.replicas"] == "1":
         assert all(each.elr == () for each in image.topics["t"].partitions)
-    elif outcome.refusal is None:
+    elif outcome.error is None:
         raise AssertionError("the setting was not stored")
 
 
@@ -189,7 +189,7 @@ def test_a_change_whose_answer_was_lost_is_found_to_be_made() -> None:
             one.tree.loses_answer_of = {len(one.tree.writes)}
             writes = len(one.tree.writes)
             [outcome] = await change()
-            assert getattr(outcome, "refusal", None) is None
+            assert getattr(outcome, "error", None) is None
             assert len(one.tree.writes) == writes + 1
             await stage.in_step(held)
         assert held.controller.image.deleting == {"t"}
@@ -212,13 +212,13 @@ def test_a_change_that_was_lost_on_the_way_is_made_again_or_else_refused_and_can
         failing = {first, first + 1}
         one.tree.before_write = before
         [made] = await held.controller.create_topics([given("s", (1, 2, 3))])
-        assert made.refusal is None
+        assert made.error is None
         failing = set(range(first + 3, first + 6))
         [refused] = await held.controller.create_topics([given("t", (1, 2, 3))])
-        assert isinstance(refused.refusal, MetadataUnavailable)
+        assert isinstance(refused.error, MetadataUnavailable)
         await stage.in_step(held)
         [made] = await held.controller.create_topics([given("t", (1, 2, 3))])
-        assert made.refusal is None
+        assert made.error is None
         await stage.in_step(held)
 
     stage.run(story())
@@ -241,7 +241,7 @@ def test_after_somebody_elses_hand_everything_is_read_again_without_being_asked(
         # The same tells of a topic, for which somebody leads where somebody can; and who is leaving still is.
         await until(lambda: held.controller.image.topics["old"].partitions[0].leader == 2)
         assert held.controller.image.topics["old"].partitions[1].state_version == NO_STATE
-        assert held.controller.image.leaving == {3}
+        assert held.controller.image.shutting_down == {3}
         await stage.in_step(held)
 
     stage.run(story())
@@ -257,11 +257,11 @@ def test_what_cannot_be_read_again_keeps_changes_from_being_made_until_it_can() 
         await two.tree.create(layout.topic_path("bad"), b"{")
         for _ in range(2):
             [refused] = await held.controller.create_topics([given("t", (1, 2))])
-            assert isinstance(refused.refusal, MetadataUnavailable)
+            assert isinstance(refused.error, MetadataUnavailable)
         await two.tree.delete(layout.topic_path("bad"))
         await two.tree.delete(layout.topic_config_path("t"))
         [made] = await held.controller.create_topics([given("t", (1, 2))])
-        assert made.refusal is None
+        assert made.error is None
         await stage.in_step(held)
 
     stage.run(story())
@@ -343,7 +343,7 @@ def test_two_runs_of_the_same_seed_write_the_same() -> None:
             await until(lambda: set(held.controller.image.brokers) == {1})
             await stage.member(2)
             await until(lambda: set(held.controller.image.brokers) == {1, 2})
-            await held.controller.tick()
+            await held.controller.balance_leaders()
             return list(one.tree.writes)
 
         return stage.run(story())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster.cluster_stories import broker, run
-from tests.cluster.controller.controller_stories import AnyConfig, Held, asks_isr, given, only, rules_of
+from tests.cluster.controller.controller_stories import AnyConfig, Held, asks_isr, given, only
 from tests.cluster.tree.tree_stories import Heard, Proxy, ZooKeeperTrees
 from tests.timeouts import PATIENCE_S
 
@@ -56,7 +56,6 @@ async def governing(tree: Tree, broker_id: int) -> Waited:
         SeededRandom(1),
         AnyConfig(),
         broker_id=broker_id,
-        rules_of=rules_of,
         on_image=held.shown,
         on_lost=held.is_lost,
     )
@@ -72,7 +71,7 @@ def test_leaders_move_topics_end_and_the_second_controller_goes_on_where_the_fir
         one, two, three = [await joined(trees, each) for each in (1, 2, 3)]
         first = await governing(one, 1)
         [small, large] = await first.controller.create_topics([given("t", (3, 2, 1)), NewTopic("large", 600, 3)])
-        assert (small.refusal, large.refusal) == (None, None)
+        assert (small.error, large.error) == (None, None)
         await three.close()
         await first.until(lambda image: 3 not in image.brokers)
         assert (only(first).leader, only(first).isr) == (2, (2, 1))
@@ -84,7 +83,7 @@ def test_leaders_move_topics_end_and_the_second_controller_goes_on_where_the_fir
         await two.delete(layout.CONTROLLER)
         second = await governing(two, 2)
         [refused] = await first.controller.create_topics([NewTopic("u", 1, 1)])
-        assert isinstance(refused.refusal, NotController)
+        assert isinstance(refused.error, NotController)
         assert only(second) == grown
         await second.controller.delete_topics(["large"])
         for broker_id in (1, 2, 3):
@@ -123,7 +122,7 @@ def test_a_topic_whose_making_was_not_answered_is_looked_for(zookeeper: ZooKeepe
                 proxy.cut()
             proxy.heal()
             [made] = await making
-            assert made.refusal is None
+            assert made.error is None
             assert only(held).leader == 1
             assert await load_image(tree) == held.controller.image
             await held.controller.resign()

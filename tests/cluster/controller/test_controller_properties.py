@@ -8,21 +8,27 @@ change. Everything that is decided is written to a tree of nodes with versions, 
 from __future__ import annotations
 
 import pytest
-from tests.cluster.controller.decision_stories import cluster, only, registered, state
+from tests.cluster.controller.decision_stories import (
+    alter_isr,
+    brokers_changed,
+    cluster,
+    min_isr,
+    only,
+    registered,
+    state,
+)
 
 from penstock.cluster.controller.election import (
-    AlterPartitionError,
     ElectionKind,
     IsrRequest,
-    PartitionRules,
     PartitionsByBroker,
-    alter_isr,
     elect_leaders,
     is_lost,
+    partition_rules,
+    with_elections,
 )
-from penstock.cluster.controller.failover import brokers_changed, rules_changed, shut_down
+from penstock.cluster.controller.failover import shut_down
 from penstock.cluster.controller.reassignment import alter_reassignments, complete_reassignments
-from penstock.cluster.controller.topics import state_of
 from penstock.cluster.controller.transaction import Decision
 from penstock.cluster.errors import ApiException
 from penstock.cluster.image import apply_delta, decode_delta, encode_delta, make_delta
@@ -35,6 +41,7 @@ from penstock.cluster.tree.layout import (
 )
 from penstock.cluster.tree.tree import Set
 from penstock.runtime.randomness import SeededRandom
+from penstock.wire.protocol import ErrorCode
 
 BROKERS = (1, 2, 3, 4)
 T = ("t", 0)
@@ -43,8 +50,7 @@ STATE = partition_state_path("t", 0)
 
 class World:
     def __init__(self, least: int) -> None:
-        self.rules = PartitionRules(least)
-        self.image = cluster(BROKERS, t=[state((1, 2, 3))])
+        self.image = min_isr(cluster(BROKERS, t=[state((1, 2, 3))]), least)
         self.follower = self.image
         self.partitions_by_broker = PartitionsByBroker(self.image)
         self.versions = {STATE: 7, topic_path("t"): 0}
@@ -59,7 +65,9 @@ class World:
     def die(self, broker: int) -> None:
         if broker in self.image.brokers:
             gone = self.image.without_broker(broker)
-            self.carry_out(brokers_changed(self.partitions_by_broker, gone, (), (broker,), (broker,), self.rules_of))
+            self.carry_out(
+                brokers_changed(self.partitions_by_broker, gone, left=(broker,), uncleanly_stopped=(broker,))
+            )
 
     def come(self, broker: int, emptied: bool) -> None:
         if broker in self.image.brokers:
@@ -68,8 +76,15 @@ class World:
         there = self.image.with_broker(registered(broker, epoch=self.epochs[broker]))
         if emptied:
             self.ends[broker] = 0
-        lost = (broker,) if emptied else ()
-        self.carry_out(brokers_changed(self.partitions_by_broker, there, (broker,), (), (broker,), self.rules_of, lost))
+        self.carry_out(
+            brokers_changed(
+                self.partitions_by_broker,
+                there,
+                joined=(broker,),
+                uncleanly_stopped=(broker,),
+                emptied=(broker,) if emptied else (),
+            )
+        )
 
     def ask_for_isr(self, broker: int, grow: bool) -> None:
         now = only(self.image)
@@ -83,30 +98,27 @@ class World:
         request = IsrRequest(
             "t", 0, now.leader, self.epochs[now.leader], now.leader_epoch, now.state_version, members, epochs
         )
-        live = {each: self.epochs[each] for each in self.image.brokers}
-        decision = alter_isr(self.image, request, live, self.rules)
-        if not isinstance(decision, AlterPartitionError):
+        decision = alter_isr(self.image, request)
+        if not isinstance(decision, ErrorCode):
             self.carry_out(decision)
 
     def move(self, replicas: tuple[int, ...] | None) -> None:
-        found = alter_reassignments(self.image, {T: replicas}, self.rules_of)
-        assert not found.refusals or found.decision == ((), self.image, ())
+        found = alter_reassignments(self.image, {T: replicas})
+        assert not found.errors or found.decision == ((), self.image, ())
         for broker in set(BROKERS) - set(only(found.decision.image).replicas):
             self.ends[broker] = 0
         self.carry_out(found.decision)
 
     def stop(self, broker: int, force: bool) -> None:
         try:
-            found = shut_down(self.partitions_by_broker, broker, self.epochs[broker], self.rules_of, force=force)
+            found = shut_down(self.partitions_by_broker, broker, self.epochs[broker], force=force)
         except ApiException:
             assert broker not in self.image.brokers
             return
         self.carry_out(found.decision)
 
     def change_least(self, least: int) -> None:
-        rules = PartitionRules(least)
-        self.carry_out(rules_changed(Decision((), self.image), ["t"], lambda _: rules))
-        self.rules = rules
+        self.carry_out(with_elections(Decision((), min_isr(self.image, least)), ["t"]))
 
     def write(self) -> None:
         now = only(self.image)
@@ -116,13 +128,12 @@ class World:
         for member in now.isr:
             if member in self.image.brokers:
                 self.ends[member] = self.ends[now.leader]
-        if len(now.isr) >= self.rules.enough_in_sync(now) and set(now.isr) <= set(self.image.brokers):
+        if len(now.isr) >= partition_rules(self.image, "t").effective_min_isr(now) and set(now.isr) <= set(
+            self.image.brokers
+        ):
             self.committed = self.ends[now.leader]
 
     # What comes of it.
-
-    def rules_of(self, _: str) -> PartitionRules:
-        return self.rules
 
     def carry_out(self, decision: Decision) -> None:
         for operation in decision.operations:
@@ -140,21 +151,22 @@ class World:
         for broker in set(BROKERS) - set(now.replicas):
             self.ends[broker] = 0
         if now.leader != NO_LEADER:
-            assert self.ends[now.leader] >= self.committed, "whoever leads has all that was committed"
+            assert self.ends[now.leader] >= self.committed, "the leader has everything that was committed"
             for broker in now.replicas:
                 self.ends[broker] = min(self.ends[broker], self.ends[now.leader])
 
     def check_step(self, decision: Decision) -> None:
         was, now = only(self.image), only(decision.image)
+        least = partition_rules(decision.image, "t").min_insync_replicas
         assert now.leader_epoch >= was.leader_epoch
         assert now.leader_epoch > was.leader_epoch or now.leader == was.leader
         assert self.led.setdefault(now.leader_epoch, now.leader) == now.leader, "two leaders in one epoch"
-        assert now.isr, "somebody is always remembered"
+        assert now.isr, "the ISR is never empty"
         assert set(now.isr) <= set(now.replicas)
         assert not set(now.elr) & set(now.isr)
         assert set(now.elr) <= set(now.replicas)
         # Without a leader nothing is committed, whatever is enough.
-        assert not now.elr or now.leader == NO_LEADER or len(now.isr) < self.rules.min_insync_replicas
+        assert not now.elr or now.leader == NO_LEADER or len(now.isr) < least
         assert decision.unclean == ()
         if now.leader != NO_LEADER:
             assert now.leader in now.isr
@@ -162,7 +174,7 @@ class World:
             assert now.leader == was.leader or now.leader in was.isr or now.leader in was.elr
         assert self.versions[STATE] == now.state_version
         if STATE in self.nodes:
-            assert decode_partition_state(STATE, self.nodes[STATE]) == state_of(now)
+            assert decode_partition_state(STATE, self.nodes[STATE]) == now.state
         if topic_path("t") in self.nodes:
             assert decode_topic("t", self.nodes[topic_path("t")]).partitions[0] == now.assignment
 
@@ -186,10 +198,10 @@ def step(world: World, kind: str, broker: int, number: int) -> None:
     elif kind == "back":
         world.move(None)
     elif kind == "done":
-        world.carry_out(complete_reassignments(world.image, world.partitions_by_broker.moving(), world.rules_of))
+        world.carry_out(complete_reassignments(world.image, world.partitions_by_broker.moving()))
     elif kind == "prefer":
-        found = elect_leaders(world.image, [T], ElectionKind.PREFERRED, world.rules_of)
-        assert not found.refusals or found.decision == ((), world.image, ())
+        found = elect_leaders(world.image, [T], ElectionKind.PREFERRED)
+        assert not found.errors or found.decision == ((), world.image, ())
         world.carry_out(found.decision)
     elif kind in ("stop", "force"):
         world.stop(broker, force=kind == "force")
@@ -225,6 +237,6 @@ def test_the_model_notices_a_leader_that_lacks_something() -> None:
     world.die(1)
     assert only(world.image).leader == NO_LEADER
     assert not is_lost(only(world.image))
-    forced = elect_leaders(world.image, [T], ElectionKind.UNCLEAN, world.rules_of).decision
+    forced = elect_leaders(world.image, [T], ElectionKind.UNCLEAN).decision
     assert world.ends[only(forced.image).leader] < world.committed
     assert forced.unclean == (T,)

@@ -1,4 +1,4 @@
-"""Leaders, who is in sync and who may lead, by stories; each trap of replication by its name."""
+"""Elections, the ISR and the ELR, by stories; each trap of replication by its name."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cluster.controller.decision_stories import (
+    alter_isr,
+    brokers_changed,
+    min_isr,
+    only,
+    registered,
+    topic_id,
+    with_settings,
+)
+from tests.cluster.controller.decision_stories import cluster as cluster_of
+from tests.cluster.controller.decision_stories import state as partition
 
+from penstock.cluster.controller import election
 from penstock.cluster.controller.election import (
-    AlterPartitionError,
     Changes,
     IsrRequest,
     PartitionRules,
     PartitionsByBroker,
-    alter_isr,
     elect,
     is_lost,
-    put_isr,
+    partition_rules,
+    with_elections,
 )
-from penstock.cluster.controller.failover import brokers_changed, had_unclean_shutdown, rules_changed
+from penstock.cluster.controller.failover import had_unclean_shutdown
 from penstock.cluster.controller.transaction import Decision
 from penstock.cluster.image import ClusterImage, PartitionImage, TopicImage
-from penstock.cluster.tree.layout import NO_LEADER, BrokerRegistration
+from penstock.cluster.tree.layout import DEFAULT_BROKER, NO_LEADER, BrokerRegistration
 from penstock.cluster.tree.tree import Set
+from penstock.wire.protocol import ErrorCode
 
 TWO = PartitionRules(min_insync_replicas=2)
 EPOCHS = {1: 101, 2: 102, 3: 103}
 
 
-def partition(**changes: object) -> PartitionImage:
-    return replace(PartitionImage((1, 2, 3), 1, 5, (1, 2, 3), state_version=7), **changes)  # type: ignore[arg-type]
-
-
-def cluster(state: PartitionImage, live: tuple[int, ...] = (1, 2, 3)) -> ClusterImage:
-    brokers = {broker: BrokerRegistration(broker, ()) for broker in live}
-    return ClusterImage(controller_epoch=9, brokers=brokers).with_topic(TopicImage("t", bytes(15) + b"1", (state,)))
+def cluster(state: PartitionImage, live: tuple[int, ...] = (1, 2, 3), least: int = 2) -> ClusterImage:
+    return min_isr(cluster_of(live, t=[state]), least)
 
 
 def asked(state: PartitionImage, members: tuple[int, ...], **changes: object) -> IsrRequest:
@@ -46,15 +53,58 @@ def asked(state: PartitionImage, members: tuple[int, ...], **changes: object) ->
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
+# --- rules
+
+
+def test_rules_come_from_the_topic_then_from_all_brokers_then_from_defaults() -> None:
+    image = ClusterImage()
+    assert partition_rules(image, "t") == PartitionRules(1, unclean_election=False, syncs_before_ack=True)
+    image = image.with_broker_config(DEFAULT_BROKER, {"min.insync.replicas": "2"})
+    assert partition_rules(image, "t").min_insync_replicas == 2
+    image = image.with_topic_config("t", {"min.insync.replicas": "3", "flush.messages": "1000"})
+    assert partition_rules(image, "t") == PartitionRules(3, unclean_election=False, syncs_before_ack=False)
+    assert partition_rules(image, "other") == PartitionRules(2, unclean_election=False, syncs_before_ack=True)
+
+
+def test_rules_of_one_broker_do_not_count() -> None:
+    image = ClusterImage().with_broker_config("1", {"min.insync.replicas": "3", "log.flush.interval.ms": "5"})
+    assert partition_rules(image, "t") == PartitionRules()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min.insync.replicas", "many"),
+        ("min.insync.replicas", "0"),
+        ("min.insync.replicas", "9" * 10_000),
+        ("min.insync.replicas", "\u0663"),
+        ("unclean.leader.election.enable", "perhaps"),
+        ("flush.ms", "soon"),
+    ],
+)
+def test_stored_settings_that_cannot_be_read_are_ignored(name: str, value: str) -> None:
+    assert partition_rules(ClusterImage().with_topic_config("t", {name: value}), "t") == PartitionRules()
+    image = ClusterImage().with_broker_config(DEFAULT_BROKER, {name: value})
+    assert partition_rules(image, "t") == PartitionRules()
+
+
+def test_settings_are_read_as_kafka_reads_them() -> None:
+    own = {"min.insync.replicas": " +2 ", "unclean.leader.election.enable": " TRUE "}
+    image = ClusterImage().with_topic_config("t", own)
+    image = image.with_broker_config(DEFAULT_BROKER, {"log.flush.interval.ms": "1000"})
+    assert partition_rules(image, "t") == PartitionRules(2, unclean_election=True, syncs_before_ack=False)
+    assert not partition_rules(image.with_topic_config("t", {"unclean.leader.election.enable": "false"}), "t")[1]
+
+
 # --- elections
 
 
-def test_a_follower_that_dies_leaves_the_isr_without_a_new_epoch() -> None:
+def test_follower_that_dies_leaves_the_isr_without_a_new_epoch() -> None:
     after = elect(partition(), {1, 2}, (), 9)
     assert after == partition(isr=(1, 2), controller_epoch=9, state_version=8)
 
 
-def test_last_replica_standing_the_one_that_left_before_may_lead_since_nothing_was_committed_since() -> None:
+def test_last_replica_standing_is_elected_from_the_elr() -> None:
     """KIP-966."""
     state = partition(leader=2, isr=(2, 3))
     state = elect(state, {2}, (), 9, TWO) or state
@@ -65,13 +115,13 @@ def test_last_replica_standing_the_one_that_left_before_may_lead_since_nothing_w
     assert (state.leader, state.isr, state.elr) == (3, (3,), (2,))
 
 
-def test_who_left_while_enough_were_in_sync_is_not_eligible() -> None:
+def test_replica_that_left_while_enough_were_in_sync_is_not_eligible() -> None:
     state = elect(partition(), {1, 2}, (), 9, TWO)
     assert state is not None
     assert state.elr == ()
 
 
-def test_the_isr_is_never_empty_and_the_last_in_sync_must_come_back() -> None:
+def test_isr_is_never_empty_and_its_last_member_must_return() -> None:
     state = partition(isr=(1,))
     state = elect(state, {2, 3}, (), 9) or state
     assert (state.leader, state.leader_epoch, state.isr) == (NO_LEADER, 6, (1,))
@@ -80,43 +130,41 @@ def test_the_isr_is_never_empty_and_the_last_in_sync_must_come_back() -> None:
     assert (state.leader, state.leader_epoch, state.isr) == (1, 7, (1,))
 
 
-def test_an_unclean_election_only_where_the_topic_asks_for_it() -> None:
+def test_unclean_election_needs_the_topic_setting() -> None:
     unclean = PartitionRules(unclean_election=True)
     state = elect(partition(isr=(1,)), {2, 3}, (), 9, unclean)
     assert state is not None
     assert (state.leader, state.leader_epoch, state.isr) == (2, 6, (2,))
 
 
-def test_kip_903_a_broker_that_lost_its_page_cache_is_not_in_sync_where_nothing_was_synced() -> None:
-    careless = PartitionRules(min_insync_replicas=2, syncs_before_ack=False)
-    state = elect(partition(), {1, 2, 3}, {2}, 9, careless, uncleanly_stopped={2})
+def test_kip_903_broker_that_lost_its_page_cache_leaves_the_isr_of_unsynced_topics() -> None:
+    unsynced = PartitionRules(min_insync_replicas=2, syncs_before_ack=False)
+    state = elect(partition(), {1, 2, 3}, {2}, 9, unsynced, uncleanly_stopped={2})
     assert state is not None
     assert (state.leader, state.isr) == (1, (1, 3))
-    state = elect(partition(isr=(1,), elr=(2,)), {2}, {2}, 9, careless, uncleanly_stopped={2})
+    state = elect(partition(isr=(1,), elr=(2,)), {2}, {2}, 9, unsynced, uncleanly_stopped={2})
     assert state is not None
     assert (state.leader, state.elr) == (NO_LEADER, ())
 
 
-def test_a_broker_that_lost_its_page_cache_keeps_what_was_synced() -> None:
+def test_broker_that_lost_its_page_cache_stays_in_the_isr_of_synced_topics() -> None:
     assert elect(partition(), {1, 2, 3}, {2}, 9, TWO, uncleanly_stopped={2}) is None
 
 
-def test_a_careless_topic_is_led_by_the_last_that_led_it_when_nobody_has_more() -> None:
-    careless = PartitionRules(syncs_before_ack=False)
-    state = elect(partition(leader=NO_LEADER, isr=(1,)), {1, 2}, {1}, 9, careless, uncleanly_stopped={1})
+def test_unsynced_topic_is_led_by_its_last_leader_if_no_replica_has_more() -> None:
+    unsynced = PartitionRules(syncs_before_ack=False)
+    state = elect(partition(leader=NO_LEADER, isr=(1,)), {1, 2}, {1}, 9, unsynced, uncleanly_stopped={1})
     assert state is not None
     assert (state.leader, state.isr) == (1, (1,))
 
 
-def test_a_leader_that_came_back_leads_in_a_new_epoch() -> None:
+def test_restarted_leader_leads_in_a_new_epoch() -> None:
     state = elect(partition(isr=(1,)), {1, 2, 3}, {1}, 9)
     assert state is not None
     assert (state.leader, state.leader_epoch) == (1, 6)
 
 
-def test_kip_903_a_broker_with_an_empty_disk_is_neither_in_sync_nor_eligible_however_carefully_its_topic_syncs() -> (
-    None
-):
+def test_kip_903_broker_with_an_empty_disk_is_neither_in_sync_nor_eligible() -> None:
     state = elect(partition(), {1, 2, 3}, {2}, 9, TWO, uncleanly_stopped={2}, emptied={2})
     assert state is not None
     assert (state.leader, state.isr, state.elr) == (1, (1, 3), ())
@@ -125,7 +173,7 @@ def test_kip_903_a_broker_with_an_empty_disk_is_neither_in_sync_nor_eligible_how
     assert (state.leader, state.isr, state.elr) == (NO_LEADER, (1,), ())
 
 
-def test_an_empty_disk_is_not_forgotten_when_its_broker_is_seen_the_next_time() -> None:
+def test_empty_disk_still_counts_when_its_broker_is_seen_again() -> None:
     state = elect(partition(leader=NO_LEADER, isr=(1,), elr=(2,)), {1, 3}, {1}, 9, TWO, emptied={1})
     assert state is not None
     assert (state.leader, state.isr, state.elr) == (NO_LEADER, (2,), ())
@@ -134,7 +182,7 @@ def test_an_empty_disk_is_not_forgotten_when_its_broker_is_seen_the_next_time() 
     assert (state.leader, state.isr) == (2, (2,))
 
 
-def test_when_the_last_disk_is_emptied_nobody_leads_until_somebody_decides() -> None:
+def test_partition_whose_last_disk_is_emptied_waits_for_an_administrator() -> None:
     state = elect(partition(isr=(1,)), {1, 2, 3}, {1}, 9, emptied={1})
     assert state is not None
     assert (state.leader, state.leader_epoch, state.isr, is_lost(state)) == (NO_LEADER, 6, (1,), True)
@@ -144,18 +192,18 @@ def test_when_the_last_disk_is_emptied_nobody_leads_until_somebody_decides() -> 
     assert (state.leader, state.leader_epoch, state.isr, state.recovering) == (2, 7, (2,), False)
 
 
-def test_a_careless_topic_waits_for_the_one_that_may_have_more() -> None:
-    careless = PartitionRules(syncs_before_ack=False)
-    state = elect(partition(leader=NO_LEADER, isr=(1, 2)), {1}, {1}, 9, careless, uncleanly_stopped={1})
+def test_unsynced_topic_waits_for_the_replica_that_may_have_more() -> None:
+    unsynced = PartitionRules(syncs_before_ack=False)
+    state = elect(partition(leader=NO_LEADER, isr=(1, 2)), {1}, {1}, 9, unsynced, uncleanly_stopped={1})
     assert state is not None
     assert (state.leader, state.isr) == (NO_LEADER, (2,))
-    state = elect(state, {1, 2}, {2}, 9, careless, uncleanly_stopped={2}) or state
+    state = elect(state, {1, 2}, {2}, 9, unsynced, uncleanly_stopped={2}) or state
     assert (state.leader, state.isr) == (2, (2,))
 
 
-def test_a_careless_topic_survives_that_all_lose_power_at_once() -> None:
-    careless = PartitionRules(syncs_before_ack=False)
-    state = elect(partition(leader=NO_LEADER), {1, 2, 3}, {1, 2, 3}, 9, careless, uncleanly_stopped={1, 2, 3})
+def test_unsynced_topic_is_led_again_after_all_brokers_lose_power() -> None:
+    unsynced = PartitionRules(syncs_before_ack=False)
+    state = elect(partition(leader=NO_LEADER), {1, 2, 3}, {1, 2, 3}, 9, unsynced, uncleanly_stopped={1, 2, 3})
     assert state is not None
     assert (state.leader, state.isr) == (1, (1,))
 
@@ -163,120 +211,112 @@ def test_a_careless_topic_survives_that_all_lose_power_at_once() -> None:
 # --- what the leader asks for
 
 
-def test_an_isr_shrinks_and_grows() -> None:
+def test_isr_shrinks_and_grows() -> None:
     image = cluster(partition())
-    less = alter_isr(image, asked(partition(), (1, 2)), EPOCHS, TWO)
-    assert not isinstance(less, AlterPartitionError)
-    state = less.image.topics["t"].partitions[0]
+    less = alter_isr(image, asked(partition(), (1, 2)))
+    assert not isinstance(less, ErrorCode)
+    state = only(less.image)
     assert (state.isr, state.state_version, state.leader_epoch, state.elr) == ((1, 2), 8, 5, ())
-    more = alter_isr(less.image, asked(state, (1, 2, 3)), EPOCHS, TWO)
-    assert not isinstance(more, AlterPartitionError)
-    assert more.image.topics["t"].partitions[0].isr == (1, 2, 3)
+    more = alter_isr(less.image, asked(state, (1, 2, 3)))
+    assert not isinstance(more, ErrorCode)
+    assert only(more.image).isr == (1, 2, 3)
 
 
-def test_who_leaves_the_isr_below_the_minimum_stays_eligible_until_it_is_full_again() -> None:
+def test_replica_that_leaves_the_isr_below_the_minimum_is_eligible_until_enough_are_in_sync() -> None:
     state = partition(isr=(1, 2))
-    less = alter_isr(cluster(state), asked(state, (1,)), EPOCHS, TWO)
-    assert not isinstance(less, AlterPartitionError)
-    state = less.image.topics["t"].partitions[0]
+    less = alter_isr(cluster(state), asked(state, (1,)))
+    assert not isinstance(less, ErrorCode)
+    state = only(less.image)
     assert (state.isr, state.elr) == ((1,), (2,))
-    more = alter_isr(less.image, asked(state, (1, 3)), EPOCHS, TWO)
-    assert not isinstance(more, AlterPartitionError)
-    assert more.image.topics["t"].partitions[0].elr == ()
+    more = alter_isr(less.image, asked(state, (1, 3)))
+    assert not isinstance(more, ErrorCode)
+    assert only(more.image).elr == ()
 
 
 @pytest.mark.parametrize(
-    ("changes", "refusal"),
+    ("changes", "error"),
     [
-        ({"leader_epoch": 4}, AlterPartitionError.FENCED_LEADER_EPOCH),
-        ({"leader_epoch": 6}, AlterPartitionError.NEW_LEADER_EPOCH),
-        ({"state_version": 6}, AlterPartitionError.INVALID_UPDATE_VERSION),
-        ({"broker": 2, "broker_epoch": 102}, AlterPartitionError.NOT_LEADER),
-        ({"broker_epoch": 100}, AlterPartitionError.STALE_BROKER_EPOCH),
-        ({"isr": (2, 3), "isr_epochs": (102, 103)}, AlterPartitionError.INVALID_REQUEST),
-        ({"isr": (), "isr_epochs": ()}, AlterPartitionError.INVALID_REQUEST),
-        ({"isr": (1, 9), "isr_epochs": (101, 109)}, AlterPartitionError.INVALID_REQUEST),
-        ({"isr": (1, 1), "isr_epochs": (101, 101)}, AlterPartitionError.INVALID_REQUEST),
-        ({"topic": "other"}, AlterPartitionError.UNKNOWN_PARTITION),
-        ({"partition": 1}, AlterPartitionError.UNKNOWN_PARTITION),
+        ({"leader_epoch": 4}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 6}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"state_version": 6}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"broker": 2, "broker_epoch": 102}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ({"broker_epoch": 100}, ErrorCode.STALE_BROKER_EPOCH),
+        ({"isr": (2, 3), "isr_epochs": (102, 103)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (), "isr_epochs": ()}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 9), "isr_epochs": (101, 109)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 1), "isr_epochs": (101, 101)}, ErrorCode.INVALID_REQUEST),
+        ({"topic": "other"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_who_was_overtaken_or_asks_for_nonsense_is_refused(
-    changes: dict[str, object], refusal: AlterPartitionError
-) -> None:
-    assert alter_isr(cluster(partition()), asked(partition(), (1, 2), **changes), EPOCHS, TWO) is refusal
+def test_stale_and_invalid_isr_requests_are_rejected(changes: dict[str, object], error: ErrorCode) -> None:
+    assert alter_isr(cluster(partition()), asked(partition(), (1, 2), **changes)) is error
 
 
-def test_kip_841_a_dead_broker_does_not_join() -> None:
+def test_kip_841_dead_broker_does_not_join_the_isr() -> None:
     state = partition(isr=(1, 2))
-    alive = {1: 101, 2: 102}
-    assert (
-        alter_isr(cluster(state, (1, 2)), asked(state, (1, 2, 3)), alive, TWO) is AlterPartitionError.INELIGIBLE_REPLICA
-    )
+    assert alter_isr(cluster(state, (1, 2)), asked(state, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_kip_903_a_broker_that_came_back_since_does_not_join() -> None:
+def test_kip_903_restarted_broker_does_not_join_the_isr() -> None:
     state = partition(isr=(1, 2))
-    again = {**EPOCHS, 3: 203}
-    assert alter_isr(cluster(state), asked(state, (1, 2, 3)), again, TWO) is AlterPartitionError.INELIGIBLE_REPLICA
+    again = cluster(state).with_broker(registered(3, epoch=203))
+    assert alter_isr(again, asked(state, (1, 2, 3))) is ErrorCode.INELIGIBLE_REPLICA
 
 
 # --- brokers
 
 
-def test_only_the_partitions_of_the_broker_that_went_change() -> None:
+def test_only_partitions_of_the_broker_that_left_change() -> None:
     image = cluster(partition(), (1, 2, 3, 4))
     other = TopicImage("other", bytes(15) + b"2", (PartitionImage((2, 3, 4), 2, 0, (2, 3, 4), state_version=0),))
     partitions_by_broker = PartitionsByBroker(image.with_topic(other))
-    decision = brokers_changed(
-        partitions_by_broker, partitions_by_broker.image.without_broker(1), (), (1,), (), lambda _: TWO
-    )
+    decision = brokers_changed(partitions_by_broker, partitions_by_broker.image.without_broker(1), left=(1,))
     assert [operation.path for operation in decision.operations] == ["/brokers/topics/t/partitions/0/state"]
-    assert decision.image.topics["t"].partitions[0].leader == 2
+    assert only(decision.image).leader == 2
     assert decision.image.topics["other"] is other
 
 
-def test_a_leader_that_may_lack_records_is_told() -> None:
+def test_unclean_leader_is_reported() -> None:
     image = cluster(partition(isr=(1,)))
     partitions_by_broker = PartitionsByBroker(image)
-    unclean = PartitionRules(unclean_election=True)
-    decision = brokers_changed(partitions_by_broker, image.without_broker(1), (), (1,), (), lambda _: unclean)
-    assert decision.unclean == (("t", 0),)
-    assert brokers_changed(partitions_by_broker, image.without_broker(1), (), (1,), (), lambda _: TWO).unclean == ()
+    left = image.without_broker(1)
+    assert brokers_changed(partitions_by_broker, left, left=(1,)).unclean == ()
+    allowed = with_settings(left, **{"unclean.leader.election.enable": "true"})
+    assert brokers_changed(partitions_by_broker, allowed, left=(1,)).unclean == (("t", 0),)
 
 
-def test_the_same_event_twice_changes_nothing_the_second_time() -> None:
+def test_same_event_twice_changes_nothing_the_second_time() -> None:
     partitions_by_broker = PartitionsByBroker(cluster(partition()))
-    first = brokers_changed(
-        partitions_by_broker, partitions_by_broker.image.without_broker(1), (), (1,), (), lambda _: TWO
-    )
+    first = brokers_changed(partitions_by_broker, partitions_by_broker.image.without_broker(1), left=(1,))
     partitions_by_broker.follow(first.image)
-    assert brokers_changed(partitions_by_broker, first.image, (), (1,), (), lambda _: TWO) == ((), first.image, ())
+    assert brokers_changed(partitions_by_broker, first.image, left=(1,)) == ((), first.image, ())
 
 
-def test_who_was_eligible_is_not_when_fewer_may_commit_from_the_same_moment_on() -> None:
+def test_elr_is_emptied_together_with_a_lower_minimum() -> None:
     image = cluster(partition(isr=(1,), elr=(2,)))
     setting = Set("/config/topics/t", b"min.insync.replicas=1")
     decided = Decision((setting,), image.with_topic_config("t", {"min.insync.replicas": "1"}))
-    after = rules_changed(decided, ["t", "other"], lambda _: PartitionRules(1))
+    after = with_elections(decided, ["t", "other"])
     assert [operation.path for operation in after.operations] == [
-        "/config/topics/t",
         "/brokers/topics/t/partitions/0/state",
+        "/config/topics/t",
     ]
-    state = after.image.topics["t"].partitions[0]
+    state = only(after.image)
     assert (state.elr, state.leader, state.leader_epoch) == ((), 1, 5)
     assert after.image.topic_config("t") == {"min.insync.replicas": "1"}
 
 
-def test_more_that_must_commit_make_nobody_eligible_who_was_not() -> None:
-    decided = Decision((), cluster(partition(isr=(1, 2))))
-    assert rules_changed(decided, ["t"], lambda _: PartitionRules(3)) == decided
+def test_higher_minimum_makes_no_replica_eligible() -> None:
+    decided = Decision((), cluster(partition(isr=(1, 2)), least=3))
+    assert with_elections(decided, ["t"]) == decided
 
 
-def test_a_topic_that_is_allowed_an_unclean_leader_gets_one_at_once() -> None:
+def test_topic_that_allows_unclean_leaders_gets_one_at_once() -> None:
     image = cluster(partition(leader=NO_LEADER, isr=(1,)), (2, 3))
-    after = rules_changed(Decision((), image), ["t"], lambda _: PartitionRules(unclean_election=True))
-    assert after.image.topics["t"].partitions[0].leader == 2
+    allowed = with_settings(image, **{"unclean.leader.election.enable": "true"})
+    after = with_elections(Decision((), allowed), ["t"])
+    assert only(after.image).leader == 2
     assert after.unclean == (("t", 0),)
 
 
@@ -284,25 +324,27 @@ def test_a_topic_that_is_allowed_an_unclean_leader_gets_one_at_once() -> None:
     ("clean_epoch", "known_epoch", "expected"),
     [(-1, -1, True), (-1, 7, True), (7, 7, False), (7, -1, False), (6, 7, True)],
 )
-def test_a_clean_stop_counts_if_it_ended_the_life_that_was_last(
+def test_clean_shutdown_counts_if_it_ended_the_last_known_epoch(
     clean_epoch: int, known_epoch: int, expected: bool
 ) -> None:
     registration = BrokerRegistration(1, (), epoch=9, clean_epoch=clean_epoch)
     assert had_unclean_shutdown(registration, known_epoch) is expected
 
 
-def test_a_leader_asks_for_many_isrs_at_once_and_one_refusal_does_not_hinder_the_others() -> None:
-    topic = TopicImage("t", bytes(15) + b"1", (partition(), partition(leader_epoch=6), partition()))
+def test_one_rejected_isr_request_does_not_affect_the_others() -> None:
+    topic = TopicImage("t", topic_id("t"), (partition(), partition(leader_epoch=6), partition()))
     changes = Changes(cluster(partition()).with_topic(topic))
     requests = [asked(partition(), (1, 2), partition=index) for index in range(3)]
-    refusals = [put_isr(changes, request, EPOCHS, TWO) for request in requests]
-    assert refusals == [None, AlterPartitionError.FENCED_LEADER_EPOCH, None]
+    errors = [election.alter_isr(changes, request) for request in requests]
+    assert errors == [None, ErrorCode.FENCED_LEADER_EPOCH, None]
     decision = changes.decision()
     assert [each.isr for each in decision.image.topics["t"].partitions] == [(1, 2), (1, 2, 3), (1, 2)]
     assert len(decision.operations) == 2
 
 
-def test_what_a_brokers_end_costs_depends_on_what_it_held_and_not_on_the_cluster() -> None:
+def test_broker_failure_costs_what_the_broker_held_not_the_size_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     image = cluster(partition(), (1, 2, 3, 4, 5, 6))
     others = [
         TopicImage(f"other-{number}", number.to_bytes(16, "big"), (partition(replicas=(4, 5, 6), leader=4),) * 10)
@@ -311,21 +353,20 @@ def test_what_a_brokers_end_costs_depends_on_what_it_held_and_not_on_the_cluster
     partitions_by_broker = PartitionsByBroker(image.with_topics(others))
     looked_at: list[str] = []
 
-    def rules_of(topic: str) -> PartitionRules:
+    def rules(_: ClusterImage, topic: str) -> PartitionRules:
         looked_at.append(topic)
         return TWO
 
-    decision = brokers_changed(
-        partitions_by_broker, partitions_by_broker.image.without_broker(1), (), (1,), (), rules_of
-    )
+    monkeypatch.setattr(election, "partition_rules", rules)
+    decision = brokers_changed(partitions_by_broker, partitions_by_broker.image.without_broker(1), left=(1,))
     assert looked_at == ["t"]
     assert decision.image.names_by_id is partitions_by_broker.image.names_by_id
     assert decision.image.topics["other-2"] is partitions_by_broker.image.topics["other-2"]
 
 
-def test_hosting_follows_the_image() -> None:
+def test_partitions_by_broker_follow_the_image() -> None:
     partitions_by_broker = PartitionsByBroker(cluster(partition()))
-    moved = TopicImage("t", bytes(15) + b"1", (partition(replicas=(2, 3)),))
+    moved = TopicImage("t", topic_id("t"), (partition(replicas=(2, 3)),))
     partitions_by_broker.follow(partitions_by_broker.image.with_topic(moved))
     assert list(partitions_by_broker.of([1])) == []
     assert [(topic.name, indexes) for topic, indexes in partitions_by_broker.of([2, 3])] == [("t", [0])]
@@ -340,15 +381,15 @@ MOVES = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(MOVES, st.integers(1, 3))
-def test_whoever_leads_has_all_that_was_committed(moves: list[tuple[str, int, bool]], least: int) -> None:
+def test_leader_has_everything_that_was_committed(moves: list[tuple[str, int, bool]], least: int) -> None:
     """A model of records: committed when all in sync have them and enough are; each death may lose what is not synced,
     and what is in sync is synced. The leader always has everything that was committed.
     """
     rules = PartitionRules(min_insync_replicas=least)
-    image = cluster(partition())
+    image = cluster(partition(), least=least)
     live, ends, committed, epoch = {1, 2, 3}, {1: 0, 2: 0, 3: 0}, 0, 5
     for move, broker, writes in moves:
-        state = image.topics["t"].partitions[0]
+        state = only(image)
         if move in ("die", "come"):
             if (broker in live) != (move == "die"):
                 continue
@@ -359,10 +400,10 @@ def test_whoever_leads_has_all_that_was_committed(moves: list[tuple[str, int, bo
             isr = tuple(member for member in state.isr if move == "grow" or member != broker or member == state.leader)
             if move == "grow" and broker in live and broker not in isr and ends[broker] >= committed:
                 isr = (*isr, broker)
-            decision = alter_isr(image, asked(state, isr), EPOCHS, rules)
-            image = image if isinstance(decision, AlterPartitionError) else decision.image
-        state = image.topics["t"].partitions[0]
-        assert state.isr, "somebody is always remembered"
+            decision = alter_isr(image, asked(state, isr))
+            image = image if isinstance(decision, ErrorCode) else decision.image
+        state = only(image)
+        assert state.isr, "the ISR is never empty"
         assert not set(state.isr) & set(state.elr)
         assert state.leader_epoch >= epoch
         epoch = state.leader_epoch

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.cluster_stories import Rules, broker, image_with
 
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config, replace_config
-from penstock.cluster.controller.election import elect, elect_all
+from penstock.cluster.controller.election import all_partitions, elect, elect_partitions
 from penstock.cluster.controller.topics import (
     MAX_PARTITIONS,
     NewTopic,
@@ -57,7 +57,7 @@ WITH_TOPIC = create(THREE, NewTopic("t.t", 2, 2))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "refusal", "code"),
+    ("wanted", "error", "code"),
     [
         (NewTopic(""), InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
         (NewTopic("a/b"), InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -84,9 +84,9 @@ WITH_TOPIC = create(THREE, NewTopic("t.t", 2, 2))
     ],
 )
 def test_a_topic_that_cannot_be_is_refused_with_code_and_reason(
-    wanted: NewTopic, refusal: type[ApiException], code: ErrorCode
+    wanted: NewTopic, error: type[ApiException], code: ErrorCode
 ) -> None:
-    with pytest.raises(refusal) as caught:
+    with pytest.raises(error) as caught:
         create(WITH_TOPIC, wanted)
     assert caught.value.code is code
     assert len(str(caught.value)) > 10
@@ -140,7 +140,7 @@ def test_settings_written_ahead_of_a_topic_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "total", "assignments", "refusal"),
+    ("name", "total", "assignments", "error"),
     [
         ("missing", 3, None, UnknownTopic),
         ("t.t", 2, None, InvalidPartitions),
@@ -154,9 +154,9 @@ def test_settings_written_ahead_of_a_topic_are_replaced() -> None:
     ],
 )
 def test_partitions_that_cannot_be_added_are_refused(
-    name: str, total: int, assignments: list[list[int]] | None, refusal: type[ApiException]
+    name: str, total: int, assignments: list[list[int]] | None, error: type[ApiException]
 ) -> None:
-    with pytest.raises(refusal):
+    with pytest.raises(error):
         grow(WITH_TOPIC, name, total, assignments)
 
 
@@ -225,7 +225,7 @@ def test_all_settings_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "refusal"),
+    ("edits", "error"),
     [
         ([ConfigEdit("retention.ms", EditKind.SET, "x")], InvalidConfig),
         ([ConfigEdit("no.such", EditKind.SET, "x")], InvalidConfig),
@@ -234,8 +234,8 @@ def test_all_settings_are_replaced() -> None:
         ([ConfigEdit("retention.ms", EditKind.SET, "1"), ConfigEdit("retention.ms", EditKind.DELETE)], InvalidRequest),
     ],
 )
-def test_a_change_of_settings_that_cannot_be_is_refused(edits: list[ConfigEdit], refusal: type[ApiException]) -> None:
-    with pytest.raises(refusal):
+def test_a_change_of_settings_that_cannot_be_is_refused(edits: list[ConfigEdit], error: type[ApiException]) -> None:
+    with pytest.raises(error):
         edited(WITH_TOPIC, *edits)
 
 
@@ -293,12 +293,12 @@ def test_without_anybody_to_lead_nothing_is_written(partition: PartitionImage) -
     assert elect(partition, {1}, {1}, 9) is None
 
 
-def test_an_election_of_all_names_the_versions_that_it_saw() -> None:
-    decision = elect_all(WITH_TOPIC, {0, 1, 2})
+def test_elections_are_conditional_on_the_versions_of_the_states() -> None:
+    decision = elect_partitions(WITH_TOPIC, all_partitions(WITH_TOPIC), {0, 1, 2})
     paths = [f"/brokers/topics/t.t/partitions/{index}/state" for index in (0, 1)]
     found: list[Operation] = list(decision.operations)
     assert [(type(item), item.path, getattr(item, "version", None)) for item in found] == [
         (Set, path, 0) for path in paths
     ]
     assert [partition.leader_epoch for partition in decision.image.topics["t.t"].partitions] == [1, 1]
-    assert elect_all(decision.image, ()).operations == ()
+    assert elect_partitions(decision.image, all_partitions(decision.image)).operations == ()

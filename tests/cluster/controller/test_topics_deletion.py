@@ -1,19 +1,12 @@
-"""The end of topics, with brokers away."""
+"""Topic deletion, with brokers that are away."""
 
 from __future__ import annotations
 
 import pytest
 from tests.cluster.cluster_stories import Rules
-from tests.cluster.controller.decision_stories import ONE, cluster, state, topic_id
+from tests.cluster.controller.decision_stories import alter_isr, brokers_changed, cluster, state, topic_id
 
-from penstock.cluster.controller.election import (
-    AlterPartitionError,
-    IsrRequest,
-    PartitionRules,
-    PartitionsByBroker,
-    alter_isr,
-)
-from penstock.cluster.controller.failover import brokers_changed
+from penstock.cluster.controller.election import IsrRequest, PartitionsByBroker
 from penstock.cluster.controller.topics import (
     Deletions,
     NewTopic,
@@ -26,6 +19,7 @@ from penstock.cluster.errors import TopicExists, UnknownTopic
 from penstock.cluster.image import ClusterImage, TopicImage
 from penstock.cluster.tree.tree import Create, Delete
 from penstock.runtime.randomness import SeededRandom
+from penstock.wire.protocol import ErrorCode
 
 PLACEMENT = Placement(SeededRandom(0))
 
@@ -34,7 +28,7 @@ def marked() -> ClusterImage:
     return mark_deleted(cluster((1, 2), t=[state((1, 2)), state((2, 3))]), "t").image
 
 
-def test_a_topic_is_there_until_the_broker_that_was_away_says_that_nothing_is_left() -> None:
+def test_topic_exists_until_the_broker_that_was_away_reports_its_replicas_deleted() -> None:
     decision = mark_deleted(cluster((1, 2), t=[state((1, 2)), state((2, 3))]), "t")
     assert decision.operations == (Create("/admin/delete_topics/t"),)
     deletions = Deletions(decision.image)
@@ -43,8 +37,6 @@ def test_a_topic_is_there_until_the_broker_that_was_away_says_that_nothing_is_le
     assert deletions.finished() == []
     assert deletions.finish(decision.image, "t") is None
     assert deletions.awaited("t") == {(1, 3)}
-    assert deletions.awaited_of(3) == {"t": [1]}
-    assert deletions.awaited_of(1) == {}
     deletions.reported_gone("t", topic_id("t"), 1, 3)
     assert deletions.finished() == ["t"]
     end = deletions.finish(decision.image, "t")
@@ -55,7 +47,7 @@ def test_a_topic_is_there_until_the_broker_that_was_away_says_that_nothing_is_le
     assert deletions.finished() == []
 
 
-def test_kip_570_a_late_report_about_an_earlier_topic_of_the_name_changes_nothing() -> None:
+def test_kip_570_late_report_about_an_earlier_topic_of_the_name_is_ignored() -> None:
     deletions = Deletions(marked())
     before = deletions.awaited("t")
     deletions.reported_gone("t", topic_id("old"), 0, 1)
@@ -67,7 +59,7 @@ def test_kip_570_a_late_report_about_an_earlier_topic_of_the_name_changes_nothin
     assert deletions.awaited("t") == {(0, 1)}
 
 
-def test_following_keeps_what_was_reported_and_a_new_controller_awaits_all_again() -> None:
+def test_reports_are_kept_across_images_and_a_new_controller_awaits_all_again() -> None:
     image = marked()
     deletions = Deletions(image)
     deletions.reported_gone("t", topic_id("t"), 0, 1)
@@ -76,23 +68,22 @@ def test_following_keeps_what_was_reported_and_a_new_controller_awaits_all_again
     assert (0, 1) in Deletions(image).awaited("t")
 
 
-def test_those_that_a_move_was_adding_are_awaited_too() -> None:
+def test_replicas_that_a_reassignment_adds_are_awaited() -> None:
     image = cluster((1, 2, 3), t=[state((2, 1), adding=(2,), removing=(1,))])
     assert Deletions(image.with_deleting(["t"])).awaited("t") == {(0, 1), (0, 2)}
 
 
-def test_marking_twice_is_marking_once_and_what_is_not_there_is_refused() -> None:
+def test_marking_twice_changes_nothing_and_an_unknown_topic_is_rejected() -> None:
     assert mark_deleted(marked(), "t").operations == ()
     with pytest.raises(UnknownTopic):
         mark_deleted(marked(), "other")
 
 
-def test_a_topic_on_its_way_out_is_neither_led_nor_joined_nor_grown_nor_made_again() -> None:
+def test_topic_being_deleted_cannot_be_led_grown_or_created_again() -> None:
     image = marked()
-    gone = brokers_changed(PartitionsByBroker(image), image.without_broker(1), (), (1,), (), ONE)
-    assert gone.operations == ()
+    assert brokers_changed(PartitionsByBroker(image), image.without_broker(1), left=(1,)).operations == ()
     request = IsrRequest("t", 0, 1, 101, 5, 7, (1,), (101,))
-    assert alter_isr(image, request, {1: 101}, PartitionRules()) is AlterPartitionError.UNKNOWN_PARTITION
+    assert alter_isr(image, request) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(UnknownTopic, match="being deleted"):
         add_partitions(image, "t", 5, PLACEMENT)
     with pytest.raises(TopicExists, match="being deleted"):

@@ -1,4 +1,4 @@
-"""Large decisions in parts: wherever the writing ends, tree and image tell the same."""
+"""Large decisions in chunks: wherever the writing ends, tree and image agree."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from dataclasses import replace
 
 import pytest
 from tests.cluster.cluster_stories import Rules, run, with_tree
-from tests.cluster.controller.decision_stories import ONE, TWO, cluster, registered, state
+from tests.cluster.controller.decision_stories import brokers_changed, cluster, min_isr, registered, state
 
 from penstock.cluster.controller import transaction
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind, edit_config
-from penstock.cluster.controller.election import PartitionsByBroker
-from penstock.cluster.controller.failover import (
-    brokers_changed,
-    decide_membership_changes,
-    find_membership_changes,
-    rules_changed,
-    shut_down,
-)
+from penstock.cluster.controller.election import PartitionsByBroker, with_elections
+from penstock.cluster.controller.failover import decide_membership_changes, find_membership_changes, shut_down
 from penstock.cluster.controller.reassignment import alter_reassignments
 from penstock.cluster.controller.store import load_image_without_brokers
 from penstock.cluster.controller.topics import (
@@ -28,7 +22,6 @@ from penstock.cluster.controller.topics import (
     create_topic,
     delete_topic,
     mark_deleted,
-    state_of,
 )
 from penstock.cluster.controller.transaction import Decision, chunked
 from penstock.cluster.image import NO_STATE, ClusterImage, PartitionImage
@@ -40,6 +33,7 @@ from penstock.runtime.randomness import SeededRandom
 from penstock.testing.simulated_files import SimulatedFiles
 
 IMAGE = cluster((1, 2, 3, 4), t=[state((1, 2, 3))] * 4, u=[state((3, 2, 1), elr=(4,))] * 2).with_topic_config("t", {})
+TWO = min_isr(IMAGE, 2)
 PLACEMENT = Placement(SeededRandom(0))
 
 
@@ -51,22 +45,23 @@ def deletion() -> tuple[ClusterImage, Decision]:
 
 def lowered() -> Decision:
     edit = ConfigEdit("retention.ms", EditKind.SET, "1")
-    return rules_changed(edit_config(IMAGE, ResourceKind.TOPIC, "u", [edit], Rules()), ["u"], ONE)
+    return with_elections(edit_config(IMAGE, ResourceKind.TOPIC, "u", [edit], Rules()), ["u"])
 
 
 def decisions() -> Iterator[tuple[str, ClusterImage, Decision]]:
     yield "creation", IMAGE, create_topic(IMAGE, NewTopic("new", 5, 3), bytes(range(16)), PLACEMENT, Rules())
     yield "growth", IMAGE, add_partitions(IMAGE, "t", 7, PLACEMENT)
     yield ("deletion", *deletion())
-    yield "death", IMAGE, brokers_changed(PartitionsByBroker(IMAGE), IMAGE.without_broker(1), (), (1,), (), TWO)
-    yield "stop", IMAGE, shut_down(PartitionsByBroker(IMAGE), 3, 103, ONE).decision
+    yield "death", TWO, brokers_changed(PartitionsByBroker(TWO), TWO.without_broker(1), left=(1,))
+    yield "stop", IMAGE, shut_down(PartitionsByBroker(IMAGE), 3, 103).decision
     moves = {("t", index): (2, 3) for index in range(4)} | {("u", 0): (4, 3, 2)}
-    yield "moves", IMAGE, alter_reassignments(IMAGE, moves, ONE).decision
+    yield "moves", IMAGE, alter_reassignments(IMAGE, moves).decision
     yield "setting", IMAGE, lowered()
     found = {**IMAGE.brokers, 1: registered(1, epoch=999, is_emptied=True), 4: registered(4, rack="r")}
     del found[2]
-    news = find_membership_changes(IMAGE, found, {1: 101})
-    yield "brokers", IMAGE, decide_membership_changes(news, PartitionsByBroker(IMAGE), {1: 101}, TWO)
+    changes = find_membership_changes(TWO, found, {1: 101})
+    partitions = PartitionsByBroker(TWO).of({*changes.joined, *changes.left})
+    yield "brokers", TWO, decide_membership_changes(changes, partitions, {1: 101})
 
 
 CASES = [pytest.param(image, decision, id=name) for name, image, decision in decisions()]
@@ -74,7 +69,7 @@ CASES = [pytest.param(image, decision, id=name) for name, image, decision in dec
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7])
 @pytest.mark.parametrize(("image", "decision"), CASES)
-def test_each_part_leaves_a_tree_that_tells_the_image_of_that_part(
+def test_each_chunk_leaves_a_tree_that_matches_its_image(
     monkeypatch: pytest.MonkeyPatch, image: ClusterImage, decision: Decision, at_once: int
 ) -> None:
     monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", at_once)
@@ -86,7 +81,7 @@ def test_each_part_leaves_a_tree_that_tells_the_image_of_that_part(
             assert 0 < len(part.operations) <= at_once
             await tree.multi(part.operations)
             done += part.operations
-            assert unmanned(part.image) == unmanned(await load_image_without_brokers(tree))
+            assert without_brokers(part.image) == without_brokers(await load_image_without_brokers(tree))
             assert part.image.names_by_id == {
                 topic.topic_id: topic.name for topic in part.image.topics.values() if topic.topic_id != bytes(16)
             }
@@ -96,8 +91,8 @@ def test_each_part_leaves_a_tree_that_tells_the_image_of_that_part(
     run(with_tree(SimulatedFiles(), story))
 
 
-def unmanned(image: ClusterImage) -> ClusterImage:
-    return replace(image, cluster_id="", controller_id=0, controller_epoch=0, brokers={}, leaving=frozenset())
+def without_brokers(image: ClusterImage) -> ClusterImage:
+    return replace(image, cluster_id="", controller_id=0, controller_epoch=0, brokers={}, shutting_down=frozenset())
 
 
 async def write(tree: EmbeddedTree, image: ClusterImage) -> None:
@@ -117,29 +112,30 @@ async def write(tree: EmbeddedTree, image: ClusterImage) -> None:
 
 
 async def write_state(tree: EmbeddedTree, topic: str, index: int, partition: PartitionImage) -> None:
-    path, data = layout.partition_state_path(topic, index), encode_partition_state(state_of(partition))
+    path, data = layout.partition_state_path(topic, index), encode_partition_state(partition.state)
     await tree.create(layout.partition_path(topic, index))
     await tree.create(path, data)
     for _ in range(partition.state_version):
         await tree.set(path, data)
 
 
-def test_who_went_is_gone_with_the_first_part_and_who_came_is_there_with_the_last(
+def test_brokers_leave_with_the_first_chunk_and_join_with_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 1)
-    news = find_membership_changes(IMAGE.with_leaving(3), {1: registered(1, epoch=999), 3: IMAGE.brokers[3]}, {})
-    decision = decide_membership_changes(news, PartitionsByBroker(IMAGE), {}, TWO)
-    *first, last = chunked(IMAGE.with_leaving(3), decision)
+    before = TWO.with_shutting_down(3)
+    changes = find_membership_changes(before, {1: registered(1, epoch=999), 3: TWO.brokers[3]}, {})
+    partitions = PartitionsByBroker(TWO).of({*changes.joined, *changes.left})
+    *first, last = chunked(before, decide_membership_changes(changes, partitions, {}))
     assert len(first) > 3
     assert {tuple(part.image.brokers) for part in first} == {(3,)}
     assert tuple(last.image.brokers) == (1, 3)
-    assert {part.image.leaving for part in (*first, last)} == {frozenset({3})}
-    # The last of all tells that the broker has been dealt with.
+    assert {part.image.shutting_down for part in (*first, last)} == {frozenset({3})}
+    # The last operation says that the broker was handled.
     assert last.operations[-1].path == layout.BROKER_EPOCHS
 
 
-def test_parts_end_at_a_size_too_and_what_fits_is_one() -> None:
+def test_chunks_are_limited_by_size_and_what_fits_is_one_chunk() -> None:
     operations = tuple(Create(f"/config/topics/t{number}", bytes(100_000)) for number in range(12))
     image = replace(IMAGE, topic_configs={f"t{number}": {} for number in range(12)})
     found = list(chunked(IMAGE, Decision(operations, image, (("t", 0),))))
@@ -152,7 +148,7 @@ def test_parts_end_at_a_size_too_and_what_fits_is_one() -> None:
     assert transaction.MAX_OPERATIONS == 1000
 
 
-def test_partitions_of_a_topic_that_is_only_begun_have_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_of_a_topic_created_in_part_have_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cluster.controller.transaction.MAX_OPERATIONS", 5)
     decision = create_topic(IMAGE, NewTopic("new", 3, 2), bytes(range(16)), PLACEMENT, Rules())
     first, *_ = chunked(IMAGE, decision)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from tests.timeouts import PATIENCE_S
 
-from penstock.cluster.controller.election import PartitionRules
 from penstock.cluster.controller.store import ControllerClaim
 from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.image import ClusterImage
@@ -49,9 +48,7 @@ def test_an_office_whose_closing_is_cancelled_publishes_nothing_any_more() -> No
 
     async def story() -> None:
         links = _Links()
-        dependencies = ControllerDependencies(
-            SystemRandom(), cast(Any, None), lambda _, __: PartitionRules(), TopicDefaults(), {}, cast(Any, links)
-        )
+        dependencies = ControllerDependencies(SystemRandom(), cast(Any, None), TopicDefaults(), {}, cast(Any, links))
         active_controller = ActiveController(1, cast(Tree, None), ControllerClaim(3, 3), dependencies, _take)
         image = ClusterImage().with_controller(1, 3).with_broker(BrokerRegistration(2, (), epoch=7))
         active_controller.publisher.publish(image)

@@ -1,4 +1,4 @@
-"""A dead process is told from a silent one."""
+"""Failure detection by connections: a dead process is not a silent one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from tests.timeouts import PATIENCE_S
 
-from penstock.client.addresses import Address
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.membership.failure_detection import ConnectionFailureDetector
-from penstock.cluster.tree.layout import BrokerRegistration
+from penstock.cluster.tree.layout import BrokerRegistration, Endpoint
 
 
 class _Membership:
-    """What a vigil asks of the broker's membership."""
+    """What a detector needs of the broker's membership."""
 
     broker_id = 1
 
@@ -39,6 +38,13 @@ class _Membership:
     async def declare_dead(self, broker_id: int, epoch: int) -> None:
         self.dead.append((broker_id, epoch))
         self.heard.set()
+
+    async def step_down(self, rest_s: float) -> None:
+        raise AssertionError("only probes make a controller step down")
+
+
+def _endpoint(port: int) -> Endpoint:
+    return Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)
 
 
 class _Peer:
@@ -72,7 +78,7 @@ def test_who_breaks_off_and_refuses_is_dead_and_who_only_breaks_off_is_not() -> 
     async def story() -> None:
         membership, peer = _Membership(), _Peer()
         port = await peer.start()
-        detector = ConnectionFailureDetector(membership, lambda _: Address("127.0.0.1", port), 1000)  # type: ignore[arg-type]
+        detector = ConnectionFailureDetector(membership, lambda _: _endpoint(port), 1000)
         detector.start()
         membership.show((1, 5), (2, 7))
         async with asyncio.timeout(PATIENCE_S):
@@ -93,7 +99,7 @@ def test_who_was_declared_dead_and_came_back_is_spared_for_a_while() -> None:
         membership, peer = _Membership(), _Peer()
         port = await peer.start()
         peer.die()
-        detector = ConnectionFailureDetector(membership, lambda _: Address("127.0.0.1", port), 60_000)  # type: ignore[arg-type]
+        detector = ConnectionFailureDetector(membership, lambda _: _endpoint(port), 60_000)
         detector.start()
         membership.show((1, 5), (2, 7))
         async with asyncio.timeout(PATIENCE_S):
@@ -114,7 +120,7 @@ def test_who_is_killed_started_and_killed_again_is_declared_dead_at_once_both_ti
         membership, peer = _Membership(), _Peer()
         port = await peer.start()
         peer.die()
-        detector = ConnectionFailureDetector(membership, lambda _: Address("127.0.0.1", port), 60_000)  # type: ignore[arg-type]
+        detector = ConnectionFailureDetector(membership, lambda _: _endpoint(port), 60_000)
         detector.start()
         membership.show((1, 5), (2, 7), started_ms=100)
         async with asyncio.timeout(PATIENCE_S):
@@ -132,7 +138,7 @@ def test_who_is_killed_started_and_killed_again_is_declared_dead_at_once_both_ti
 def test_a_broker_that_is_not_the_controller_watches_the_controller_only() -> None:
     async def story() -> None:
         membership = _Membership()
-        detector = ConnectionFailureDetector(membership, lambda _: None, 1000)  # type: ignore[arg-type]
+        detector = ConnectionFailureDetector(membership, lambda _: None, 1000)
         detector.start()
         image = ClusterImage().with_controller(3, 1)
         for broker_id in (1, 2, 3):

@@ -120,9 +120,9 @@ def test_a_controller_that_hears_nobody_lets_another_be_the_controller() -> None
         members.show(b1=5, b2=6, b3=7)
         async with asyncio.timeout(PATIENCE_S):
             await members.happened.wait()
-            await asyncio.wait([task for _, task in detector._asked.values()])
+            await asyncio.wait([task for _, task in detector._watches.values()])
         assert (members.dead, members.rests_s[0]) == ([], _SESSION_MS / 1000)
-        assert set(detector._asked) == {2, 3}, (
+        assert set(detector._watches) == {2, 3}, (
             "nobody is asked again until there is another controller, this one perhaps"
         )
         await detector.close()
@@ -136,7 +136,7 @@ def test_whoever_is_not_the_controller_asks_nobody() -> None:
         detector = _probe_detector(members, links)
         members.show(b1=5, b2=6, b3=7)
         await asyncio.sleep(0)
-        assert (detector._asked, links.asked) == ({}, {})
+        assert (detector._watches, links.asked) == ({}, {})
         await detector.close()
 
     asyncio.run(story())

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.cluster_stories import broker, metadata_of, open_tree, run, with_metadata, with_tree
 
 from penstock.cluster.controller.configs import ConfigEdit, EditKind, ResourceKind
+from penstock.cluster.controller.controller import ConfigChange, NewPartitions
 from penstock.cluster.controller.store import load_image
 from penstock.cluster.controller.topics import NewTopic
 from penstock.cluster.errors import (
@@ -23,7 +24,7 @@ from penstock.cluster.errors import (
 )
 from penstock.cluster.image import ClusterImage, diff
 from penstock.cluster.membership.registration import ProducerIds
-from penstock.cluster.membership.standalone import ClusterMetadata, ConfigChange, NewPartitions
+from penstock.cluster.membership.standalone import StandaloneMetadata
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.embedded import EmbeddedTree
 from penstock.cluster.tree.layout import ProducerIdBlock, encode_producer_ids
@@ -37,7 +38,7 @@ from penstock.wire.protocol import ErrorCode
 def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     files = SimulatedFiles()
 
-    async def story(metadata: ClusterMetadata) -> ClusterImage:
+    async def story(metadata: StandaloneMetadata) -> ClusterImage:
         return metadata.image
 
     first = run(with_metadata(files, story))
@@ -51,7 +52,7 @@ def test_the_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
 
 
 def test_whoever_prepares_for_a_change_is_waited_for_before_anybody_sees_it() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         prepared = asyncio.Event()
         seen: list[tuple[bool, bool, bool]] = []
 
@@ -60,30 +61,30 @@ def test_whoever_prepares_for_a_change_is_waited_for_before_anybody_sees_it() ->
             await prepared.wait()
 
         cancel = metadata.prepare(prepare)
-        creating = asyncio.create_task(metadata.create_topics([NewTopic("t")]))
+        creating = asyncio.create_task(metadata.require_controller().create_topics([NewTopic("t")]))
         while not seen:
             await asyncio.sleep(0)
         assert seen == [(False, True, False)]
         assert "t" not in metadata.image.topics
         assert not creating.done()
         prepared.set()
-        assert (await creating)[0].refusal is None
+        assert (await creating)[0].error is None
         assert "t" in metadata.image.topics
         cancel()
         cancel()
-        await metadata.create_topics([NewTopic("u")])
+        await metadata.require_controller().create_topics([NewTopic("u")])
         assert len(seen) == 1
 
     run(with_metadata(SimulatedFiles(), story))
 
 
 def test_a_preparation_that_fails_keeps_nobody_from_a_change_that_is_stored() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         async def prepare(_: ClusterImage, __: ClusterImage) -> None:
             raise ValueError("no")
 
         metadata.prepare(prepare)
-        assert (await metadata.create_topics([NewTopic("t")]))[0].refusal is None
+        assert (await metadata.require_controller().create_topics([NewTopic("t")]))[0].error is None
         assert "t" in metadata.image.topics
 
     run(with_metadata(SimulatedFiles(), story))
@@ -131,16 +132,16 @@ def test_nothing_is_changed_before_the_start_and_after_the_end() -> None:
     async def story(tree: EmbeddedTree) -> None:
         metadata = metadata_of(tree)
         with pytest.raises(NotStarted):
-            await metadata.create_topics([NewTopic("t")])
+            await metadata.require_controller().create_topics([NewTopic("t")])
         await metadata.start(broker())
         await metadata.close()
         with pytest.raises(NotStarted):
-            await metadata.create_topics([NewTopic("t")])
+            await metadata.require_controller().create_topics([NewTopic("t")])
 
     run(with_tree(SimulatedFiles(), story))
 
 
-async def _in_step(tree: Tree, metadata: ClusterMetadata) -> None:
+async def _in_step(tree: Tree, metadata: StandaloneMetadata) -> None:
     assert await load_image(tree) == metadata.image
 
 
@@ -150,18 +151,22 @@ def test_topics_live_through_creation_growth_settings_restart_and_deletion() -> 
     async def first(tree: EmbeddedTree) -> bytes:
         metadata = metadata_of(tree, partitions=3)
         await metadata.start(broker())
-        outcomes = await metadata.create_topics([NewTopic("a"), NewTopic("b", 1, 1, configs={"retention.ms": "5"})])
-        assert [outcome.refusal for outcome in outcomes] == [None, None]
+        outcomes = await metadata.require_controller().create_topics(
+            [NewTopic("a"), NewTopic("b", 1, 1, configs={"retention.ms": "5"})]
+        )
+        assert [outcome.error for outcome in outcomes] == [None, None]
         assert outcomes[0].topic is not None
         assert len(outcomes[0].topic.partitions) == 3
         await _in_step(tree, metadata)
-        [outcome] = await metadata.create_partitions([NewPartitions("b", 4)])
+        [outcome] = await metadata.require_controller().create_partitions([NewPartitions("b", 4)])
         assert outcome.topic is not None
         assert len(outcome.topic.partitions) == 4
         edit = ConfigEdit("cleanup.policy", EditKind.APPEND, "compact")
-        [changed] = await metadata.alter_configs([ConfigChange(ResourceKind.TOPIC, "b", [edit])])
-        assert changed.refusal is None
-        await metadata.alter_configs([ConfigChange(ResourceKind.BROKER, "", replacement={"retention.ms": "9"})])
+        [changed] = await metadata.require_controller().alter_configs([ConfigChange(ResourceKind.TOPIC, "b", [edit])])
+        assert changed.error is None
+        await metadata.require_controller().alter_configs(
+            [ConfigChange(ResourceKind.BROKER, "", replacement={"retention.ms": "9"})]
+        )
         await _in_step(tree, metadata)
         return outcomes[0].topic.topic_id
 
@@ -175,9 +180,9 @@ def test_topics_live_through_creation_growth_settings_restart_and_deletion() -> 
         assert [partition.leader_epoch for partition in found.partitions] == [1, 1, 1]
         assert image.topic_config("b") == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
         assert image.broker_config("<default>") == {"retention.ms": "9"}
-        outcomes = await metadata.delete_topics([topic_id, "b", "b", bytes(16)])
+        outcomes = await metadata.require_controller().delete_topics([topic_id, "b", "b", bytes(16)])
         assert [outcome.name for outcome in outcomes] == ["a", "b", "b", ""]
-        codes = [outcome.refusal.code if outcome.refusal else ErrorCode.NONE for outcome in outcomes]
+        codes = [outcome.error.code if outcome.error else ErrorCode.NONE for outcome in outcomes]
         assert codes[2:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID]
         assert codes[:2] == [ErrorCode.NONE, ErrorCode.NONE]
         assert outcomes[0].topic == found
@@ -190,10 +195,10 @@ def test_topics_live_through_creation_growth_settings_restart_and_deletion() -> 
 
 
 def test_a_topic_made_again_has_another_id() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
-        [first] = await metadata.create_topics([NewTopic("t")])
-        await metadata.delete_topics(["t"])
-        [second] = await metadata.create_topics([NewTopic("t")])
+    async def story(metadata: StandaloneMetadata) -> None:
+        [first] = await metadata.require_controller().create_topics([NewTopic("t")])
+        await metadata.require_controller().delete_topics(["t"])
+        [second] = await metadata.require_controller().create_topics([NewTopic("t")])
         assert first.topic is not None
         assert second.topic is not None
         assert first.topic.topic_id != second.topic.topic_id
@@ -202,11 +207,11 @@ def test_a_topic_made_again_has_another_id() -> None:
 
 
 def test_one_bad_topic_does_not_spoil_the_others_of_its_request() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
-        outcomes = await metadata.create_topics(
+    async def story(metadata: StandaloneMetadata) -> None:
+        outcomes = await metadata.require_controller().create_topics(
             [NewTopic("good"), NewTopic("b/d"), NewTopic("twice"), NewTopic("twice"), NewTopic("big", 1, 2)]
         )
-        codes = [None if outcome.refusal is None else outcome.refusal.code for outcome in outcomes]
+        codes = [None if outcome.error is None else outcome.error.code for outcome in outcomes]
         assert codes == [
             None,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -220,24 +225,26 @@ def test_one_bad_topic_does_not_spoil_the_others_of_its_request() -> None:
 
 
 def test_what_is_only_to_be_validated_changes_nothing() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
-        await metadata.create_topics([NewTopic("t")])
+    async def story(metadata: StandaloneMetadata) -> None:
+        await metadata.require_controller().create_topics([NewTopic("t")])
         before = metadata.image
-        made, collides = await metadata.create_topics([NewTopic("a.b"), NewTopic("a_b")], validate_only=True)
+        made, collides = await metadata.require_controller().create_topics(
+            [NewTopic("a.b"), NewTopic("a_b")], validate_only=True
+        )
         assert made.topic is not None
-        assert collides.refusal is not None
-        [grown] = await metadata.create_partitions([NewPartitions("t", 2)], validate_only=True)
-        assert grown.refusal is None
+        assert collides.error is not None
+        [grown] = await metadata.require_controller().create_partitions([NewPartitions("t", 2)], validate_only=True)
+        assert grown.error is None
         change = ConfigChange(ResourceKind.TOPIC, "t", replacement={"retention.ms": "x"})
-        [altered] = await metadata.alter_configs([change], validate_only=True)
-        assert altered.refusal is not None
+        [altered] = await metadata.require_controller().alter_configs([change], validate_only=True)
+        assert altered.error is not None
         assert metadata.image is before
 
     run(with_metadata(SimulatedFiles(), story))
 
 
 def test_listeners_see_each_change_before_whoever_asked_is_answered(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         seen: list[tuple[set[str], set[str]]] = []
 
         def fail(old: ClusterImage, new: ClusterImage) -> None:
@@ -250,51 +257,55 @@ def test_listeners_see_each_change_before_whoever_asked_is_answered(caplog: pyte
 
         metadata.listen(fail)
         cancel = metadata.listen(note)
-        await metadata.create_topics([NewTopic("a"), NewTopic("b")])
-        await metadata.delete_topics(["a"])
+        await metadata.require_controller().create_topics([NewTopic("a"), NewTopic("b")])
+        await metadata.require_controller().delete_topics(["a"])
         assert seen == [({"a", "b"}, set()), (set(), {"a"})]  # what one request asks for is one change
         assert "a listener to the cluster's metadata failed" in caplog.text
         cancel()
         cancel()
-        await metadata.delete_topics(["b"])
+        await metadata.require_controller().delete_topics(["b"])
         assert len(seen) == 2
 
     run(with_metadata(SimulatedFiles(), story))
 
 
 def test_a_topic_that_cannot_be_stored_does_not_spoil_the_others_of_its_request() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         huge = NewTopic("huge", configs={"cleanup.policy": "x" * MAX_DATA_BYTES})
-        outcomes = await metadata.create_topics([NewTopic("a"), huge, NewTopic("bad name"), NewTopic("b")])
-        codes = [None if each.refusal is None else each.refusal.code for each in outcomes]
+        outcomes = await metadata.require_controller().create_topics(
+            [NewTopic("a"), huge, NewTopic("bad name"), NewTopic("b")]
+        )
+        codes = [None if each.error is None else each.error.code for each in outcomes]
         assert codes[0] is codes[3] is None
         assert None not in codes[1:3]
         assert set(metadata.image.topics) == {"a", "b"}
-        assert (await metadata.create_topics([NewTopic("c")]))[0].refusal is None
+        assert (await metadata.require_controller().create_topics([NewTopic("c")]))[0].error is None
 
     run(with_metadata(SimulatedFiles(), story))
 
 
 def test_a_validation_of_many_topics_stores_none_and_finds_what_they_would_mean_together() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         wanted = [NewTopic(f"t{number}") for number in range(600)] + [NewTopic("x.y"), NewTopic("x_y")]
-        outcomes = await metadata.create_topics(wanted, validate_only=True)
-        assert [each.name for each in outcomes if each.refusal is not None] == ["x_y"]
+        outcomes = await metadata.require_controller().create_topics(wanted, validate_only=True)
+        assert [each.name for each in outcomes if each.error is not None] == ["x_y"]
         assert metadata.image.topics == {}
-        outcomes = await metadata.create_topics(wanted)
-        assert [each.name for each in outcomes if each.refusal is not None] == ["x_y"]
+        outcomes = await metadata.require_controller().create_topics(wanted)
+        assert [each.name for each in outcomes if each.error is not None] == ["x_y"]
         assert len(metadata.image.topics) == 601
-        gone = await metadata.delete_topics([*(topic.name for topic in wanted[:600]), "t5"])
-        assert [each.name for each in gone if each.refusal is not None] == ["t5"]
+        gone = await metadata.require_controller().delete_topics([*(topic.name for topic in wanted[:600]), "t5"])
+        assert [each.name for each in gone if each.error is not None] == ["t5"]
         assert set(metadata.image.topics) == {"x.y"}
 
     run(with_metadata(SimulatedFiles(), story))
 
 
 def test_requests_at_the_same_time_are_decided_one_after_another() -> None:
-    async def story(metadata: ClusterMetadata) -> None:
-        answers = await asyncio.gather(*(metadata.create_topics([NewTopic("t")]) for _ in range(5)))
-        codes = [outcome.refusal.code if outcome.refusal else None for [outcome] in answers]
+    async def story(metadata: StandaloneMetadata) -> None:
+        answers = await asyncio.gather(
+            *(metadata.require_controller().create_topics([NewTopic("t")]) for _ in range(5))
+        )
+        codes = [outcome.error.code if outcome.error else None for [outcome] in answers]
         assert codes == [None, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 4]
 
     run(with_metadata(SimulatedFiles(), story))
@@ -312,7 +323,7 @@ def test_a_client_that_goes_away_does_not_leave_the_image_behind_the_tree() -> N
                 await asyncio.sleep(0)
 
         await drive(asyncio.create_task(metadata.start(broker())))
-        request = asyncio.create_task(metadata.create_topics([NewTopic("t")]))
+        request = asyncio.create_task(metadata.require_controller().create_topics([NewTopic("t")]))
         while not workers.waiting:
             await asyncio.sleep(0)
         request.cancel()
@@ -327,12 +338,12 @@ def test_a_client_that_goes_away_does_not_leave_the_image_behind_the_tree() -> N
 def test_a_full_disk_refuses_a_topic_that_can_be_made_later() -> None:
     files = SimulatedFiles()
 
-    async def story(metadata: ClusterMetadata) -> None:
+    async def story(metadata: StandaloneMetadata) -> None:
         files.operations.fail("write", errno.ENOSPC)
-        [refused] = await metadata.create_topics([NewTopic("t")])
-        assert refused.refusal is not None
-        assert refused.refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
-        [made] = await metadata.create_topics([NewTopic("t")])
+        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert refused.error is not None
+        assert refused.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        [made] = await metadata.require_controller().create_topics([NewTopic("t")])
         assert made.topic is not None
 
     run(with_metadata(files, story))
@@ -341,13 +352,13 @@ def test_a_full_disk_refuses_a_topic_that_can_be_made_later() -> None:
 def test_a_broken_disk_refuses_everything_and_the_image_serves_on() -> None:
     files = SimulatedFiles()
 
-    async def story(metadata: ClusterMetadata) -> None:
-        await metadata.create_topics([NewTopic("t")])
+    async def story(metadata: StandaloneMetadata) -> None:
+        await metadata.require_controller().create_topics([NewTopic("t")])
         files.operations.fail("sync", errno.EIO)
         for name in ("u", "v"):
-            [refused] = await metadata.create_topics([NewTopic(name)])
-            assert refused.refusal is not None
-            assert refused.refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+            [refused] = await metadata.require_controller().create_topics([NewTopic(name)])
+            assert refused.error is not None
+            assert refused.error.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert set(metadata.image.topics) == {"t"}
 
     run(with_metadata(files, story))
@@ -358,8 +369,8 @@ def test_a_controller_that_was_replaced_changes_nothing() -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
         await tree.set("/controller_epoch", b"7")
-        [refused] = await metadata.create_topics([NewTopic("t")])
-        assert refused.refusal is not None
+        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert refused.error is not None
         assert await tree.children("/brokers/topics") == []
 
     run(with_tree(SimulatedFiles(), story))
@@ -370,9 +381,9 @@ def test_what_somebody_else_changed_is_seen_after_the_first_conflict() -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
         await tree.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"1"}}')
-        [refused] = await metadata.create_topics([NewTopic("t")])
-        assert refused.refusal is not None
-        [made] = await metadata.create_topics([NewTopic("t")])
+        [refused] = await metadata.require_controller().create_topics([NewTopic("t")])
+        assert refused.error is not None
+        [made] = await metadata.require_controller().create_topics([NewTopic("t")])
         assert made.topic is not None
         await _in_step(tree, metadata)
 
@@ -385,7 +396,7 @@ def test_a_deletion_that_was_begun_is_finished_at_the_start() -> None:
     async def first(tree: EmbeddedTree) -> None:
         metadata = metadata_of(tree)
         await metadata.start(broker())
-        await metadata.create_topics([NewTopic("t"), NewTopic("u")])
+        await metadata.require_controller().create_topics([NewTopic("t"), NewTopic("u")])
         await tree.create("/admin/delete_topics/t")
         await tree.create("/admin/delete_topics/unknown")
 
@@ -403,10 +414,10 @@ def test_a_deletion_that_was_begun_is_finished_at_the_start() -> None:
 def test_topics_of_another_broker_have_no_leader_here() -> None:
     files = SimulatedFiles()
 
-    async def first(metadata: ClusterMetadata) -> None:
-        await metadata.create_topics([NewTopic("t")])
+    async def first(metadata: StandaloneMetadata) -> None:
+        await metadata.require_controller().create_topics([NewTopic("t")])
 
-    async def second(metadata: ClusterMetadata) -> None:
+    async def second(metadata: StandaloneMetadata) -> None:
         [partition] = metadata.image.topics["t"].partitions
         assert (partition.leader, partition.leader_epoch, partition.isr) == (-1, 1, (0,))
 
@@ -448,13 +459,13 @@ def test_power_lost_at_any_moment_leaves_topics_whole_and_the_answered_ones_ther
     def scenario(files: SimulatedFiles) -> None:
         answered.clear()
 
-        async def story(metadata: ClusterMetadata) -> None:
+        async def story(metadata: StandaloneMetadata) -> None:
             for number in range(3):
-                [made] = await metadata.create_topics([NewTopic(f"t{number}", 2)])
-                if made.refusal is None:
+                [made] = await metadata.require_controller().create_topics([NewTopic(f"t{number}", 2)])
+                if made.error is None:
                     answered.append(f"t{number}")
-            [grown] = await metadata.create_partitions([NewPartitions("t0", 3)])
-            if grown.refusal is None:
+            [grown] = await metadata.require_controller().create_partitions([NewPartitions("t0", 3)])
+            if grown.error is None:
                 answered.append("grown")
 
         run(with_metadata(files, story))
@@ -484,11 +495,11 @@ def test_power_lost_between_the_parts_of_a_large_change_leaves_what_the_next_sta
     def scenario(files: SimulatedFiles) -> None:
         answered.clear()
 
-        async def story(metadata: ClusterMetadata) -> None:
-            [made] = await metadata.create_topics([NewTopic("t", 4)])
-            if made.refusal is None:
+        async def story(metadata: StandaloneMetadata) -> None:
+            [made] = await metadata.require_controller().create_topics([NewTopic("t", 4)])
+            if made.error is None:
                 answered.append("made")
-            if is_deleted and (await metadata.delete_topics(["t"]))[0].refusal is None:
+            if is_deleted and (await metadata.require_controller().delete_topics(["t"]))[0].error is None:
                 answered.append("deleted")
 
         run(with_metadata(files, story))
@@ -508,7 +519,7 @@ def test_power_lost_between_the_parts_of_a_large_change_leaves_what_the_next_sta
         assert await tree.children(layout.DELETE_TOPICS) == []
         await _in_step(tree, metadata)
         if not image.topics:
-            assert (await metadata.create_topics([NewTopic("t", 4)]))[0].refusal is None
+            assert (await metadata.require_controller().create_topics([NewTopic("t", 4)]))[0].error is None
 
     for point in crash_everywhere(scenario, stride=2):
         run(with_tree(point.files, look))
@@ -520,7 +531,7 @@ def test_power_lost_between_the_parts_of_a_large_change_leaves_what_the_next_sta
 def test_producer_ids_are_never_given_twice_across_restarts_and_blocks() -> None:
     files = SimulatedFiles()
 
-    async def story(metadata: ClusterMetadata) -> list[int]:
+    async def story(metadata: StandaloneMetadata) -> list[int]:
         return list(await asyncio.gather(*(metadata.allocate_producer_id() for _ in range(1500))))
 
     first = run(with_metadata(files, story))

@@ -308,3 +308,31 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
             decode()
         except LayoutError:
             continue
+
+
+# --- requests of tools
+
+T = ("t", 0)
+
+
+def test_requests_of_old_tools_are_read_as_kafka_writes_them() -> None:
+    moves = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","any"]}]}'
+    assert layout.decode_reassignment(moves) == {T: (1, 2)}
+    assert layout.decode_reassignment(layout.encode_reassignment({T: (2, 3)})) == {T: (2, 3)}
+    assert layout.decode_preferred_election(b'{"version":1,"partitions":[{"topic":"t","partition":0}]}') == [T]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"version":1,"partitions":[{"topic":"t"}]}', b"[" * 100_000, b"\xff"])
+def test_requests_that_cannot_be_read_are_rejected_with_their_path(data: bytes) -> None:
+    with pytest.raises(LayoutError, match="/admin/reassign_partitions"):
+        layout.decode_reassignment(data)
+    with pytest.raises(LayoutError, match="/admin/preferred_replica_election"):
+        layout.decode_preferred_election(data)
+
+
+def test_request_that_lists_a_partition_twice_is_rejected() -> None:
+    twice = b'{"version":1,"partitions":[%s,%s]}' % ((b'{"topic":"t","partition":0,"replicas":[1]}',) * 2)
+    with pytest.raises(LayoutError, match="twice"):
+        layout.decode_reassignment(twice)
+    with pytest.raises(LayoutError, match="twice"):
+        layout.decode_preferred_election(twice)

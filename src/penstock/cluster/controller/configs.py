@@ -23,14 +23,14 @@ _NONE: Final[Settings] = {}
 
 
 class ResourceKind(IntEnum):
-    """What has settings, by its number in the protocol."""
+    """What has settings. The values are those of the protocol."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class EditKind(IntEnum):
-    """What is done to a setting, by its number in the protocol; the last two are for lists."""
+    """What is done to a setting; the last two are for lists. The values are those of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -45,21 +45,21 @@ class ConfigEdit(NamedTuple):
 
 
 class ConfigRules(Protocol):
-    """Which settings there are."""
+    """Which settings exist."""
 
     def problem(self, kind: ResourceKind, name: str, value: str) -> str | None:
-        """Why a setting may not be given this value, None if it may."""
+        """Why a setting cannot have this value, None if it can."""
 
     def list_default(self, kind: ResourceKind, name: str) -> str | None:
-        """What a setting that is a list holds unless it is set; None if it is no list."""
+        """The default of a setting that is a list; None if it is not a list."""
 
 
 def edit_config(
     image: ClusterImage, kind: ResourceKind, name: str, edits: Sequence[ConfigEdit], rules: ConfigRules
 ) -> Decision:
-    """Change some settings and leave the others. A broker's name is its id, "" for all brokers. Refusal."""
+    """Change some settings and leave the others. A broker's name is its id, "" for all brokers. ApiException."""
     if len({edit.name for edit in edits}) < len(edits):
-        raise InvalidRequest("a setting is changed twice in one request")
+        raise InvalidRequest("the request changes a setting twice")
     settings = dict(_current(image, kind, name))
     for edit in edits:
         value = _edited(kind, edit, settings, rules)
@@ -73,7 +73,7 @@ def edit_config(
 def replace_config(
     image: ClusterImage, kind: ResourceKind, name: str, wanted: Mapping[str, str | None], rules: ConfigRules
 ) -> Decision:
-    """Set these and unset all others. Refusal."""
+    """Set these and unset all others. ApiException."""
     _current(image, kind, name)
     settings = {setting: _present(setting, value) for setting, value in wanted.items()}
     check_settings(kind, settings, rules)
@@ -88,16 +88,16 @@ def check_settings(kind: ResourceKind, settings: Settings, rules: ConfigRules) -
 
 
 def check_insync(settings: Settings, replicas: int, before: Settings = _NONE) -> None:
-    """Reject min.insync.replicas above the number of replicas, when a topic is given that for itself.
+    """Reject a topic's own min.insync.replicas above its number of replicas.
 
-    Kafka accepts it, and every write with acks=all fails from then on. What is stored already stays, and what comes
-    from the brokers' settings is accepted: those are for all topics, also for the ones with more replicas.
+    Kafka accepts it, and every write with acks=all fails from then on. A value that is already stored stays. The value
+    for all brokers is not checked, because it is also for topics with more replicas.
     """
     wanted = settings.get(MIN_INSYNC)
     if wanted is not None and wanted != before.get(MIN_INSYNC) and int(wanted) > replicas:
         raise InvalidConfig(
-            f"{MIN_INSYNC}={wanted} cannot be met by {replicas} replica{'s' if replicas > 1 else ''}: every write with "
-            "acks=all would be rejected. Set it to the number of replicas at most, or give the topic more of them first"
+            f"{MIN_INSYNC}={wanted} needs more than {replicas} replica{'s' if replicas > 1 else ''}: every write with "
+            f"acks=all would be rejected. Set it to {replicas} at most, or add replicas first"
         )
 
 
@@ -113,9 +113,9 @@ def _edited(kind: ResourceKind, edit: ConfigEdit, settings: Settings, rules: Con
     if edit.kind is not EditKind.SET:
         default = rules.list_default(kind, edit.name)
         if default is None:
-            raise InvalidConfig(f"{edit.name} is no list, so nothing can be added to it or taken from it")
+            raise InvalidConfig(f"{edit.name} is not a list: set it instead of appending or subtracting")
         before, given = _items(settings.get(edit.name, default)), _items(value)
-        # In sets: what a request lists may be as long as a request.
+        # Sets, because a list may be as long as a request.
         known, named = set(before), set(given)
         if edit.kind is EditKind.APPEND:
             after = [*before, *(item for item in given if item not in known)]
@@ -134,17 +134,17 @@ def _items(value: str) -> list[str]:
 
 def _present(name: str, value: str | None) -> str:
     if value is None:
-        raise InvalidRequest(f"{name} is set to nothing; delete it to go back to its default")
+        raise InvalidRequest(f"{name} has no value; delete it to use the default")
     return value
 
 
 def _current(image: ClusterImage, kind: ResourceKind, name: str) -> Settings:
     if kind is ResourceKind.TOPIC:
         if name not in image.topics:
-            raise UnknownTopic(f"there is no topic {name[:300]!r}")
+            raise UnknownTopic(f"topic {name[:300]!r} does not exist")
         return image.topic_config(name)
     if name and not (name.isascii() and name.isdigit() and len(name) <= 10):
-        raise InvalidRequest(f"{name[:60]!r} is no broker's id")
+        raise InvalidRequest(f"{name[:60]!r} is not a broker id")
     return image.broker_config(_broker_node(name))
 
 

@@ -5,8 +5,9 @@ and handles brokers that joined or left, several in one decision. Its own tasks 
 Cancelling the caller does not cancel the change. Once the claim or the session is lost, nothing is changed any more and
 requests fail with NotController.
 
-`Controller` adds the requests. A response means that the change is stored. Changes of many things are decided one by
-one and stored in groups; ISR changes that arrive while something is being stored are stored together.
+`Controller` adds the requests. A response means that the change is stored; administrators' changes of topics and
+settings also wait, for a bounded time, until brokers have the new image. Changes of many things are decided one by one
+and stored in groups; ISR changes that arrive while something is being stored are stored together.
 """
 
 from __future__ import annotations
@@ -17,19 +18,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.cluster.controller import election, failover, transaction
+from penstock.cluster.controller import election, failover
 from penstock.cluster.controller.configs import ConfigEdit, ConfigRules, ResourceKind, edit_config, replace_config
 from penstock.cluster.controller.election import (
-    AlterPartitionError,
     Changes,
     ElectionKind,
+    IsrAnswer,
     IsrRequest,
-    PartitionRules,
-    RulesIn,
-    put_isr,
-    rules_in,
+    alter_isr,
+    partition_rules,
+    with_elections,
 )
-from penstock.cluster.controller.failover import ControllerTasks, rules_changed
+from penstock.cluster.controller.failover import ADMIN_REQUESTS, ControllerTasks
 from penstock.cluster.controller.reassignment import MoveProgress, WantedReplicas, alter_reassignments, progress
 from penstock.cluster.controller.store import ControllerClaim, ControllerStore, prepare_nothing
 from penstock.cluster.controller.topics import (
@@ -41,7 +41,7 @@ from penstock.cluster.controller.topics import (
     delete_at_once,
     mark_deleted,
 )
-from penstock.cluster.controller.transaction import Decision, TopicPartition
+from penstock.cluster.controller.transaction import GROUPED_OPERATIONS, Decision, TopicPartition, TransactionSize
 from penstock.cluster.errors import (
     ApiException,
     BadVersion,
@@ -61,19 +61,31 @@ from penstock.cluster.placement import load_of
 from penstock.cluster.tree import layout
 from penstock.cluster.tree.layout import NO_LEADER
 from penstock.cluster.tree.tree import Operation, SessionEvent, Tree, find
+from penstock.runtime.backoff import Backoff
 from penstock.runtime.randomness import Random
+from penstock.wire.protocol import ErrorCode
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+IMBALANCE_PERCENT: Final = 10
+_RETRY_MS: Final = (50, 1000)
+_TRANSIENT: Final = (ConnectionLost, BadVersion, NodeExists, NoNode)
+
+
+# --- requests and outcomes
 
 
 class TopicOutcome(NamedTuple):
-    """What came of a change of a topic: the topic as it is then, or was before its deletion; or why there is none."""
+    """The topic after its change, or before its deletion; or the error."""
 
     name: str
     topic: TopicImage | None = None
-    refusal: ApiException | None = None
+    error: ApiException | None = None
 
 
 class NewPartitions(NamedTuple):
-    """A topic is to have `total` partitions; `assignments` are the replicas of the new ones."""
+    """Grow a topic to `total` partitions; `assignments` are the replicas of the new ones."""
 
     topic: str
     total: int
@@ -81,7 +93,7 @@ class NewPartitions(NamedTuple):
 
 
 class ConfigChange(NamedTuple):
-    """Some edits, or a whole new set in `replacement`."""
+    """Some edits, or a complete new set in `replacement`."""
 
     kind: ResourceKind
     name: str
@@ -92,7 +104,7 @@ class ConfigChange(NamedTuple):
 class ConfigOutcome(NamedTuple):
     kind: ResourceKind
     name: str
-    refusal: ApiException | None = None
+    error: ApiException | None = None
 
 
 class Images(NamedTuple):
@@ -103,17 +115,19 @@ class Images(NamedTuple):
 
 
 Result = Images | ApiException
+Outcomes = dict[TopicPartition, ApiException | None]
+"""The error of each partition, None where the change was made."""
 
 
 def topic_outcome(name: str, result: Result) -> TopicOutcome:
     if isinstance(result, ApiException):
-        return TopicOutcome(name, refusal=result)
+        return TopicOutcome(name, error=result)
     return TopicOutcome(name, result.after.topics[name])
 
 
 def deletion_outcome(wanted: str | bytes, result: Result) -> TopicOutcome:
     if isinstance(result, ApiException):
-        return TopicOutcome(wanted if isinstance(wanted, str) else "", refusal=result)
+        return TopicOutcome(wanted if isinstance(wanted, str) else "", error=result)
     topic = result.before.topics[wanted] if isinstance(wanted, str) else result.before.topic_by_id(wanted)
     return TopicOutcome("" if topic is None else topic.name, topic)
 
@@ -128,19 +142,14 @@ def repeated(keys: Sequence[Hashable]) -> frozenset[Hashable]:
 
 def reject_repeated(key: Hashable, twice: frozenset[Hashable]) -> None:
     if key in twice:
-        raise InvalidRequest("the request names the same thing twice")
+        raise InvalidRequest("the request names the same resource twice")
 
 
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-_RETRY_FIRST_MS: Final = 50
-_RETRY_MAX_MS: Final = 1000
-_PASSING: Final = (ConnectionLost, BadVersion, NodeExists, NoNode)
+# --- one change at a time
 
 
 class _Group(NamedTuple):
-    """What came of items that were changed together, and the image then."""
+    """The results of items that were changed together, and the image after them."""
 
     results: list[Result]
     image: ClusterImage | None
@@ -149,57 +158,62 @@ class _Group(NamedTuple):
 def _decide_group(
     items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], before: ClusterImage, on_draft: bool
 ) -> tuple[Decision, list[ApiException | None]]:
-    """One decision for the first items, and why there is none for some of them.
+    """One decision for the first items, and the error of each, None for those in the decision.
 
-    It takes one step of the tree, all or nothing, unless it is for one item.
+    It fits into one transaction, unless it is for one item.
     """
     image: ClusterImage = ImageDraft(before) if on_draft else before
-    refusals: list[ApiException | None] = []
+    errors: list[ApiException | None] = []
     operations: list[Operation] = []
     unclean: list[TopicPartition] = []
-    size = transaction.TransactionSize()
+    size = TransactionSize()
     for item in items:
         try:
             decision = decide(image, item)
-        except ApiException as refusal:
-            refusals.append(refusal)
+        except ApiException as error:
+            errors.append(error)
         else:
-            if operations and transaction.TransactionSize().and_that_of(decision).is_large:
-                return _decide_group(items[: len(refusals)], decide, before, on_draft)
+            if operations and TransactionSize().plus(decision).is_large:
+                return _decide_group(items[: len(errors)], decide, before, on_draft)
             image = decision.image
             operations += decision.operations
-            size = size.and_that_of(decision)
+            size = size.plus(decision)
             unclean += decision.unclean
-            refusals.append(None)
-        if size.is_enough or len(refusals) >= transaction.GROUPED_OPERATIONS:
+            errors.append(None)
+        if size.is_full or len(errors) >= GROUPED_OPERATIONS:
             break
     if isinstance(image, ImageDraft):
         image = image.finish()
-    return Decision(tuple(operations), image, tuple(unclean)), refusals
+    return Decision(tuple(operations), image, tuple(unclean)), errors
+
+
+async def _published_at_once() -> None:
+    """For a cluster of one broker, which has the image when the change is stored."""
 
 
 class ControllerCore:
-    """Of one claim, made by `broker_id`. `start` it, use it, `resign`; the tree is closed by whoever opened it."""
+    """The controller of one claim: start and end, and how a change is made."""
 
     def __init__(
         self,
         tree: Tree,
         claim: ControllerClaim,
         broker_id: int,
-        rules_of: RulesIn,
         on_image: Listener,
         prepare: Preparation,
         on_lost: Callable[[], None],
+        until_published: Callable[[], Awaitable[None]],
         *,
         deletes_at_once: bool,
     ) -> None:
         self._tree = tree
         self._claim = claim
         self._on_lost = on_lost
+        self._until_published = until_published
         self._store = ControllerStore(tree, claim, broker_id, on_image, prepare, self._claim_lost)
-        self._duties = ControllerTasks(self._store, rules_of, deletes_at_once=deletes_at_once)
+        self._tasks = ControllerTasks(self._store, deletes_at_once=deletes_at_once)
         self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._tasks_runner: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], None]] = []
         self._is_started = False
@@ -214,19 +228,21 @@ class ControllerCore:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has started, and has not found its claim lost."""
+        """Whether it has started and its claim is not known to be lost."""
         return self._is_started and self._store.lost is None
 
-    # The start and the end.
+    # Start and end.
 
     async def start(self) -> ClusterImage:
-        """Read the tree, finish what was begun, see to leaders; the image then, which is shown.
+        """Read the tree, finish unfinished changes, elect leaders; returns the image, which is reported.
 
-        Tried again while the connection to the tree comes and goes. Refusal (NotController), LayoutError.
+        Retried while the connection to the tree breaks. ApiException (NotController), LayoutError.
         """
+        watch = self._tree.watch
         self._cancels += (
-            self._tree.watch(layout.BROKER_IDS, lambda _: self._hear_of_brokers()),
-            self._tree.watch(layout.CONTROLLER, lambda _: self._hear_of_controller()),
+            watch(layout.BROKER_IDS, lambda _: self._due(self._tasks.brokers_changed)),
+            *(watch(path, lambda _: self._due(self._tasks.admin_requests_changed)) for path in ADMIN_REQUESTS),
+            watch(layout.CONTROLLER, lambda _: self._controller_changed()),
             self._tree.watch_session(self._session_event),
         )
         try:
@@ -241,25 +257,25 @@ class ControllerCore:
         return self._store.image
 
     async def resign(self, *, give_up: bool = False) -> None:
-        """Return when the changes under way are done; take no more. `give_up` lets another take over at once."""
-        had_it = self._store.lost is None
-        if had_it:
-            self._store.lost = NotController("this broker has resigned as the controller")
+        """Accept no more changes, and return when those under way are done. With `give_up` the claim is deleted."""
+        had_claim = self._store.lost is None
+        if had_claim:
+            self._store.lost = NotController("this broker has resigned as controller")
         self._stop_watching()
-        tending = self._tasks_runner
-        if tending is not None:
-            tending.cancel()
-            await asyncio.wait([tending])
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
-        if give_up and had_it:
+        runner = self._tasks_runner
+        if runner is not None:
+            runner.cancel()
+            await asyncio.wait([runner])
+        while self._running:
+            await asyncio.wait(list(self._running))
+        if give_up and had_claim:
             await self._store.give_up()
 
     def lost(self) -> None:
-        """Somebody has heard of a later controller."""
-        self._store.lose(NotController("another broker is the controller by now"))
+        """A broker has an image of a later controller."""
+        self._store.lose(NotController("another broker is the controller"))
 
-    # The way of a change.
+    # Changes.
 
     async def _change_each(
         self,
@@ -269,10 +285,10 @@ class ControllerCore:
         *,
         on_draft: bool = False,
     ) -> list[Result]:
-        """Decide one after another and store them in groups; what brokers do meanwhile comes before the next group.
+        """Decide one after another and store in groups; membership changes are handled before each group.
 
-        A group that cannot be stored is tried again item by item, so that one of them does not spoil it for the others.
-        With `on_draft`, `decide` is given an ImageDraft: it changes only topics and their settings.
+        A group that cannot be stored is retried item by item, so that one item does not fail the others. With
+        `on_draft`, `decide` is given an ImageDraft: it changes only topics and their settings.
         """
         self._require_started()
 
@@ -286,7 +302,10 @@ class ControllerCore:
                 supposed = decided.image if validate_only else None
             return results
 
-        return await asyncio.shield(self._spawn(self._alone(change_all)))
+        results = await asyncio.shield(self._spawn(self._alone(change_all)))
+        if not validate_only:
+            await self._until_published()
+        return results
 
     async def _change_group(
         self,
@@ -296,24 +315,24 @@ class ControllerCore:
         supposed: ClusterImage | None,
         validate_only: bool,
     ) -> _Group:
-        """Of as many items, from the first, as are stored in one step of the tree; at least one."""
+        """Change as many items, from the first, as fit into one transaction; at least one."""
         try:
-            await self._duties.settle()
-        except ApiException as refusal:
-            return _Group([refusal], supposed)
+            await self._tasks.settle()
+        except ApiException as error:
+            return _Group([error], supposed)
         before = self._store.image if supposed is None else supposed
-        decision, refusals = _decide_group(items, decide, before, on_draft)
+        decision, errors = _decide_group(items, decide, before, on_draft)
         if validate_only:
-            await asyncio.sleep(0)  # others are served between the groups
+            await asyncio.sleep(0)  # serve other requests between groups
         else:
             try:
                 await self._store.store(decision)
-            except ApiException as refusal:
-                if len(refusals) > 1 and self._store.lost is None:
-                    return await self._change_singly(items[: len(refusals)], decide, on_draft)
-                refusals = [each or refusal for each in refusals]
+            except ApiException as error:
+                if len(errors) > 1 and self._store.lost is None:
+                    return await self._change_singly(items[: len(errors)], decide, on_draft)
+                errors = [each or error for each in errors]
         images = Images(before, decision.image)
-        return _Group([images if each is None else each for each in refusals], decision.image)
+        return _Group([images if each is None else each for each in errors], decision.image)
 
     async def _change_singly(
         self, items: Sequence[T], decide: Callable[[ClusterImage, T], Decision], on_draft: bool
@@ -324,11 +343,11 @@ class ControllerCore:
         return _Group(results, None)
 
     async def _change(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A task of its own, which whoever waits for it does not take along."""
+        """In a task of its own, which is not cancelled with the caller."""
         self._require_started()
 
         async def settled() -> T:
-            await self._duties.settle()
+            await self._tasks.settle()
             return await work()
 
         return await asyncio.shield(self._spawn(self._alone(settled)))
@@ -340,66 +359,64 @@ class ControllerCore:
             finally:
                 self._start_tasks()
 
-    # What happens by itself.
+    # Tasks.
 
     async def _begin(self) -> None:
-        retry_ms = _RETRY_FIRST_MS
+        backoff = Backoff(*_RETRY_MS)
         while True:
             try:
-                await self._duties.begin()
-            except MetadataUnavailable as refusal:
-                if self._store.lost is not None or not isinstance(refusal.__cause__, _PASSING):
+                await self._tasks.begin()
+            except MetadataUnavailable as error:
+                if self._store.lost is not None or not isinstance(error.__cause__, _TRANSIENT):
                     raise
-                await asyncio.sleep(retry_ms / 1000)
-                retry_ms = min(2 * retry_ms, _RETRY_MAX_MS)
+                await asyncio.sleep(backoff.failed() / 1000)
             else:
                 return
 
     def _require_started(self) -> None:
         if not self._is_started:
-            raise NotController("this broker has not begun to be the controller")
+            raise NotController("this broker has not started as controller")
+
+    def _due(self, note: Callable[[], None]) -> None:
+        note()
+        self._start_tasks()
 
     def _start_tasks(self) -> None:
-        """See to it that duties are done."""
-        if self._tasks_runner is None and self.is_active and self._duties.are_due:
+        """Run the tasks that are due, unless they are running."""
+        if self._tasks_runner is None and self.is_active and self._tasks.are_due:
             self._tasks_runner = asyncio.get_running_loop().create_task(self._run_tasks())
 
     async def _run_tasks(self) -> None:
-        retry_ms = _RETRY_FIRST_MS
+        backoff = Backoff(*_RETRY_MS)
         try:
-            while self.is_active and self._duties.are_due:
+            while self.is_active and self._tasks.are_due:
                 try:
                     async with self._changing:
-                        await self._duties.settle()
-                        await self._duties.carry_on()
-                    retry_ms = _RETRY_FIRST_MS
+                        await self._tasks.settle()
+                        await self._tasks.carry_on()
+                    backoff.succeeded()
                 except Exception as error:
                     if not isinstance(error, ApiException):
-                        logger.exception("the controller failed in what it does by itself, and tries again")
-                    await asyncio.sleep(retry_ms / 1000)
-                    retry_ms = min(2 * retry_ms, _RETRY_MAX_MS)
+                        logger.exception("controller task failed, it is retried")
+                    await asyncio.sleep(backoff.failed() / 1000)
         finally:
             self._tasks_runner = None
 
-    def _hear_of_brokers(self) -> None:
-        self._duties.hear_of_brokers()
-        self._start_tasks()
-
-    def _hear_of_controller(self) -> None:
+    def _controller_changed(self) -> None:
         if self._store.lost is None:
-            self._spawn(self._look_at_claim())
+            self._spawn(self._check_claim())
 
-    async def _look_at_claim(self) -> None:
+    async def _check_claim(self) -> None:
         try:
             node = await find(self._tree, layout.CONTROLLER)
         except TreeError:
-            return  # The session says how it goes on.
+            return  # the end of the session is reported by itself
         if node is None or node.owner != self._tree.session_id:
             self.lost()
 
     def _session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
-            self._store.lose(NotController("the session with the metadata tree is over"))
+            self._store.lose(NotController("the metadata tree session has expired"))
 
     def _claim_lost(self) -> None:
         self._stop_watching()
@@ -411,25 +428,21 @@ class ControllerCore:
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         return task
 
 
-IsrAnswer = AlterPartitionError | PartitionImage
-Outcomes = dict[TopicPartition, ApiException | None]
-"""By partition, why nothing came of it, None where something did."""
-
-IMBALANCE_PERCENT: Final = 10
+# --- requests
 
 
 class Controller(ControllerCore):
-    """Of one claim, made by `broker_id`. `start` it, use it, `resign`; the tree is closed by whoever opened it.
+    """The controller of one claim, made by `broker_id`. `start` it, use it, `resign`; the caller closes the tree.
 
-    `rules_of` tells what a topic's settings in an image demand. `on_image` is called with the image before and after
-    each change that was stored, and `prepare` awaited before that. `on_lost` is called once, if the claim is found to
-    be lost. With `deletes_at_once` a topic is gone when its deletion is answered: for a cluster of one broker, which
-    has seen every image before anybody is answered.
+    `on_image` is called with the image before and after each stored change, and `prepare` is awaited before that.
+    `on_lost` is called once, if the claim is found to be lost. `until_published` is awaited before administrators'
+    requests are answered. With `deletes_at_once` a topic is deleted when the request is answered: for a cluster of one
+    broker, which has applied every image by then.
     """
 
     def __init__(
@@ -440,22 +453,23 @@ class Controller(ControllerCore):
         rules: ConfigRules,
         *,
         broker_id: int,
-        rules_of: RulesIn = lambda _, __: PartitionRules(),
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
         on_image: Listener = lambda _, __: None,
         prepare: Preparation = prepare_nothing,
         on_lost: Callable[[], None] = lambda: None,
+        until_published: Callable[[], Awaitable[None]] = _published_at_once,
         deletes_at_once: bool = False,
     ) -> None:
-        super().__init__(tree, claim, broker_id, rules_of, on_image, prepare, on_lost, deletes_at_once=deletes_at_once)
+        super().__init__(
+            tree, claim, broker_id, on_image, prepare, on_lost, until_published, deletes_at_once=deletes_at_once
+        )
         self._random = random
         self._rules = rules
-        self._rules_of = rules_of
         self._defaults = defaults
         self._deletes_at_once = deletes_at_once
         self._isrs: list[tuple[Sequence[IsrRequest], asyncio.Future[list[IsrAnswer]]]] = []
 
-    # What administrators ask for.
+    # Requests of administrators.
 
     async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
         """An outcome for each, in order."""
@@ -485,7 +499,7 @@ class Controller(ControllerCore):
         return [topic_outcome(item.topic, result) for item, result in zip(wanted, results, strict=True)]
 
     async def delete_topics(self, names: Sequence[str | bytes]) -> list[TopicOutcome]:
-        """By name or by id; an outcome for each, in order, with the topic that is no more, or is on its way out."""
+        """By name or id; an outcome for each, in order, with the topic as it was before."""
         delete = delete_at_once if self._deletes_at_once else mark_deleted
 
         def decide(image: ClusterImage, wanted: str | bytes) -> Decision:
@@ -493,7 +507,7 @@ class Controller(ControllerCore):
                 return delete(image, wanted)
             topic = image.topic_by_id(wanted)
             if topic is None:
-                raise UnknownTopicId(f"there is no topic with the id {wanted.hex()}")
+                raise UnknownTopicId(f"no topic has the id {wanted.hex()}")
             return delete(image, topic.name)
 
         results = await self._change_each(names, decide, on_draft=True)
@@ -511,21 +525,21 @@ class Controller(ControllerCore):
                 decided = replace_config(image, change.kind, change.name, change.replacement, self._rules)
             else:
                 decided = edit_config(image, change.kind, change.name, change.edits, self._rules)
-            return self._with_rules(image, decided, change)
+            return _with_elections(image, decided, change)
 
         results = await self._change_each(changes, decide, validate_only)
         return [config_outcome(change, result) for change, result in zip(changes, results, strict=True)]
 
     async def elect_leaders(self, kind: ElectionKind, partitions: Iterable[TopicPartition] | None = None) -> Outcomes:
-        """For these partitions; or for all that need it, and then only what came of those. NotController."""
+        """For these partitions, or for all that need it. NotController."""
         wanted = None if partitions is None else list(partitions)
 
         async def elect() -> Outcomes:
             image = self._store.image
             chosen = _partitions_to_elect(image, kind) if wanted is None else wanted
-            decision, refusals = election.elect_leaders(image, chosen, kind, self._duties.rules())
+            decision, errors = election.elect_leaders(image, chosen, kind)
             await self._store.store(decision)
-            outcomes = {key: refusals.get(key) for key in chosen}
+            outcomes = {key: errors.get(key) for key in chosen}
             if wanted is None:
                 return {key: each for key, each in outcomes.items() if not isinstance(each, ElectionNotNeeded)}
             return outcomes
@@ -533,12 +547,13 @@ class Controller(ControllerCore):
         return await self._change(elect)
 
     async def reassign(self, wanted: WantedReplicas) -> Outcomes:
-        """Let partitions have other replicas; None takes back what is under way. NotController."""
+        """Move partitions to other replicas; None cancels a move. NotController."""
 
         async def alter() -> Outcomes:
-            decision, refusals = alter_reassignments(self._store.image, wanted, self._duties.rules())
+            decision, errors = alter_reassignments(self._store.image, wanted)
             await self._store.store(decision)
-            return {key: refusals.get(key) for key in wanted}
+            self._tasks.moves_changed()
+            return {key: errors.get(key) for key in wanted}
 
         return await self._change(alter)
 
@@ -547,11 +562,11 @@ class Controller(ControllerCore):
         moving = self._store.partitions_by_broker.moving() if partitions is None else partitions
         return progress(self._store.image, moving)
 
-    # What brokers ask for.
+    # Requests of brokers.
 
     async def alter_isrs(self, requests: Sequence[IsrRequest]) -> list[IsrAnswer]:
-        """For each, in order, the partition with that ISR, or why it has not. What several leaders ask for while
-        something else is being stored is stored together. NotController, MetadataUnavailable.
+        """An answer for each, in order. Requests of several leaders that arrive while something else is being stored
+        are stored together. NotController, MetadataUnavailable.
         """
         self._require_started()
         answer: asyncio.Future[list[IsrAnswer]] = asyncio.get_running_loop().create_future()
@@ -562,27 +577,28 @@ class Controller(ControllerCore):
         return await asyncio.shield(answer)
 
     async def shut_down(self, broker_id: int, broker_epoch: int, force: bool = False) -> tuple[TopicPartition, ...]:
-        """Take a broker out of what it leads and of ISRs; the partitions that still need it. StaleBrokerEpoch."""
+        """Controlled shutdown: move a broker's leaderships, and remove it from ISRs; returns the partitions that still
+        need it. StaleBrokerEpoch.
+        """
 
-        async def leave() -> tuple[TopicPartition, ...]:
-            decision, remaining = failover.shut_down(
-                self._store.partitions_by_broker, broker_id, broker_epoch, self._duties.rules(), force=force
-            )
+        async def move_leaders() -> tuple[TopicPartition, ...]:
+            partitions = self._store.partitions_by_broker
+            decision, remaining = failover.shut_down(partitions, broker_id, broker_epoch, force=force)
             await self._store.store(decision)
             return remaining
 
-        return await self._change(leave)
+        return await self._change(move_leaders)
 
     def report_removed(self, broker_id: int, topic: str, topic_id: bytes) -> None:
-        """A broker has nothing left of a topic that is on its way out."""
+        """A broker has deleted its replicas of a topic that is being deleted."""
         deletions = self._store.deletions
         for index, holder in sorted(deletions.awaited(topic)):
             if holder == broker_id:
                 deletions.reported_gone(topic, topic_id, index, broker_id)
         self._start_tasks()
 
-    async def tick(self, imbalance_percent: float = IMBALANCE_PERCENT) -> int:
-        """Give brokers back what they should lead, where others lead more than so much of it; how many partitions."""
+    async def balance_leaders(self, imbalance_percent: float = IMBALANCE_PERCENT) -> int:
+        """Elect the preferred leaders of brokers whose imbalance is larger; returns the number of elections."""
 
         async def balance() -> int:
             wanted: list[TopicPartition] = []
@@ -590,10 +606,10 @@ class Controller(ControllerCore):
                 found = election.preferred_leaders(self._store.partitions_by_broker, broker_id)
                 if found.imbalance_percent > imbalance_percent:
                     wanted += found.elsewhere
-                await asyncio.sleep(0)  # a large cluster takes a while to look through
-            elected = election.elect_leaders(self._store.image, wanted, ElectionKind.PREFERRED, self._duties.rules())
+                await asyncio.sleep(0)  # a large cluster takes a while
+            elected = election.elect_leaders(self._store.image, wanted, ElectionKind.PREFERRED)
             await self._store.store(elected.decision)
-            return len(wanted) - len(elected.refusals)
+            return len(wanted) - len(elected.errors)
 
         return await self._change(balance)
 
@@ -601,9 +617,9 @@ class Controller(ControllerCore):
         async with self._changing:
             waiting, self._isrs = self._isrs, []
             try:
-                await self._duties.settle()
+                await self._tasks.settle()
                 answers = iter(await self._store_isrs([request for requests, _ in waiting for request in requests]))
-            except Exception as error:  # noqa: BLE001 - told to everybody who waits
+            except Exception as error:  # noqa: BLE001 - handed to all callers
                 for _, answer in waiting:
                     answer.set_exception(error)
             else:
@@ -614,37 +630,29 @@ class Controller(ControllerCore):
 
     async def _store_isrs(self, requests: Sequence[IsrRequest]) -> list[IsrAnswer]:
         image = self._store.image
-        rules = self._duties.rules()
         changes = Changes(image)
-        epochs = {broker_id: registration.epoch for broker_id, registration in image.brokers.items()}
-        refusals = [put_isr(changes, request, epochs, rules(request.topic)) for request in requests]
+        errors = [alter_isr(changes, request) for request in requests]
         decision = changes.decision()
         await self._store.store(decision)
         answers: list[IsrAnswer] = []
-        for request, refusal in zip(requests, refusals, strict=True):
+        for request, error in zip(requests, errors, strict=True):
             partition = decision.image.partition(request.topic, request.partition)
-            answers.append(AlterPartitionError.UNKNOWN_PARTITION if partition is None else refusal or partition)
-        self._duties.isrs_changed(
-            [(each.topic, each.partition) for each, refusal in zip(requests, refusals, strict=True) if refusal is None]
+            answers.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else error or partition)
+        self._tasks.isrs_changed(
+            (each.topic, each.partition) for each, error in zip(requests, errors, strict=True) if error is None
         )
         return answers
 
-    def _with_rules(self, before: ClusterImage, decided: Decision, change: ConfigChange) -> Decision:
-        """A change of settings, and what it makes of partitions; if that takes several parts, the setting comes last:
-        that somebody counts for less than he could is harmless, the contrary is not.
-        """
-        names = [change.name] if change.kind is ResourceKind.TOPIC else list(decided.image.topics)
-        image, rules = decided.image, self._rules_of
-        affected = [name for name in names if rules(before, name) != rules(image, name)]
-        if not affected:
-            return decided
-        first = len(decided.operations)
-        decision = rules_changed(decided, affected, rules_in(rules, image))
-        return decision._replace(operations=(*decision.operations[first:], *decided.operations))
+
+def _with_elections(before: ClusterImage, decided: Decision, change: ConfigChange) -> Decision:
+    """A change of settings, with the elections for topics whose rules it changes."""
+    names = [change.name] if change.kind is ResourceKind.TOPIC else list(decided.image.topics)
+    affected = [name for name in names if partition_rules(before, name) != partition_rules(decided.image, name)]
+    return with_elections(decided, affected) if affected else decided
 
 
 class _Placing:
-    """Where the replicas of one request's topics go: what all partitions weigh is counted once."""
+    """Replica placement for the topics of one request: the load of the cluster is counted once."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -652,10 +660,8 @@ class _Placing:
 
     def on(self, image: ClusterImage) -> Placement:
         if self._placement is None:
-            # Of no interest as long as there is nobody else to carry them.
-            alone = len(image.brokers) < 2
-            topics = image.topics.values()
-            load = None if alone else load_of(each.replicas for topic in topics for each in topic.partitions)
+            topics = image.topics.values() if len(image.brokers) > 1 else ()
+            load = load_of(each.replicas for topic in topics for each in topic.partitions)
             self._placement = Placement(self._random, load)
         return self._placement
 
@@ -676,6 +682,6 @@ def _partitions_to_elect(image: ClusterImage, kind: ElectionKind) -> list[TopicP
 
 
 def _read_error(answer: asyncio.Future[Any]) -> None:
-    # Whoever asked may have gone meanwhile: an error that nobody reads is no mistake.
+    # The caller may have been cancelled: asyncio must not complain about an error that is never read.
     if not answer.cancelled():
         answer.exception()

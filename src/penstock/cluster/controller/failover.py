@@ -10,113 +10,76 @@ waits for its death to be noticed. Where too few would be in sync without it, or
 partition is reported; the broker asks again. A partition without a second replica is not reported.
 
 `ControllerTasks` run without a request: reread what is in doubt, handle membership changes, complete reassignments,
-finish topic deletions and changes that another controller left unfinished. A task is done completely or stays due.
+finish topic deletions and changes that another controller left unfinished, and serve what old tools request by nodes
+under /admin. A task is done completely or stays due.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from penstock.cluster.controller import transaction
 from penstock.cluster.controller.election import (
     Changes,
+    ElectionKind,
     PartitionRules,
     PartitionsByBroker,
-    RulesIn,
-    RulesOf,
+    all_partitions,
     can_lead,
-    elect,
-    elect_all,
+    elect_leaders,
+    elect_partitions,
     eligible_after,
-    rules_in,
+    partition_rules,
 )
-from penstock.cluster.controller.reassignment import complete_reassignments
+from penstock.cluster.controller.reassignment import (
+    alter_reassignments,
+    complete_reassignments,
+    remaining_moves,
+    store_requested_moves,
+)
 from penstock.cluster.controller.store import ControllerStore, load_brokers, marked_for_deletion
 from penstock.cluster.controller.topics import delete_topic
-from penstock.cluster.controller.transaction import Decision, TopicPartition
-from penstock.cluster.errors import LayoutError, NoNode, StaleBrokerEpoch
+from penstock.cluster.controller.transaction import GROUPED_OPERATIONS, Decision, TopicPartition
+from penstock.cluster.errors import ApiException, LayoutError, NoNode, StaleBrokerEpoch
 from penstock.cluster.image import NO_STATE, ClusterImage, ImageDraft, PartitionImage, TopicImage
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import NO_LEADER, UNKNOWN_EPOCH, BrokerRegistration, encode_broker_epochs
+from penstock.cluster.tree.layout import (
+    NO_LEADER,
+    PREFERRED_ELECTION,
+    REASSIGN_PARTITIONS,
+    UNKNOWN_EPOCH,
+    BrokerRegistration,
+    decode_preferred_election,
+    decode_reassignment,
+    encode_broker_epochs,
+)
 from penstock.cluster.tree.tree import Create, Delete, Operation, Set, Tree, ensure_path
 
+logger = logging.getLogger(__name__)
 
-def brokers_changed(
-    partitions_by_broker: PartitionsByBroker,
-    image: ClusterImage,
-    came: Collection[int],
-    went: Collection[int],
-    uncleanly_stopped: Collection[int],
-    rules_of: RulesOf,
-    emptied: Collection[int] = (),
-) -> Decision:
-    """`image` has the brokers that are live now; `came` those that are new or back, `forgetful` those of them that
-    did not stop cleanly, `emptied` those whose disk is another one. The operations are independent of one another:
-    they may be done in parts.
-    """
-    changes = Changes(image)
-    live = image.brokers.keys()
-    for topic, indexes in partitions_by_broker.of({*came, *went}):
-        if topic.name in image.deleting:
-            continue
-        rules = rules_of(topic.name)
-        for index in indexes:
-            partition = topic.partitions[index]
-            after = elect(partition, live, came, image.controller_epoch, rules, uncleanly_stopped, emptied)
-            if after is not None:
-                changes.put(topic.name, index, after)
-    return changes.decision()
+ADMIN_REQUESTS = (REASSIGN_PARTITIONS, PREFERRED_ELECTION)
+"""The nodes by which old tools send requests to the controller."""
 
 
-def rules_changed(decided: Decision, topics: Iterable[str], rules_of: RulesOf) -> Decision:
-    """A decision on settings, and with it what they make of these topics: all or none of it may happen.
-
-    When fewer replicas than before may commit, who left may lack what they commit from now on: it is no longer
-    eligible, and must not be from the moment on at which the setting counts. Where anybody may lead from now on,
-    somebody does. A leader must not take an ISR from anywhere but the image, in which a setting comes before what was
-    decided by it.
-    """
-    image = decided.image
-    changes = Changes(image)
-    for name in topics:
-        topic = image.topics.get(name)
-        if topic is None or name in image.deleting:
-            continue
-        rules = rules_of(name)
-        for index, partition in enumerate(topic.partitions):
-            after = elect(partition, image.brokers.keys(), (), image.controller_epoch, rules)
-            if after is not None:
-                changes.put(name, index, after)
-    more = changes.decision()
-    return Decision((*decided.operations, *more.operations), more.image, (*decided.unclean, *more.unclean))
-
-
-def had_unclean_shutdown(registration: BrokerRegistration, known_epoch: int) -> bool:
-    """Whether a broker that came may have lost what was not synced: its data folders do not say that the life before
-    this one ended in good order. `known_epoch` is that life's, as far as the controller has seen it.
-    """
-    if registration.clean_epoch == UNKNOWN_EPOCH:
-        return True
-    return known_epoch not in (UNKNOWN_EPOCH, registration.clean_epoch)
+# --- brokers that join and leave
 
 
 class MembershipChanges(NamedTuple):
-    """`image` has the brokers that are there now. Of those that `came`, `forgetful` may have lost what they did not
-    sync, and `emptied` everything.
+    """`image` has the brokers that are registered now. Of those that `joined`, `uncleanly_stopped` may have lost
+    unsynced records, and `emptied` everything.
     """
 
     image: ClusterImage
-    came: tuple[int, ...]
-    went: tuple[int, ...]
-    uncleanly_stopped: tuple[int, ...]
-    emptied: tuple[int, ...]
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    uncleanly_stopped: tuple[int, ...] = ()
+    emptied: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.came or self.went)
+        return bool(self.joined or self.left)
 
 
 def find_membership_changes(
@@ -125,76 +88,70 @@ def find_membership_changes(
     handled_epochs: Mapping[int, int],
     unsettled: Iterable[int] = (),
 ) -> MembershipChanges:
-    """What is new in `found`. `dealt_with` are the epochs in the tree; `unsettled` went before, and what follows from
-    that is not all stored.
+    """Compare the registrations `found` with the image. `handled_epochs` are those in the tree; `unsettled` brokers
+    left before, and what follows from that is not stored completely.
     """
     known = image.brokers
     is_new = {each: each not in known or known[each].epoch != found[each].epoch for each in found}
-    came = tuple(each for each in sorted(found) if is_new[each] and handled_epochs.get(each) != found[each].epoch)
-    went = {each for each in known if each not in found or is_new[each]}
-    staying = frozenset(each for each in image.leaving if each in found and not is_new[each])
+    joined = tuple(each for each in sorted(found) if is_new[each] and handled_epochs.get(each) != found[each].epoch)
+    left = {each for each in known if each not in found or is_new[each]}
+    shutting_down = frozenset(each for each in image.shutting_down if each in found and not is_new[each])
     return MembershipChanges(
-        replace(image, brokers={each: found[each] for each in sorted(found)}, leaving=staying),
-        came,
-        tuple(sorted({*went, *unsettled})),
-        tuple(each for each in came if had_unclean_shutdown(found[each], handled_epochs.get(each, UNKNOWN_EPOCH))),
-        tuple(each for each in came if found[each].is_emptied),
+        replace(image, brokers={each: found[each] for each in sorted(found)}, shutting_down=shutting_down),
+        joined,
+        tuple(sorted({*left, *unsettled})),
+        tuple(each for each in joined if had_unclean_shutdown(found[each], handled_epochs.get(each, UNKNOWN_EPOCH))),
+        tuple(each for each in joined if found[each].is_emptied),
     )
+
+
+def had_unclean_shutdown(registration: BrokerRegistration, known_epoch: int) -> bool:
+    """Whether a broker that joined may have lost unsynced records: its data folders do not say that its previous epoch
+    ended cleanly. `known_epoch` is the previous epoch as far as controllers have seen it.
+    """
+    if registration.clean_epoch == UNKNOWN_EPOCH:
+        return True
+    return known_epoch not in (UNKNOWN_EPOCH, registration.clean_epoch)
 
 
 def decide_membership_changes(
-    news: MembershipChanges,
-    partitions_by_broker: PartitionsByBroker,
+    changes: MembershipChanges,
+    partitions: Iterable[tuple[TopicImage, Iterable[int]]],
     handled_epochs: Mapping[int, int],
-    rules_of: RulesOf,
 ) -> Decision:
-    """What follows for the partitions of those brokers."""
-    decision = brokers_changed(
-        partitions_by_broker, news.image, news.came, news.went, news.uncleanly_stopped, rules_of, news.emptied
-    )
-    return _with_broker_epochs(decision, news, handled_epochs)
-
-
-def decide_all(news: MembershipChanges, handled_epochs: Mapping[int, int], rules_of: RulesOf) -> Decision:
-    """The same with a look at every partition: somebody else may have left some in between."""
-    decision = elect_all(news.image, news.came, rules_of, news.uncleanly_stopped, news.emptied)
-    return _with_broker_epochs(decision, news, handled_epochs)
-
-
-def _with_broker_epochs(decision: Decision, news: MembershipChanges, handled_epochs: Mapping[int, int]) -> Decision:
-    if not news.came:
+    """Elections for `partitions`: those of the brokers that changed, or all of them."""
+    decision = elect_partitions(changes.image, partitions, changes.joined, changes.uncleanly_stopped, changes.emptied)
+    if not changes.joined:
         return decision
-    epochs = {**handled_epochs, **{each: news.image.brokers[each].epoch for each in news.came}}
+    epochs = {**handled_epochs, **{each: changes.image.brokers[each].epoch for each in changes.joined}}
     operation = Set(layout.BROKER_EPOCHS, encode_broker_epochs(epochs))
     return decision._replace(operations=(*decision.operations, operation))
 
 
+# --- controlled shutdown
+
+
 class Shutdown(NamedTuple):
-    """What is decided, and which partitions still need the broker."""
+    """`remaining` are the partitions that still need the broker."""
 
     decision: Decision
     remaining: tuple[TopicPartition, ...]
 
 
 def shut_down(
-    partitions_by_broker: PartitionsByBroker,
-    broker_id: int,
-    broker_epoch: int,
-    rules_of: RulesOf,
-    *,
-    force: bool = False,
+    partitions_by_broker: PartitionsByBroker, broker_id: int, broker_epoch: int, *, force: bool = False
 ) -> Shutdown:
-    """On the image of `hosting`. StaleBrokerEpoch if the broker that asks is not the one that is registered."""
+    """StaleBrokerEpoch if the broker is not registered under this epoch."""
     registered = partitions_by_broker.image.brokers.get(broker_id)
     if registered is None or registered.epoch != broker_epoch:
-        raise StaleBrokerEpoch(f"broker {broker_id} is not registered under the epoch {broker_epoch}")
-    image = partitions_by_broker.image.with_leaving(broker_id)
+        raise StaleBrokerEpoch(f"broker {broker_id} is not registered under epoch {broker_epoch}")
+    image = partitions_by_broker.image.with_shutting_down(broker_id)
     changes = Changes(image)
     remaining: list[TopicPartition] = []
     for topic, indexes in partitions_by_broker.of((broker_id,)):
         if topic.name in image.deleting:
             continue
-        rules = rules_of(topic.name)
+        rules = partition_rules(image, topic.name)
         for index in indexes:
             partition = topic.partitions[index]
             if broker_id not in partition.isr or len(partition.replicas) == 1:
@@ -210,8 +167,9 @@ def shut_down(
 def _without(
     image: ClusterImage, partition: PartitionImage, broker_id: int, rules: PartitionRules, force: bool
 ) -> PartitionImage | None:
+    """The partition without this broker in its ISR; None if it needs the broker."""
     isr = tuple(broker for broker in partition.isr if broker != broker_id)
-    enough = rules.enough_in_sync(partition)
+    enough = rules.effective_min_isr(partition)
     if not isr or (len(isr) < enough <= len(partition.isr) and not force):
         return None
     leader = partition.leader
@@ -230,15 +188,24 @@ def _without(
     )
 
 
-def has_partitions_without_state(image: ClusterImage) -> bool:
-    """Whether a partition that is to stay has no state."""
-    return any(_partitions_without_state(image))
+# --- changes that another controller left unfinished
+
+
+def partitions_without_state(image: ClusterImage) -> Iterable[tuple[TopicImage, int]]:
+    """Those of topics that are not being deleted."""
+    return (
+        (topic, index)
+        for topic in image.topics.values()
+        if topic.name not in image.deleting
+        for index, partition in enumerate(topic.partitions)
+        if partition.state_version == NO_STATE
+    )
 
 
 async def missing_nodes(tree: Tree, image: ClusterImage) -> tuple[Operation, ...]:
-    """What makes the nodes above the states that partitions lack. TreeError."""
+    """Operations that create the nodes above missing partition states. TreeError."""
     wanted: dict[str, None] = {}
-    for topic, index in _partitions_without_state(image):
+    for topic, index in partitions_without_state(image):
         wanted[layout.partitions_path(topic.name)] = None
         wanted[layout.partition_path(topic.name, index)] = None
     nodes = await tree.get_many(list(wanted))
@@ -246,13 +213,13 @@ async def missing_nodes(tree: Tree, image: ClusterImage) -> tuple[Operation, ...
 
 
 async def unfinished_deletions(tree: Tree, image: ClusterImage, marked: Iterable[str]) -> Decision:
-    """What is left of topics that were being deleted, and would be in the way of the rest. TreeError."""
+    """Remove what is left of topics whose deletion has begun, where it would be in the way of the rest. TreeError."""
     operations: list[Operation] = []
     left: list[str] = []
     for name in marked:
         topic = image.topics.get(name)
         if topic is not None:
-            operations += await _without_states(tree, topic)
+            operations += await _delete_nodes_without_state(tree, topic)
             continue
         if name in image.topic_configs:
             left.append(name)
@@ -261,8 +228,8 @@ async def unfinished_deletions(tree: Tree, image: ClusterImage, marked: Iterable
     return Decision(tuple(operations), image.without_topic_configs(left) if left else image)
 
 
-async def _without_states(tree: Tree, topic: TopicImage) -> list[Operation]:
-    """The nodes of partitions that have no state any more, and the one above them if none has."""
+async def _delete_nodes_without_state(tree: Tree, topic: TopicImage) -> list[Operation]:
+    """Delete the nodes of partitions that no longer have a state, and the node above if none has."""
     stateless = {str(index) for index, each in enumerate(topic.partitions) if each.state_version == NO_STATE}
     if not stateless:
         return []
@@ -278,29 +245,20 @@ async def _without_states(tree: Tree, topic: TopicImage) -> list[Operation]:
     return operations
 
 
-def _partitions_without_state(image: ClusterImage) -> Iterable[tuple[TopicImage, int]]:
-    return (
-        (topic, index)
-        for topic in image.topics.values()
-        if topic.name not in image.deleting
-        for index, partition in enumerate(topic.partitions)
-        if partition.state_version == NO_STATE
-    )
-
-
-logger = logging.getLogger(__name__)
+# --- tasks
 
 
 class ControllerTasks:
-    """Of one controller. `deletes_at_once`: nobody is waited for when a topic goes."""
+    """The tasks of one controller. With `deletes_at_once`, no broker's report is awaited when a topic is deleted."""
 
-    def __init__(self, store: ControllerStore, rules: RulesIn, *, deletes_at_once: bool) -> None:
+    def __init__(self, store: ControllerStore, *, deletes_at_once: bool) -> None:
         self._store = store
-        self._rules = rules
         self._deletes_at_once = deletes_at_once
         self._have_brokers_changed = False
         self._are_moves_due = False
-        self._unsettled: set[int] = set()  # brokers that went, and not all that follows from that is stored
+        self._are_admin_requests_due = False
+        self._requested_moves: dict[TopicPartition, tuple[int, ...]] = {}  # as the document of old tools lists them
+        self._unsettled: set[int] = set()  # brokers that left, and what follows from that is not stored completely
 
     @property
     def are_due(self) -> bool:
@@ -310,110 +268,97 @@ class ControllerTasks:
             or self._have_brokers_changed
             or self._unsettled
             or self._are_moves_due
+            or self._are_admin_requests_due
             or store.deletions.finished()
         )
 
-    def hear_of_brokers(self) -> None:
+    def brokers_changed(self) -> None:
         self._have_brokers_changed = True
 
-    def rules(self) -> RulesOf:
-        """As the image says now."""
-        return rules_in(self._rules, self._store.image)
-
-    async def begin(self) -> None:
-        """Take over from whoever was the controller before. Refusal, LayoutError."""
-        store = self._store
-        with store.reading():
-            await ensure_path(store.tree, layout.BROKER_EPOCHS)
-        await store.load()
-        await self._clear_unfinished_changes()
-        news = await self._news()
-        decision = decide_all(news, store.broker_epochs, rules_in(self._rules, news.image))
-        with store.reading():
-            nodes = await missing_nodes(store.tree, news.image)
-        await store.store(decision._replace(operations=(*nodes, *decision.operations)))
-        self._note_handled(news)
+    def moves_changed(self) -> None:
         self._are_moves_due = True
-        await self.carry_on()
 
-    async def settle(self) -> None:
-        """Whatever comes before everything else. Refusal."""
-        store = self._store
-        store.require()
-        if store.is_in_doubt:
-            await store.reread()
-            await self._clear_unfinished_changes()
-            await self._create_missing_states()
-            self._are_moves_due = True
-        if self._have_brokers_changed or self._unsettled:
-            await self._follow_brokers()
+    def admin_requests_changed(self) -> None:
+        self._are_admin_requests_due = True
 
-    async def carry_on(self) -> None:
-        """Whatever comes after. Refusal."""
-        store = self._store
-        if self._are_moves_due:
-            await store.store(complete_reassignments(store.image, store.partitions_by_broker.moving(), self.rules()))
-            self._are_moves_due = False
-        if self._deletes_at_once:
-            for name in sorted(store.image.deleting):
-                gone = delete_topic(store.image, name)
-                await store.store(Decision((*gone.operations, Delete(layout.deletion_path(name))), gone.image))
-        finished: Sequence[str] = store.deletions.finished()
-        while finished:
-            finished = await self._finish_deletions(finished)
-
-    async def _finish_deletions(self, finished: Sequence[str]) -> Sequence[str]:
-        """The end of some of these topics, stored together; the others."""
-        store = self._store
-        draft = ImageDraft(store.image)
-        operations: list[Operation] = []
-        ended: list[str] = []
-        left = deque(finished)
-        while left and len(operations) < transaction.GROUPED_OPERATIONS:
-            name = left.popleft()
-            end = store.deletions.finish(draft, name)
-            if end is not None:
-                operations += end.operations
-                ended.append(name)
-        await store.store(Decision(tuple(operations), draft.finish()))
-        for name in ended:
-            logger.info("the topic %s is deleted: nothing of it is left anywhere", name)
-        return left
-
-    def isrs_changed(self, partitions: list[TopicPartition]) -> None:
-        """Moves of these may have come to their end."""
+    def isrs_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Moves of these partitions may be complete."""
         image = self._store.image
         found = (image.partition(*key) for key in partitions)
         if any(each is not None and (each.adding or each.removing) for each in found):
             self._are_moves_due = True
 
+    async def begin(self) -> None:
+        """Take over from the previous controller. ApiException, LayoutError."""
+        store = self._store
+        with store.reading():
+            await ensure_path(store.tree, layout.BROKER_EPOCHS)
+        await store.load()
+        await self._clear_unfinished_changes()
+        changes = await self._find_changes()
+        await self._elect_all(changes)
+        self._note_handled(changes)
+        self._are_moves_due = True
+        self._are_admin_requests_due = True
+        await self.carry_on()
+
+    async def settle(self) -> None:
+        """The tasks that come before any other change. ApiException."""
+        store = self._store
+        store.require()
+        if store.is_in_doubt:
+            await store.reread()
+            await self._clear_unfinished_changes()
+            if any(partitions_without_state(store.image)):
+                await self._elect_all(MembershipChanges(store.image))
+            self._are_moves_due = True
+        if self._have_brokers_changed or self._unsettled:
+            await self._follow_brokers()
+
+    async def carry_on(self) -> None:
+        """The tasks that can wait. ApiException."""
+        store = self._store
+        if self._are_admin_requests_due:
+            await self._serve_admin_requests()
+        if self._are_moves_due:
+            await store.store(complete_reassignments(store.image, store.partitions_by_broker.moving()))
+            self._are_moves_due = False
+        if self._deletes_at_once:
+            for name in sorted(store.image.deleting):
+                deleted = delete_topic(store.image, name)
+                await store.store(Decision((*deleted.operations, Delete(layout.deletion_path(name))), deleted.image))
+        finished: Sequence[str] = store.deletions.finished()
+        while finished:
+            finished = await self._finish_deletions(finished)
+        if self._requested_moves:
+            await self._update_requested_moves()
+
     # Brokers.
 
     async def _follow_brokers(self) -> None:
         store = self._store
-        news = await self._news()
-        if not news:
-            # Where it listens may have changed: not who it is.
-            if news.image.brokers != store.image.brokers:
-                await store.store(Decision((), news.image))
+        changes = await self._find_changes()
+        if not changes:
+            # The same brokers, perhaps with other addresses.
+            if changes.image.brokers != store.image.brokers:
+                await store.store(Decision((), changes.image))
             return
-        _log_membership_changes(news)
-        self._unsettled.update(news.went)
-        decision = decide_membership_changes(
-            news, store.partitions_by_broker, store.broker_epochs, rules_in(self._rules, news.image)
-        )
+        _log_membership_changes(changes)
+        self._unsettled.update(changes.left)
+        partitions = store.partitions_by_broker.of({*changes.joined, *changes.left})
+        decision = decide_membership_changes(changes, partitions, store.broker_epochs)
         try:
             await store.store(decision)
         except BaseException:
             self._have_brokers_changed = True
             raise
         self._unsettled.clear()
-        self._note_handled(news)
+        self._note_handled(changes)
         self._are_moves_due = self._are_moves_due or bool(store.partitions_by_broker.moving())
 
-    async def _news(self) -> MembershipChanges:
+    async def _find_changes(self) -> MembershipChanges:
         store = self._store
-        self._have_brokers_changed = False  # Whatever changes from here on is told again.
+        self._have_brokers_changed = False  # before the read: later changes set it again
         try:
             with store.reading():
                 found: dict[int, BrokerRegistration] = await load_brokers(store.tree, _log_unreadable)
@@ -422,11 +367,11 @@ class ControllerTasks:
             raise
         return find_membership_changes(store.image, found, store.broker_epochs, self._unsettled)
 
-    def _note_handled(self, news: MembershipChanges) -> None:
-        store = self._store
-        store.broker_epochs = {**store.broker_epochs, **{each: news.image.brokers[each].epoch for each in news.came}}
+    def _note_handled(self, changes: MembershipChanges) -> None:
+        store, brokers = self._store, changes.image.brokers
+        store.broker_epochs = {**store.broker_epochs, **{each: brokers[each].epoch for each in changes.joined}}
 
-    # What somebody left.
+    # Unfinished changes.
 
     async def _clear_unfinished_changes(self) -> None:
         store = self._store
@@ -435,24 +380,97 @@ class ControllerTasks:
             unfinished = await unfinished_deletions(store.tree, store.image, marked)
         await store.store(unfinished)
 
-    async def _create_missing_states(self) -> None:
+    async def _elect_all(self, changes: MembershipChanges) -> None:
+        """Elections for every partition, also for those without a state."""
         store = self._store
-        if not has_partitions_without_state(store.image):
-            return
-        nothing = MembershipChanges(store.image, (), (), (), ())
-        decision = decide_all(nothing, store.broker_epochs, self.rules())
+        decision = decide_membership_changes(changes, all_partitions(changes.image), store.broker_epochs)
         with store.reading():
-            nodes = await missing_nodes(store.tree, store.image)
+            nodes = await missing_nodes(store.tree, changes.image)
         await store.store(decision._replace(operations=(*nodes, *decision.operations)))
 
+    async def _finish_deletions(self, finished: Sequence[str]) -> Sequence[str]:
+        """Finish some of these topics in one transaction; returns the others."""
+        store = self._store
+        draft = ImageDraft(store.image)
+        operations: list[Operation] = []
+        deleted: list[str] = []
+        rest = deque(finished)
+        while rest and len(operations) < GROUPED_OPERATIONS:
+            name = rest.popleft()
+            end = store.deletions.finish(draft, name)
+            if end is not None:
+                operations += end.operations
+                deleted.append(name)
+        await store.store(Decision(tuple(operations), draft.finish()))
+        for name in deleted:
+            logger.info("topic deleted: topic=%s", name)
+        return rest
 
-def _log_membership_changes(news: MembershipChanges) -> None:
-    for broker_id in news.went:
-        logger.info("broker %d went", broker_id)
-    for broker_id in news.came:
-        disks = ", with other disks" if broker_id in news.emptied else ""
-        logger.info("broker %d came, under the epoch %d%s", broker_id, news.image.brokers[broker_id].epoch, disks)
+    # Requests of old tools.
+
+    async def _serve_admin_requests(self) -> None:
+        store = self._store
+        self._are_admin_requests_due = False  # before the read: later changes set it again
+        try:
+            with store.reading():
+                moves, election = await store.tree.get_many(ADMIN_REQUESTS)
+            for node, serve in ((moves, self._start_requested_moves), (election, self._elect_preferred)):
+                if node is not None:
+                    await serve(node.data)
+            if moves is None:
+                self._requested_moves = {}
+        except BaseException:
+            self._are_admin_requests_due = True
+            raise
+
+    async def _elect_preferred(self, document: bytes) -> None:
+        store = self._store
+        try:
+            wanted = decode_preferred_election(document)
+        except LayoutError as error:
+            logger.error("admin request ignored: %s", error)
+            return
+        decision, errors = elect_leaders(store.image, wanted, ElectionKind.PREFERRED)
+        await store.store(decision._replace(operations=(*decision.operations, Delete(PREFERRED_ELECTION))))
+        _log_errors("preferred leader not elected", errors)
+
+    async def _start_requested_moves(self, document: bytes) -> None:
+        try:
+            requested = decode_reassignment(document)
+        except LayoutError as error:
+            logger.error("admin request ignored: %s", error)
+            return
+        if requested == self._requested_moves:
+            return  # written by this controller
+        decision, errors = alter_reassignments(self._store.image, requested)
+        await self._store.store(decision)
+        _log_errors("partition not reassigned", errors)
+        self._requested_moves = requested
+
+    async def _update_requested_moves(self) -> None:
+        remaining = remaining_moves(self._store.image, self._requested_moves)
+        if remaining != self._requested_moves:
+            await self._store.store(Decision((store_requested_moves(remaining),), self._store.image))
+            self._requested_moves = remaining
+
+
+def _log_membership_changes(changes: MembershipChanges) -> None:
+    for broker_id in changes.left:
+        logger.info("broker left: broker=%d", broker_id)
+    for broker_id in changes.joined:
+        logger.info(
+            "broker joined: broker=%d epoch=%d clean_shutdown=%s new_disk=%s",
+            broker_id,
+            changes.image.brokers[broker_id].epoch,
+            broker_id not in changes.uncleanly_stopped,
+            broker_id in changes.emptied,
+        )
 
 
 def _log_unreadable(error: LayoutError) -> None:
-    logger.error("%s; the broker is taken for one that is not there", error)
+    logger.error("broker registration ignored: %s", error)
+
+
+def _log_errors(event: str, errors: Mapping[TopicPartition, ApiException]) -> None:
+    for (topic, index), error in errors.items():
+        logger.warning("%s: partition=%s-%d error=%s", event, topic, index, error)

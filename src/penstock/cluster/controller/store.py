@@ -3,9 +3,9 @@
 /controller is created and /controller_epoch raised in one transaction, so an epoch has one controller. Every write
 checks the epoch and the claim: a controller that was replaced changes nothing and learns of it from its first write.
 
-The image is never ahead of the tree; it follows after each chunk. If the outcome of a write is unknown, its nodes tell,
-and it is repeated if it was not made (3 tries). If they cannot be read, or somebody else changed them, everything is
-read again before the next decision.
+The image is never ahead of the tree; it follows after each chunk. If the outcome of a write is unknown, the nodes are
+read, and the write is repeated if it was not made (3 tries). If they cannot be read, or show something else, everything
+is read again before the next decision.
 
 Nodes that disappear while the image is loaded were deleted and are left out. A document that cannot be understood
 raises LayoutError: a cluster with a hole in its metadata would delete what it no longer knows.
@@ -58,16 +58,26 @@ from penstock.cluster.tree.layout import (
 from penstock.cluster.tree.tree import ANY_VERSION, Check, Create, Delete, Node, Operation, Set, Tree, find
 from penstock.runtime.clock import Clock
 
+logger = logging.getLogger(__name__)
+
+OnUnreadable = Callable[[LayoutError], None]
+
+_CLAIM: Final = (layout.CONTROLLER_EPOCH, layout.CONTROLLER)
+_TRIES: Final = 3  # of a write that is known not to have been made, because the connection broke
+
+
+# --- the claim
+
 
 class ControllerClaim(NamedTuple):
-    """The epoch of this controller, and the version of its node, which every change of the controller checks."""
+    """The epoch of this controller, and the version of the epoch's node, which every write checks."""
 
     epoch: int
     epoch_version: int
 
 
 async def claim_controller(tree: Tree, broker_id: int, clock: Clock) -> ControllerClaim | None:
-    """The claim if this session is the controller now, None if another is. LayoutError, TreeError."""
+    """The claim if this session is the controller now, None if another one is. LayoutError, TreeError."""
     while True:
         node = await find(tree, layout.CONTROLLER_EPOCH)
         epoch = 1 if node is None else decode_controller_epoch(node.data) + 1
@@ -83,28 +93,28 @@ async def claim_controller(tree: Tree, broker_id: int, clock: Clock) -> Controll
         except (NodeExists, BadVersion, ConnectionLost):
             holder = await find(tree, layout.CONTROLLER)
             if holder is None:
-                continue  # Another came and went, or the connection broke before anything was made.
-            return await _held(tree) if holder.owner == tree.session_id else None
+                continue  # another claim came and went, or the connection broke before anything was made
+            return await _claim_of_session(tree) if holder.owner == tree.session_id else None
         return ControllerClaim(epoch, version)
 
 
-async def _held(tree: Tree) -> ControllerClaim:
-    """The claim of the session that has the node already."""
+async def _claim_of_session(tree: Tree) -> ControllerClaim:
+    """The claim of a session that owns the node already."""
     node = await tree.get(layout.CONTROLLER_EPOCH)
     return ControllerClaim(decode_controller_epoch(node.data), node.version)
 
 
-OnUnreadable = Callable[[LayoutError], None]
+# --- loading
 
 
 async def load_image(tree: Tree) -> ClusterImage:
-    """Everything that the tree tells of the cluster. LayoutError, TreeError."""
+    """Everything that the tree holds about the cluster. LayoutError, TreeError."""
     image = await load_image_without_brokers(tree)
     return replace(image, brokers=await load_brokers(tree))
 
 
 async def load_image_without_brokers(tree: Tree) -> ClusterImage:
-    """The same but for the brokers. LayoutError, TreeError."""
+    """The same without the brokers. LayoutError, TreeError."""
     cluster_id = await find(tree, layout.CLUSTER_ID)
     controller = await find(tree, layout.CONTROLLER)
     epoch = await find(tree, layout.CONTROLLER_EPOCH)
@@ -120,12 +130,12 @@ async def load_image_without_brokers(tree: Tree) -> ClusterImage:
 
 
 async def load_brokers(tree: Tree, unreadable: OnUnreadable | None = None) -> dict[int, BrokerRegistration]:
-    """The live brokers, in the order of their ids. LayoutError, unless `unreadable` takes it; TreeError."""
+    """The live brokers, in the order of their ids. TreeError; LayoutError, unless `unreadable` handles it."""
     found: dict[int, BrokerRegistration] = {}
     for name, node in await _nodes_under(tree, layout.BROKER_IDS):
         try:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
-                raise LayoutError(f"{layout.BROKER_IDS}/{name}", "its name is no broker's id")
+                raise LayoutError(f"{layout.BROKER_IDS}/{name}", "its name is not a broker id")
             found[int(name)] = decode_broker(int(name), node.data, node.created)
         except LayoutError as error:
             if unreadable is None:
@@ -141,7 +151,7 @@ async def load_broker_epochs(tree: Tree) -> dict[int, int]:
 
 
 async def marked_for_deletion(tree: Tree) -> list[str]:
-    """The topics that are to go, those that are gone already included."""
+    """The topics whose deletion is marked, including those that are deleted already."""
     try:
         return await tree.children(layout.DELETE_TOPICS)
     except NoNode:
@@ -195,18 +205,15 @@ async def _nodes_under(tree: Tree, folder: str) -> Iterable[tuple[str, Node]]:
     return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
-logger = logging.getLogger(__name__)
-
-_CLAIM: Final = (layout.CONTROLLER_EPOCH, layout.CONTROLLER)
-_TRIES: Final = 3  # of a write that is known not to have been made, as the connection broke
+# --- fenced writes
 
 
 async def prepare_nothing(_: ClusterImage, __: ClusterImage) -> None:
-    """For whoever is not waited for."""
+    """The preparation for listeners that need none."""
 
 
 class ControllerStore:
-    """Of one claim. Used by one change at a time. `on_lost` is called once, when the claim is found to be lost."""
+    """The image and the writes of one claim, for one change at a time. `on_lost` is called once, if it is lost."""
 
     def __init__(
         self,
@@ -224,7 +231,7 @@ class ControllerStore:
         self.broker_epochs: dict[int, int] = {}
         self.is_in_doubt = False
         self.lost: ApiException | None = None
-        """Why nothing is changed any more."""
+        """Why nothing can be changed any more."""
         self._claim = claim
         self._broker_id = broker_id
         self._on_image = on_image
@@ -233,7 +240,7 @@ class ControllerStore:
         self._shown: ClusterImage | None = None
 
     def require(self) -> None:
-        """Refusal once the claim is lost."""
+        """ApiException once the claim is lost."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
 
@@ -244,14 +251,14 @@ class ControllerStore:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What the tree raises here is a Refusal there."""
+        """Turns a TreeError into an ApiException."""
         try:
             yield
         except TreeError as error:
             raise self._failed(error) from error
 
     async def load(self) -> None:
-        """Read everything but the brokers, which stay those of the image. MetadataUnavailable, LayoutError."""
+        """Read everything except the brokers, which stay those of the image. MetadataUnavailable, LayoutError."""
         with self.reading():
             await self._catch_up()
             found = await load_image_without_brokers(self.tree)
@@ -259,31 +266,37 @@ class ControllerStore:
         self.is_in_doubt = False
         known = self.image
         self._follow(
-            replace(found, brokers=known.brokers, leaving=known.leaving).with_controller(
+            replace(found, brokers=known.brokers, shutting_down=known.shutting_down).with_controller(
                 self._broker_id, self._claim.epoch
             )
         )
 
     async def show(self) -> None:
-        """Let everybody see the image from now on."""
+        """Report this image and all later ones."""
         if self._shown is None:
             self._shown = ClusterImage()
             await self._advance(self.image)
 
     async def store(self, decision: Decision) -> None:
-        """In parts, if it is large: those that were stored when a Refusal is raised stay."""
+        """In chunks if it is large; those stored before an ApiException stay. MetadataUnavailable, NotController."""
         if not decision.operations and decision.image is self.image:
             return
-        for part in chunked(self.image, decision):
+        for chunk in chunked(self.image, decision):
             self.require()
-            if part.operations:
-                await self._write(part.operations)
-            await self._advance(part.image)
+            if chunk.operations:
+                await self._write(chunk.operations)
+            await self._advance(chunk.image)
         for topic, index in decision.unclean:
-            logger.error("partition %d of %s is led by a broker that may lack committed records", index, topic)
+            leader = decision.image.topics[topic].partitions[index].leader
+            logger.error(
+                "unclean leader election: partition=%s-%d leader=%d; committed records may be lost",
+                topic,
+                index,
+                leader,
+            )
 
     async def reread(self) -> None:
-        """Read again what may differ from the image. MetadataUnavailable."""
+        """Read everything again. MetadataUnavailable."""
         try:
             await self.load()
         except LayoutError as error:
@@ -292,14 +305,12 @@ class ControllerStore:
             await self._advance(self.image)
 
     async def give_up(self) -> None:
-        """Let another be the controller at once."""
+        """Delete the claim, so that another broker can take over at once."""
         operations = (Check(layout.CONTROLLER_EPOCH, self._claim.epoch_version), Delete(layout.CONTROLLER))
         try:
             await self.tree.multi(operations)
         except TreeError as error:
-            logger.debug("the claim was not given back, and ends with the session: %s", error)
-
-    # The way of a change.
+            logger.debug("controller claim not deleted, it ends with the session: error=%s", error)
 
     async def _write(self, operations: Sequence[Operation]) -> None:
         fenced = (
@@ -321,23 +332,23 @@ class ControllerStore:
                 return
 
     def _failed(self, error: TreeError) -> ApiException:
-        """What a failure means for the claim and for the image, and what whoever asked is told."""
+        """What a failure means for the claim and the image; returns the error for the caller."""
         is_replaced = isinstance(error, BadVersion | NoNode) and error.path in _CLAIM
         if is_replaced or isinstance(error, SessionExpired):
-            logger.warning("this broker is the controller no more: %s", error)
-            self.lose(NotController(f"this broker is the controller no more: {error}"))
+            logger.warning("controller claim lost: broker=%d error=%s", self._broker_id, error)
+            self.lose(NotController(f"this broker is no longer the controller: {error}"))
             return NotController(str(error))
-        refusal = MetadataUnavailable(str(error))
-        logger.warning("the metadata was not stored or read: %s", error)
+        failure = MetadataUnavailable(str(error))
+        logger.warning("metadata tree operation failed: error=%s", error)
         if isinstance(error, TreeFailed):
-            self.lose(refusal)
-            self.lost = refusal  # and not that the session is over, which was heard on the way
+            self.lose(failure)
+            self.lost = failure  # not the end of the session, which is reported first
         elif not isinstance(error, TreeBusy | TreeDiskFull | DataTooLarge):
             self.is_in_doubt = True
-        return refusal
+        return failure
 
     async def _has_happened(self, operations: Sequence[Operation]) -> bool:
-        """Whether a write was made that nobody answered: all of it is there, or nothing."""
+        """Whether a write without an answer was made; a transaction is made completely or not at all."""
         with self.reading():
             await self._catch_up()
             nodes = await self.tree.get_many([operation.path for operation in operations])
@@ -346,7 +357,7 @@ class ControllerStore:
         return all(found)
 
     async def _catch_up(self) -> None:
-        """See everything that was written before now: a server that is behind may answer reads, but not this."""
+        """Wait until reads show all earlier writes: a server that lags answers reads, but not this."""
         await self.tree.multi((Check(layout.CONTROLLER_EPOCH, self._claim.epoch_version),))
 
     async def _advance(self, image: ClusterImage) -> None:

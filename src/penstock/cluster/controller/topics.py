@@ -37,12 +37,15 @@ from penstock.cluster.image import NO_ID, NO_STATE, ClusterImage, PartitionImage
 from penstock.cluster.placement import Load, assign_replicas
 from penstock.cluster.topic_names import check_topic_name
 from penstock.cluster.tree import layout
-from penstock.cluster.tree.layout import PartitionState, encode_config, encode_partition_state, encode_topic
+from penstock.cluster.tree.layout import encode_config, encode_partition_state, encode_topic
 from penstock.cluster.tree.tree import Create, Delete, Operation, Set
 from penstock.runtime.randomness import Random
 
 BY_DEFAULT: Final = -1
-MAX_PARTITIONS: Final = 10_000  # of a topic; its assignment is one document, and its creation one change
+MAX_PARTITIONS: Final = 10_000  # of a topic; its assignment is one document, and its creation one decision
+
+Replica = tuple[int, int]
+"""A partition's index and a broker's id."""
 
 
 class TopicDefaults(NamedTuple):
@@ -52,7 +55,7 @@ class TopicDefaults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that somebody wants: by numbers, or by `assignments` (partition to replicas) and no numbers."""
+    """A topic to create: by counts, or by `assignments` (partition to replicas) and no counts."""
 
     name: str
     partitions: int = BY_DEFAULT
@@ -62,7 +65,7 @@ class NewTopic:
 
 
 class Placement(NamedTuple):
-    """What the placing of replicas takes besides the image: chance, and what all topics' partitions weigh."""
+    """What replica placement needs besides the image: randomness, and the load of all partitions."""
 
     random: Random
     load: Load | None = None
@@ -76,7 +79,7 @@ def create_topic(
     rules: ConfigRules,
     defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
 ) -> Decision:
-    """Refusal."""
+    """ApiException."""
     _check_name(image, wanted.name)
     settings = _settings(wanted.configs)
     check_settings(ResourceKind.TOPIC, settings, rules)
@@ -89,7 +92,7 @@ def create_topic(
     topic = TopicImage(wanted.name, topic_id, partitions)
     config_path, config = layout.topic_config_path(topic.name), encode_config(settings)
     operations: list[Operation] = [
-        # Settings may have been left, or written ahead, for a topic that is not there.
+        # Settings may be stored for a topic that does not exist.
         Set(config_path, config) if topic.name in image.topic_configs else Create(config_path, config),
         Create(layout.topic_path(topic.name), encode_topic(topic_id, [item.assignment for item in partitions])),
         Create(layout.partitions_path(topic.name)),
@@ -105,22 +108,20 @@ def add_partitions(
     placement: Placement,
     assignments: Sequence[Sequence[int]] | None = None,
 ) -> Decision:
-    """Let the topic have `total` partitions; `assignments` are the replicas of the new ones. Refusal."""
-    topic = image.topics.get(name)
-    if topic is None:
-        raise UnknownTopic(f"there is no topic {name[:300]!r}")
+    """Grow the topic to `total` partitions; `assignments` are the replicas of the new ones. ApiException."""
+    topic = _find(image, name)
     if name in image.deleting:
-        raise UnknownTopic(f"the topic {name} is being deleted")
+        raise UnknownTopic(f"topic {name} is being deleted")
     if any(partition.adding or partition.removing for partition in topic.partitions):
-        raise ReassignmentInProgress(f"the partitions of {name} are being moved; add to them when that is done")
+        raise ReassignmentInProgress(f"partitions of {name} are being reassigned; try again when that is complete")
     before = len(topic.partitions)
     if total <= before:
-        raise InvalidPartitions(f"{name} has {before} partitions, so {total} is no increase; they cannot become fewer")
+        raise InvalidPartitions(f"{name} has {before} partitions; the new count must be larger, not {total}")
     _check_count(total)
     if assignments is not None:
         if len(assignments) != total - before:
             raise InvalidReplicaAssignment(
-                f"{total - before} new partitions, but replicas for {len(assignments)} of them"
+                f"{total - before} new partitions need as many replica lists, not {len(assignments)}"
             )
         added = [_checked(image, before + index, replicas) for index, replicas in enumerate(assignments)]
         _check_same_factor(added, topic.replication_factor)
@@ -137,10 +138,8 @@ def add_partitions(
 
 
 def delete_topic(image: ClusterImage, name: str) -> Decision:
-    """Refusal. What the brokers hold of the topic is theirs to remove once they see the new image."""
-    topic = image.topics.get(name)
-    if topic is None:
-        raise UnknownTopic(f"there is no topic {name[:300]!r}")
+    """Delete the nodes of a topic; brokers delete their replicas when they see the new image. ApiException."""
+    topic = _find(image, name)
     operations: list[Operation] = []
     for index, partition in enumerate(topic.partitions):
         if partition.state_version != NO_STATE:
@@ -153,14 +152,14 @@ def delete_topic(image: ClusterImage, name: str) -> Decision:
     return Decision(tuple(operations), image.without_topic(name))
 
 
-def state_of(partition: PartitionImage) -> PartitionState:
-    return PartitionState(
-        partition.leader, partition.leader_epoch, partition.isr, partition.controller_epoch, partition.recovering,
-        partition.elr,
-    )  # fmt: skip
-
-
 # --- names and settings
+
+
+def _find(image: ClusterImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopic(f"topic {name[:300]!r} does not exist")
+    return topic
 
 
 def _check_name(image: ClusterImage, name: str) -> None:
@@ -168,13 +167,13 @@ def _check_name(image: ClusterImage, name: str) -> None:
     if reason is not None:
         raise InvalidTopicName(reason)
     if name in image.deleting:
-        raise TopicExists(f"the topic {name!r} is being deleted: make it again when its last replica is gone")
+        raise TopicExists(f"topic {name!r} is being deleted; create it again when its last replica is deleted")
     if name in image.topics:
-        raise TopicExists(f"there is a topic {name!r} already")
+        raise TopicExists(f"topic {name!r} already exists")
     other = image.colliding_topic(name)
     if other is not None:
         raise InvalidTopicName(
-            f"{name!r} differs from the topic {other!r} only in '.' and '_', and metrics write both '_'"
+            f"{name!r} differs from topic {other!r} only in '.' and '_', which metrics cannot tell apart"
         )
 
 
@@ -182,7 +181,7 @@ def _settings(configs: Mapping[str, str | None]) -> Settings:
     settings: dict[str, str] = {}
     for name, value in configs.items():
         if value is None:
-            raise InvalidConfig(f"{name} is set to nothing; leave it out to have its default")
+            raise InvalidConfig(f"{name} has no value; leave it out to use the default")
         settings[name] = value
     return settings
 
@@ -202,11 +201,11 @@ def _placed(
 
 def _given(image: ClusterImage, wanted: NewTopic) -> list[tuple[int, ...]]:
     if wanted.partitions != BY_DEFAULT or wanted.replication_factor != BY_DEFAULT:
-        raise InvalidRequest("give either replicas for each partition, or numbers of partitions and replicas, not both")
+        raise InvalidRequest("give replicas for each partition, or counts of partitions and replicas, not both")
     count = len(wanted.assignments)
     _check_count(count)
     if set(wanted.assignments) != set(range(count)):
-        raise InvalidReplicaAssignment(f"replicas are given for {count} partitions, which are not those from 0 on")
+        raise InvalidReplicaAssignment(f"replica lists must be for the partitions 0 to {count - 1}")
     found = [_checked(image, index, wanted.assignments[index]) for index in range(count)]
     _check_same_factor(found, len(found[0]))
     return found
@@ -214,31 +213,31 @@ def _given(image: ClusterImage, wanted: NewTopic) -> list[tuple[int, ...]]:
 
 def _checked(image: ClusterImage, index: int, replicas: Sequence[int]) -> tuple[int, ...]:
     if not replicas:
-        raise InvalidReplicaAssignment(f"partition {index} is given no replica")
+        raise InvalidReplicaAssignment(f"partition {index} has no replicas")
     if len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment(f"partition {index} is given the same broker twice")
+        raise InvalidReplicaAssignment(f"replicas {list(replicas)} of partition {index} name a broker twice")
     unknown = [broker for broker in replicas if broker not in image.brokers]
     if unknown:
-        raise InvalidReplicaAssignment(f"partition {index} is given to broker {unknown[0]}, which is not there")
+        raise InvalidReplicaAssignment(f"broker {unknown[0]} of partition {index} is not available")
     return tuple(replicas)
 
 
 def _check_same_factor(assignment: Sequence[tuple[int, ...]], factor: int) -> None:
     if any(len(replicas) != factor for replicas in assignment):
-        raise InvalidReplicaAssignment(f"every partition of the topic must be given {factor} replicas, some have not")
+        raise InvalidReplicaAssignment(f"every partition must have {factor} replicas")
 
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count}")
+        raise InvalidPartitions(f"a topic can have 1 to {MAX_PARTITIONS} partitions, not {count}")
 
 
 def _check_factor(image: ClusterImage, factor: int) -> None:
     if factor < 1:
-        raise InvalidReplicationFactor(f"a partition has at least one replica, not {factor}")
+        raise InvalidReplicationFactor(f"the replication factor must be at least 1, not {factor}")
     if factor > len(image.brokers):
-        there = f"{len(image.brokers)} {'is' if len(image.brokers) == 1 else 'are'} available"
-        raise InvalidReplicationFactor(f"replication factor {factor} needs {factor} brokers; {there}")
+        available = f"{len(image.brokers)} {'is' if len(image.brokers) == 1 else 'are'} available"
+        raise InvalidReplicationFactor(f"replication factor {factor} needs {factor} brokers; {available}")
 
 
 def _racks(image: ClusterImage) -> dict[int, str | None]:
@@ -257,7 +256,7 @@ def _new_partition(replicas: tuple[int, ...], controller_epoch: int) -> Partitio
 def _partition_nodes(topic: TopicImage, start: int) -> Iterator[Operation]:
     for index in range(start, len(topic.partitions)):
         yield Create(layout.partition_path(topic.name, index))
-        state = encode_partition_state(state_of(topic.partitions[index]))
+        state = encode_partition_state(topic.partitions[index].state)
         yield Create(layout.partition_state_path(topic.name, index), state)
 
 
@@ -265,22 +264,20 @@ def _written_id(topic: TopicImage) -> bytes | None:
     return None if topic.topic_id == NO_ID else topic.topic_id
 
 
-Replica = tuple[int, int]
-"""A partition's number and a broker's id."""
+# --- deletion
 
 
 def mark_deleted(image: ClusterImage, name: str) -> Decision:
-    """Refusal. A topic that is marked already needs nothing more."""
-    if name not in image.topics:
-        raise UnknownTopic(f"there is no topic {name[:300]!r}")
+    """ApiException. A topic that is already marked stays marked."""
+    _find(image, name)
     if name in image.deleting:
         return Decision((), image)
     return Decision((Create(layout.deletion_path(name)),), image.with_deleting((name,)))
 
 
 def delete_at_once(image: ClusterImage, name: str) -> Decision:
-    """The end of a topic for which nobody is waited. Refusal. One that takes several parts is marked first: what is
-    left of it in between must not be taken for a topic.
+    """Delete a topic without waiting for reports. ApiException. One that takes several chunks is marked first, so that
+    what is left of it in between does not pass for a topic.
     """
     decision = delete_topic(image, name)
     if len(decision.operations) <= transaction.MAX_OPERATIONS - transaction.GROUPED_OPERATIONS:
@@ -290,14 +287,14 @@ def delete_at_once(image: ClusterImage, name: str) -> Decision:
 
 
 class Deletions:
-    """Of the topics that are marked in the image that is followed."""
+    """The reports awaited for the topics that are marked in the image that is followed."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._awaited: dict[str, tuple[bytes, set[Replica]]] = {}
         self.follow(image)
 
     def follow(self, image: ClusterImage) -> None:
-        """Await topics that are marked by now, and forget those that are gone."""
+        """Await reports for newly marked topics, and forget topics that are gone."""
         self._awaited = {
             name: known if known is not None and known[0] == topic.topic_id else (topic.topic_id, _replicas(topic))
             for name in sorted(image.deleting)
@@ -306,30 +303,22 @@ class Deletions:
         }
 
     def reported_gone(self, name: str, topic_id: bytes, partition: int, broker_id: int) -> None:
-        """A broker has nothing of this partition, and will never make it again."""
+        """A broker has deleted its replica and will not create it again."""
         found = self._awaited.get(name)
         if found is not None and found[0] == topic_id:
             found[1].discard((partition, broker_id))
 
     def awaited(self, name: str) -> frozenset[Replica]:
-        """Whose report is missing; nobody's for a topic that is not being deleted."""
+        """The replicas whose report is missing; empty for a topic that is not being deleted."""
         found = self._awaited.get(name)
         return frozenset() if found is None else frozenset(found[1])
 
-    def awaited_of(self, broker_id: int) -> dict[str, list[int]]:
-        """What a broker is asked to remove, now or when it is back: partitions by topic."""
-        found = {
-            name: sorted(partition for partition, broker in replicas if broker == broker_id)
-            for name, (_, replicas) in self._awaited.items()
-        }
-        return {name: partitions for name, partitions in found.items() if partitions}
-
     def finished(self) -> list[str]:
-        """The topics of which nothing is left."""
+        """The topics of which no replica is left."""
         return [name for name, (_, replicas) in self._awaited.items() if not replicas]
 
     def finish(self, image: ClusterImage, name: str) -> Decision | None:
-        """The end of such a topic; None while something is left, or it is no topic that is being deleted."""
+        """Delete the nodes of such a topic; None while a replica is left or the topic is not being deleted."""
         topic = image.topics.get(name)
         found = self._awaited.get(name)
         if topic is None or found is None or found[0] != topic.topic_id or found[1]:
@@ -339,7 +328,7 @@ class Deletions:
 
 
 def _replicas(topic: TopicImage) -> set[Replica]:
-    """Of a partition that is being moved, also those that are being added or removed."""
+    """Including those that a reassignment adds or removes."""
     return {
         (index, broker)
         for index, partition in enumerate(topic.partitions)

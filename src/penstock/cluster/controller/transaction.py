@@ -19,55 +19,54 @@ from penstock.cluster.tree.tree import Check, Create, Delete, Operation, Set
 
 TopicPartition = tuple[str, int]
 
-
-class Decision(NamedTuple):
-    """Operations that belong together (all or none), and the image that holds once they are done."""
-
-    operations: tuple[Operation, ...]
-    image: ClusterImage
-    unclean: tuple[TopicPartition, ...] = ()
-    """Partitions led by somebody who may lack committed records: whoever carries this out says so in the log."""
-
-
 MAX_OPERATIONS: Final = 1000
 MAX_BYTES: Final = 512 * 1024
 GROUPED_OPERATIONS: Final = 250
-"""Small decisions are stored together until they have so many operations, or half of the bytes."""
+"""Small decisions are stored together up to this many operations, or half of MAX_BYTES."""
 
 _OPERATION_BYTES: Final = 64
 
 
+class Decision(NamedTuple):
+    """Operations that belong together, all or none, and the image that results."""
+
+    operations: tuple[Operation, ...]
+    image: ClusterImage
+    unclean: tuple[TopicPartition, ...] = ()
+    """Partitions whose new leader may lack committed records: the store logs them."""
+
+
 def chunked(before: ClusterImage, decision: Decision) -> Iterator[Decision]:
-    """The decision, made on `before`, as one or several to be stored one after another."""
-    portions = list(_chunks(decision.operations, MAX_OPERATIONS, MAX_BYTES))
-    if len(portions) <= 1:
+    """The decision, made on `before`, as one or several that are stored one after another."""
+    chunks = list(_chunks(decision.operations, MAX_OPERATIONS, MAX_BYTES))
+    if len(chunks) <= 1:
         yield decision
         return
-    unfinished = _PartialImage(before, decision.image)
-    for portion in portions[:-1]:
-        for operation in portion:
-            unfinished.take(operation)
-        yield Decision(portion, unfinished.image())
-    yield decision._replace(operations=portions[-1])
+    partial = _PartialImage(before, decision.image)
+    for chunk in chunks[:-1]:
+        for operation in chunk:
+            partial.apply(operation)
+        yield Decision(chunk, partial.image())
+    yield decision._replace(operations=chunks[-1])
 
 
 class TransactionSize(NamedTuple):
-    """Of the operations of one decision, or of several."""
+    """The size of the operations of one decision, or of several."""
 
     operations: int = 0
     bytes: int = 0
 
     @property
-    def is_enough(self) -> bool:
-        """Whether nothing is to be stored together with that."""
+    def is_full(self) -> bool:
+        """Whether nothing more is to be stored together with it."""
         return self.operations >= GROUPED_OPERATIONS or self.bytes >= MAX_BYTES // 2
 
     @property
     def is_large(self) -> bool:
-        """Whether a decision is to be stored by itself: with others it might take several parts."""
+        """Whether a decision is stored by itself: together with others it might take several chunks."""
         return self.operations > MAX_OPERATIONS - GROUPED_OPERATIONS or self.bytes > MAX_BYTES // 2
 
-    def and_that_of(self, decision: Decision) -> TransactionSize:
+    def plus(self, decision: Decision) -> TransactionSize:
         more = sum(map(_size_of, decision.operations))
         return TransactionSize(self.operations + len(decision.operations), self.bytes + more)
 
@@ -78,21 +77,21 @@ def _size_of(operation: Operation) -> int:
 
 
 def _chunks(operations: Sequence[Operation], max_operations: int, max_bytes: int) -> Iterator[tuple[Operation, ...]]:
-    portion: list[Operation] = []
+    chunk: list[Operation] = []
     size = 0
     for operation in operations:
         more = _size_of(operation)
-        if portion and (len(portion) >= max_operations or size + more > max_bytes):
-            yield tuple(portion)
-            portion, size = [], 0
-        portion.append(operation)
+        if chunk and (len(chunk) >= max_operations or size + more > max_bytes):
+            yield tuple(chunk)
+            chunk, size = [], 0
+        chunk.append(operation)
         size += more
-    if portion:
-        yield tuple(portion)
+    if chunk:
+        yield tuple(chunk)
 
 
 class _PartialImage:
-    """What is known of a cluster of which only some of the operations that lead from one image to another are done."""
+    """The image after only some of the operations that lead from one image to another."""
 
     def __init__(self, before: ClusterImage, after: ClusterImage) -> None:
         self._after = after
@@ -101,34 +100,39 @@ class _PartialImage:
             for broker_id, registration in before.brokers.items()
             if (found := after.brokers.get(broker_id)) is not None and found.epoch == registration.epoch
         }
-        self._base = replace(after, brokers=brokers, leaving=after.leaving.intersection(brokers), topics=before.topics)
         self._base = replace(
-            self._base, names_by_id=before.names_by_id, names_by_metric=before.names_by_metric, deleting=before.deleting
+            after,
+            brokers=brokers,
+            shutting_down=after.shutting_down.intersection(brokers),
+            topics=before.topics,
+            names_by_id=before.names_by_id,
+            names_by_metric=before.names_by_metric,
+            deleting=before.deleting,
         )
         self._topics: dict[str, list[PartitionImage]] = {}
-        self._gone: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         self._topic_configs = dict(before.topic_configs)
         self._broker_configs = dict(before.broker_configs)
         self._marked = set(before.deleting)
 
-    def take(self, operation: Operation) -> None:
+    def apply(self, operation: Operation) -> None:
         if isinstance(operation, Check):
             return
         folder, _, name = operation.path.rpartition("/")
         if folder == layout.TOPICS:
-            self._take_topic(name, operation)
+            self._apply_topic(name, operation)
         elif name == "state" and folder.startswith(f"{layout.TOPICS}/"):
             topic, _, index = folder.removeprefix(f"{layout.TOPICS}/").split("/")
-            self._take_state(topic, int(index), operation)
+            self._apply_state(topic, int(index), operation)
         elif folder == layout.TOPIC_CONFIGS:
-            _take_config(self._topic_configs, self._after.topic_configs, name, operation)
+            _apply_config(self._topic_configs, self._after.topic_configs, name, operation)
         elif folder == layout.BROKER_CONFIGS:
-            _take_config(self._broker_configs, self._after.broker_configs, name, operation)
+            _apply_config(self._broker_configs, self._after.broker_configs, name, operation)
         elif folder == layout.DELETE_TOPICS:
             (self._marked.discard if isinstance(operation, Delete) else self._marked.add)(name)
 
     def image(self) -> ClusterImage:
-        self._base = self._base.without_topics(list(self._gone))
+        self._base = self._base.without_topics(list(self._deleted))
         changed = [
             TopicImage(name, known.topic_id, tuple(found))
             for name, found in self._topics.items()
@@ -137,7 +141,7 @@ class _PartialImage:
         if changed:
             self._base = self._base.with_topics(changed)
         self._topics.clear()
-        self._gone.clear()
+        self._deleted.clear()
         self._base = replace(
             self._base,
             topic_configs=dict(self._topic_configs),
@@ -146,10 +150,10 @@ class _PartialImage:
         )
         return self._base
 
-    def _take_topic(self, name: str, operation: Operation) -> None:
+    def _apply_topic(self, name: str, operation: Operation) -> None:
         if isinstance(operation, Delete):
             self._topics.pop(name, None)
-            self._gone[name] = None
+            self._deleted[name] = None
             return
         partitions = [] if isinstance(operation, Create) else self._partitions(name)
         after = self._after.topics[name].partitions
@@ -161,7 +165,7 @@ class _PartialImage:
                 partitions.append(PartitionImage(replicas, adding=adding, removing=removing))
         self._topics[name] = partitions
 
-    def _take_state(self, topic: str, index: int, operation: Operation) -> None:
+    def _apply_state(self, topic: str, index: int, operation: Operation) -> None:
         partitions = self._partitions(topic)
         replicas, adding, removing = partitions[index].assignment
         if isinstance(operation, Delete):
@@ -177,7 +181,7 @@ class _PartialImage:
         return found
 
 
-def _take_config(known: dict[str, Settings], after: Mapping[str, Settings], name: str, operation: Operation) -> None:
+def _apply_config(known: dict[str, Settings], after: Mapping[str, Settings], name: str, operation: Operation) -> None:
     if isinstance(operation, Delete):
         known.pop(name, None)
     else:

@@ -1,14 +1,13 @@
 """Failure detectors: by broken connections and by probes.
 
-`ConnectionFailureDetector` notices a dead process at once. The controller holds an idle connection to every broker,
-and every broker one to the controller. A broker is dead if its connection breaks and new ones are refused: the
-machine answers and nothing listens. Its registration is removed without waiting for its session. Silence proves
-nothing here.
+`ConnectionFailureDetector` notices a dead process at once. The controller holds an idle connection to every broker, and
+every broker one to the controller. A broker is dead if its connection breaks and new ones are refused: the machine
+answers and nothing listens. Its registration is removed without waiting for its session. Silence proves nothing here.
 
 `ProbeFailureDetector` notices a broker that no longer answers although its ZooKeeper session lives. A broker that
 misses three probes in a row, which takes one session timeout, is declared dead, provided a majority of brokers still
-answers. A controller that fewer than half answer is itself cut off: it resigns and does not run again for a while.
-With exactly half nothing is done.
+answers. A controller that fewer than half answer is itself cut off: it resigns and does not run again for a while. With
+exactly half nothing is done.
 
 A broker that was declared dead and is alive registers again. It is not declared dead again for five session timeouts,
 unless its process was restarted since.
@@ -20,45 +19,33 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.client.addresses import Address
 from penstock.cluster.broker_links import Link, LinkLost, Links
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.image_propagation import Cancel, Listener
-from penstock.cluster.membership.broker_lifecycle import Membership
+from penstock.cluster.tree.layout import Endpoint
 from penstock.wire.protocol import ApiKey
 from penstock.wire.schemas.api_versions import ApiVersionsRequest
 
 logger = logging.getLogger(__name__)
 
 MAX_MISSED_PROBES: Final = 3
-"""Questions in a row. One alone proves nothing: it may be this process that stood still."""
+"""In a row. A single missed probe proves nothing: this process may have stood still."""
 _GRACE_SESSIONS: Final = 5
-_VERSION: Final = 3
+
 _PROBE: Final = ApiVersionsRequest("penstock-controller", "1")
+_PROBE_VERSION: Final = 3
 
-
-class Verdict(Enum):
-    WAIT = "nobody can tell"
-    DEAD = "who does not answer is gone"
-    CUT_OFF = "it is this broker that is cut off"
-
-
-def verdict(brokers: int, answering: int, silent: int) -> Verdict:
-    """Of so many brokers, the controller among them, so many answer, itself included, and so many are silent.
-
-    3 with 2 answering, 1 silent: DEAD. 3 with 1 and 2: CUT_OFF. 2 with 1 and 1: WAIT, and so is 3 with 1 and 1: the
-    third has missed a question or two, and may be about to fall silent with the other.
-    """
-    if 2 * answering > brokers:
-        return Verdict.DEAD
-    return Verdict.CUT_OFF if 2 * (brokers - silent) < brokers else Verdict.WAIT
+_REFUSALS: Final = 2
+_BETWEEN_REFUSALS_S: Final = 0.02
+_RECONNECT_S: Final = 0.5
+_CONNECT_TIMEOUT_S: Final = 3.0
 
 
 class Members(Protocol):
-    """What a hearing asks of the broker's membership."""
+    """What a detector needs of the broker's membership."""
 
     @property
     def broker_id(self) -> int: ...
@@ -73,127 +60,26 @@ class Members(Protocol):
     async def step_down(self, rest_s: float) -> None: ...
 
 
-class ProbeFailureDetector:
-    """Of one broker, from its joining on."""
-
-    def __init__(self, members: Members, links: Links, session_timeout_ms: int) -> None:
-        self._members = members
-        self._links = links
-        self._session_s = session_timeout_ms / 1000
-        self._patience_s = self._session_s / MAX_MISSED_PROBES
-        # By broker: the controller's epoch and its own, and the questions to it.
-        self._asked: dict[int, tuple[tuple[int, int], asyncio.Task[None]]] = {}
-        self._unanswered: dict[int, int] = {}
-        self._declared_s: dict[int, float] = {}
-        self._cancel: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        self._cancel = self._members.listen(lambda _, image: self._follow(image))
-        self._follow(self._members.image)
-
-    async def close(self) -> None:
-        if self._cancel is not None:
-            self._cancel()
-        tasks = [task for _, task in self._asked.values()]
-        self._asked.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _follow(self, image: ClusterImage) -> None:
-        me = self._members.broker_id
-        others = image.brokers.items() if image.controller_id == me else ()
-        controller_epoch = image.controller_epoch
-        wanted = {each: (controller_epoch, registration.epoch) for each, registration in others if each != me}
-        for broker_id in [each for each, (epochs, _) in self._asked.items() if wanted.get(each) != epochs]:
-            self._asked.pop(broker_id)[1].cancel()
-            self._unanswered.pop(broker_id, None)
-        loop = asyncio.get_running_loop()
-        for broker_id, epochs in wanted.items():
-            if broker_id not in self._asked:
-                self._asked[broker_id] = epochs, loop.create_task(self._ask_on(broker_id, epochs[1]))
-
-    async def _ask_on(self, broker_id: int, epoch: int) -> None:
-        loop = asyncio.get_running_loop()
-        link: Link | None = None
-        try:
-            while True:
-                began_s = loop.time()
-                try:
-                    link = link or self._links.to(broker_id)
-                    async with asyncio.timeout(self._patience_s):
-                        await link.ask(ApiKey.API_VERSIONS, _VERSION, _PROBE, self._patience_s * 1000)
-                except (LinkLost, TimeoutError):
-                    if link is not None:
-                        link.close()
-                        link = None
-                    self._unanswered[broker_id] = self._unanswered.get(broker_id, 0) + 1
-                    if self._unanswered[broker_id] >= MAX_MISSED_PROBES and await self._is_over(broker_id, epoch):
-                        return
-                else:
-                    self._unanswered[broker_id] = 0
-                await asyncio.sleep(max(0.0, began_s + self._patience_s - loop.time()))
-        finally:
-            if link is not None:
-                with contextlib.suppress(Exception):
-                    link.close()
-
-    async def _is_over(self, broker_id: int, epoch: int) -> bool:
-        """Judge, and do what follows; whether there is nothing more to ask, as this broker has given up."""
-        silent = [each for each, count in self._unanswered.items() if count >= MAX_MISSED_PROBES]
-        answering = sum(1 for each in self._asked if self._unanswered.get(each, 1) == 0)
-        found = verdict(len(self._asked) + 1, answering + 1, len(silent))
-        if found is Verdict.CUT_OFF:
-            logger.warning(
-                "brokers %s have not answered the controller for %.1f s: it is cut off, and lets another be it",
-                sorted(silent),
-                self._session_s,
-            )
-            await self._members.step_down(self._session_s)
-            return True
-        if found is Verdict.DEAD and not self._is_in_grace_period(broker_id):
-            self._declared_s[broker_id] = asyncio.get_running_loop().time()
-            logger.warning(
-                "broker %d has not answered the controller for %.1f s: it is taken for dead", broker_id, self._session_s
-            )
-            await self._members.declare_dead(broker_id, epoch)
-        return False
-
-    def _is_in_grace_period(self, broker_id: int) -> bool:
-        last_s = self._declared_s.get(broker_id)
-        now_s = asyncio.get_running_loop().time()
-        return last_s is not None and now_s - last_s < _GRACE_SESSIONS * self._session_s
-
-
-_RETRY_S: Final = 0.5
-_CONNECT_TIMEOUT_S: Final = 3.0
-_REFUSALS: Final = 2
-_BETWEEN_REFUSALS_S: Final = 0.02
-
-
 class _Declared(NamedTuple):
-    """When a broker was declared dead, and when it says that it was started: a registration anew keeps that."""
+    """When a broker was declared dead, and when its process was started; registering again does not change that."""
 
     at_s: float
     started_ms: int | None
 
 
-class ConnectionFailureDetector:
-    """Of one broker, from its joining on."""
+class _FailureDetector:
+    """Watches other brokers from `start` to `close`: one task for each broker epoch in the image."""
 
-    def __init__(
-        self, membership: Membership, address_of: Callable[[int], Address | None], session_timeout_ms: int
-    ) -> None:
-        self._membership = membership
-        self._address_of = address_of
-        self._grace_s = 5 * session_timeout_ms / 1000
-        self._watches: dict[int, tuple[int, asyncio.Task[None]]] = {}  # by broker: its epoch, the watch over it
+    def __init__(self, members: Members, session_timeout_ms: int) -> None:
+        self._members = members
+        self._session_s = session_timeout_ms / 1000
+        self._watches: dict[int, tuple[tuple[int, ...], asyncio.Task[None]]] = {}  # by broker id, with `_targets`' key
         self._declared: dict[int, _Declared] = {}
-        self._cancel: Callable[[], None] | None = None
+        self._cancel: Cancel | None = None
 
     def start(self) -> None:
-        self._cancel = self._membership.listen(lambda _, image: self._follow(image))
-        self._follow(self._membership.image)
+        self._cancel = self._members.listen(lambda _, image: self._follow(image))
+        self._follow(self._members.image)
 
     async def close(self) -> None:
         if self._cancel is not None:
@@ -205,76 +91,183 @@ class ConnectionFailureDetector:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _follow(self, image: ClusterImage) -> None:
-        me = self._membership.broker_id
-        wanted = {
-            broker_id: registration.epoch
-            for broker_id, registration in image.brokers.items()
-            if broker_id != me and (image.controller_id in (me, broker_id))
-        }
-        for broker_id in [each for each, (epoch, _) in self._watches.items() if wanted.get(each) != epoch]:
+        targets = self._targets(image)
+        for broker_id in [each for each, (key, _) in self._watches.items() if targets.get(each) != key]:
             self._watches.pop(broker_id)[1].cancel()
+            self._forget(broker_id)
         loop = asyncio.get_running_loop()
-        for broker_id, epoch in wanted.items():
+        for broker_id, key in targets.items():
             if broker_id not in self._watches:
-                self._watches[broker_id] = epoch, loop.create_task(self._watch(broker_id, epoch))
+                self._watches[broker_id] = key, loop.create_task(self._watch(broker_id, key[-1]))
+
+    def _targets(self, image: ClusterImage) -> dict[int, tuple[int, ...]]:
+        """The brokers to watch, each with a key that ends with its epoch; another key starts another watch."""
+        raise NotImplementedError
 
     async def _watch(self, broker_id: int, epoch: int) -> None:
-        refused = 0
+        raise NotImplementedError
+
+    def _forget(self, broker_id: int) -> None:
+        """The broker is not watched any more, or under another key."""
+
+    async def _declare_dead(self, broker_id: int, epoch: int, reason: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        image = self._members.image
+        registration = image.brokers.get(broker_id)
+        started_ms = None if registration is None else registration.timestamp_ms
+        last = self._declared.get(broker_id)
+        if last is not None and last.started_ms == started_ms and now_s - last.at_s < _GRACE_SESSIONS * self._session_s:
+            logger.info("broker not declared dead again: broker=%d reason=%s", broker_id, reason)
+            return
+        self._declared[broker_id] = _Declared(now_s, started_ms)
+        if broker_id in image.shutting_down:
+            logger.info("broker stopped: broker=%d reason=%s", broker_id, reason)
+        else:
+            logger.warning("broker declared dead: broker=%d epoch=%d reason=%s", broker_id, epoch, reason)
+        await self._members.declare_dead(broker_id, epoch)
+
+
+# --- by connections
+
+
+class ConnectionFailureDetector(_FailureDetector):
+    """Runs on every broker of a cluster. `endpoint_of` is where a broker listens to brokers."""
+
+    def __init__(
+        self, members: Members, endpoint_of: Callable[[int], Endpoint | None], session_timeout_ms: int
+    ) -> None:
+        super().__init__(members, session_timeout_ms)
+        self._endpoint_of = endpoint_of
+
+    def _targets(self, image: ClusterImage) -> dict[int, tuple[int, ...]]:
+        me = self._members.broker_id
+        return {
+            broker_id: (registration.epoch,)
+            for broker_id, registration in image.brokers.items()
+            if broker_id != me and image.controller_id in (me, broker_id)
+        }
+
+    async def _watch(self, broker_id: int, epoch: int) -> None:
+        refusals = 0
         was_open = False
         while True:
-            address = self._address_of(broker_id)
-            if address is None:
+            endpoint = self._endpoint_of(broker_id)
+            if endpoint is None:
                 return
             try:
-                await _wait_until_closed(address)
+                await _wait_until_closed(endpoint)
             except ConnectionRefusedError:
-                refused += 1
-                if refused >= _REFUSALS:
-                    await self._declare_dead(broker_id, epoch, address, was_open)
+                refusals += 1
+                if refusals >= _REFUSALS:
+                    how = "closed its connections and refuses new ones" if was_open else "refuses connections"
+                    await self._declare_dead(broker_id, epoch, f"{endpoint} {how}")
                     return
                 await asyncio.sleep(_BETWEEN_REFUSALS_S)
             except (OSError, TimeoutError):
-                refused = 0
-                await asyncio.sleep(_RETRY_S)
+                refusals = 0
+                await asyncio.sleep(_RECONNECT_S)
             else:
-                refused = 0
+                refusals = 0
                 was_open = True
 
-    async def _declare_dead(self, broker_id: int, epoch: int, address: Address, was_open: bool) -> None:
-        now_s = asyncio.get_running_loop().time()
-        registration = self._membership.image.brokers.get(broker_id)
-        started_ms = None if registration is None else registration.timestamp_ms
-        last = self._declared.get(broker_id)
-        if last is not None and now_s - last.at_s < self._grace_s and last.started_ms == started_ms:
-            logger.info("broker %d refuses connections again; its session will tell", broker_id)
-            return
-        self._declared[broker_id] = _Declared(now_s, started_ms)
-        how = "has closed its connections and refuses others" if was_open else "refuses connections"
-        if broker_id in self._membership.image.leaving:
-            logger.info("broker %d at %s %s: it has stopped", broker_id, address, how)
-        else:
-            logger.warning("broker %d at %s %s: it is taken for dead", broker_id, address, how)
-        await self._membership.declare_dead(broker_id, epoch)
 
-
-async def _wait_until_closed(address: Address) -> None:
-    """Connect, and return when the connection is over. OSError, TimeoutError."""
+async def _wait_until_closed(endpoint: Endpoint) -> None:
+    """Connect, and return when the connection is closed. OSError, TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-        transport, protocol = await loop.create_connection(lambda: _IdleConnection(loop), address.host, address.port)
+        transport, protocol = await loop.create_connection(lambda: _IdleConnection(loop), endpoint.host, endpoint.port)
     try:
-        await protocol.over
+        await protocol.closed
     finally:
         with contextlib.suppress(Exception):
             transport.abort()
 
 
 class _IdleConnection(asyncio.Protocol):
-    """Says nothing, and hears when the other side is gone."""
+    """Sends nothing, and notices when the other side closes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.over: asyncio.Future[Any] = loop.create_future()
+        self.closed: asyncio.Future[Any] = loop.create_future()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.over.done():
-            self.over.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+# --- by probes
+
+
+class Verdict(Enum):
+    WAIT = auto()
+    DEAD = auto()
+    """Brokers that do not answer are dead."""
+    CUT_OFF = auto()
+    """The controller itself is cut off."""
+
+
+def verdict(brokers: int, answering: int, silent: int) -> Verdict:
+    """For counts of brokers, including the controller, which answers itself.
+
+    3 with 2 answering, 1 silent: DEAD. 3 with 1 and 2: CUT_OFF. 2 with 1 and 1: WAIT. 3 with 1 and 1: WAIT, because the
+    third has missed a probe or two and may be about to fall silent as well.
+    """
+    if 2 * answering > brokers:
+        return Verdict.DEAD
+    return Verdict.CUT_OFF if 2 * (brokers - silent) < brokers else Verdict.WAIT
+
+
+class ProbeFailureDetector(_FailureDetector):
+    """Runs on every broker of a cluster, and probes the others while this one is the controller."""
+
+    def __init__(self, members: Members, links: Links, session_timeout_ms: int) -> None:
+        super().__init__(members, session_timeout_ms)
+        self._links = links
+        self._interval_s = self._session_s / MAX_MISSED_PROBES
+        self._missed: dict[int, int] = {}
+
+    def _targets(self, image: ClusterImage) -> dict[int, tuple[int, ...]]:
+        me = self._members.broker_id
+        if image.controller_id != me:
+            return {}
+        return {each: (image.controller_epoch, found.epoch) for each, found in image.brokers.items() if each != me}
+
+    def _forget(self, broker_id: int) -> None:
+        self._missed.pop(broker_id, None)
+
+    async def _watch(self, broker_id: int, epoch: int) -> None:
+        loop = asyncio.get_running_loop()
+        link: Link | None = None
+        try:
+            while True:
+                started_s = loop.time()
+                try:
+                    link = link or self._links.to(broker_id)
+                    async with asyncio.timeout(self._interval_s):
+                        await link.ask(ApiKey.API_VERSIONS, _PROBE_VERSION, _PROBE, self._interval_s * 1000)
+                except (LinkLost, TimeoutError):
+                    if link is not None:
+                        link.close()
+                        link = None
+                    self._missed[broker_id] = self._missed.get(broker_id, 0) + 1
+                    if self._missed[broker_id] >= MAX_MISSED_PROBES and await self._is_cut_off(broker_id, epoch):
+                        return
+                else:
+                    self._missed[broker_id] = 0
+                await asyncio.sleep(max(0.0, started_s + self._interval_s - loop.time()))
+        finally:
+            if link is not None:
+                with contextlib.suppress(Exception):
+                    link.close()
+
+    async def _is_cut_off(self, broker_id: int, epoch: int) -> bool:
+        """Act on a broker that does not answer; returns whether this broker has stepped down instead."""
+        silent = sorted(each for each, missed in self._missed.items() if missed >= MAX_MISSED_PROBES)
+        answering = sum(1 for each in self._watches if self._missed.get(each, 1) == 0)
+        found = verdict(len(self._watches) + 1, answering + 1, len(silent))
+        if found is Verdict.CUT_OFF:
+            logger.warning("controller cut off, stepping down: silent_brokers=%s for_s=%.1f", silent, self._session_s)
+            await self._members.step_down(self._session_s)
+            return True
+        if found is Verdict.DEAD:
+            await self._declare_dead(broker_id, epoch, f"no answer for {self._session_s:.1f} s")
+        return False

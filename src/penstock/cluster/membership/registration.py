@@ -6,7 +6,7 @@ names the cluster.
 A broker is registered by an ephemeral node under /brokers/ids; the creation number of the node is the broker epoch. An
 id belongs to one session. A node of another session belongs to another broker, unless it names the addresses that this
 broker listens on: then an earlier process of this broker left it, and registration waits for the end of its session. If
-the outcome of the creation is unknown, the owner of the node tells.
+the outcome of the creation is unknown, the owner of the node decides it.
 
 Producer ids come in blocks of 1000. A block belongs to a broker once its end is stored durably against the version that
 was read; the rest of a block is never used after a restart.
@@ -44,11 +44,20 @@ from penstock.cluster.tree.tree import Node, SessionEvent, Tree, ensure_path, fi
 from penstock.log.log_dirs.identity import encode_id
 from penstock.runtime.randomness import Random
 
+logger = logging.getLogger(__name__)
+
+BLOCK_SIZE: Final = 1000
+"""Producer ids that a broker allocates at once."""
+
+# ZooKeeper ends sessions on the tick, and its clients notice a lost server late.
+_GRACE_MS: Final = 3000
+_INT64_MAX: Final = 2**63 - 1
+
 
 async def initialize_tree(tree: Tree, random: Random, wanted_id: str | None = None) -> str:
-    """The cluster's id.
+    """Create what every tree has; returns the cluster id.
 
-    `wanted_id` is what the data folders say, if they do: a new tree takes it over, and one of another cluster is a
+    `wanted_id` is what the data folders say, if they do: a new tree takes it over, and a tree of another cluster raises
     ClusterIdMismatch. LayoutError, TreeError.
     """
     for path in (*layout.PERSISTENT_PATHS, layout.BROKER_EPOCHS):
@@ -68,16 +77,13 @@ async def initialize_tree(tree: Tree, random: Random, wanted_id: str | None = No
     return found
 
 
-logger = logging.getLogger(__name__)
-
-# ZooKeeper ends sessions on the tick, and its clients notice a lost server late.
-_GRACE_MS: Final = 3000
+# --- registration
 
 
 async def register_broker(tree: Tree, registration: BrokerRegistration, *, session_timeout_ms: int) -> int:
-    """Register for as long as the tree's session lasts; the broker epoch.
+    """Register for as long as the tree's session lasts; returns the broker epoch.
 
-    `session_timeout_ms` is how long an earlier process of this broker may still seem to live. BrokerIdInUse, TreeError.
+    `session_timeout_ms` is how long the session of an earlier process may last. BrokerIdInUse, TreeError.
     """
     await ensure_path(tree, layout.BROKER_IDS)
     path = layout.broker_path(registration.broker_id)
@@ -89,7 +95,7 @@ async def register_broker(tree: Tree, registration: BrokerRegistration, *, sessi
     try:
         while True:
             changed.clear()
-            # Whose node it is, if there is one, says what happened.
+            # The owner of the node says what happened.
             with contextlib.suppress(NodeExists, ConnectionLost):
                 await tree.create(path, data, ephemeral=True)
             node = await find(tree, path)
@@ -105,15 +111,15 @@ async def register_broker(tree: Tree, registration: BrokerRegistration, *, sessi
 
 
 def _wake_at(event: SessionEvent, changed: asyncio.Event) -> None:
-    # The next request says what is the matter.
+    # The next request then fails with SessionExpired.
     if event is SessionEvent.EXPIRED:
         changed.set()
 
 
 async def _wait_for_end(registration: BrokerRegistration, changed: asyncio.Event, left_s: float, node: Node) -> None:
-    """Return when the node may have gone. BrokerIdInUse."""
+    """Return when the node may be gone. BrokerIdInUse."""
     logger.info(
-        "broker %d is still registered by its earlier process; waiting for the end of that session, up to %.1f s",
+        "registration waits for the session of an earlier process to end: broker=%d up_to_s=%.1f",
         registration.broker_id,
         max(0.0, left_s),
     )
@@ -125,7 +131,7 @@ async def _wait_for_end(registration: BrokerRegistration, changed: asyncio.Event
 
 
 def _require_own(registration: BrokerRegistration, node: Node) -> None:
-    """BrokerIdInUse if it is another broker's."""
+    """BrokerIdInUse if the node belongs to another broker."""
     broker_id = registration.broker_id
     try:
         found = decode_broker(broker_id, node.data)
@@ -146,13 +152,11 @@ def _registered_broker(broker_id: int, node: Node) -> str:
     return where if since is None else f"{where}, since {since:%Y-%m-%dT%H:%M:%SZ}"
 
 
-BLOCK_SIZE: Final = 1000
-
-_INT64_MAX = 2**63 - 1
+# --- producer ids
 
 
 class ProducerIds:
-    """The producer ids that one broker gives away."""
+    """The producer ids of one broker."""
 
     def __init__(self, tree: Tree, broker_id: int) -> None:
         self._tree = tree
@@ -162,25 +166,25 @@ class ProducerIds:
         self._fetching = asyncio.Lock()
 
     def follow(self, tree: Tree) -> None:
-        """Take further blocks from this session of the tree; what is in hand stays."""
+        """Allocate further blocks through this session; the current block stays."""
         self._tree = tree
 
     async def stock_up(self) -> None:
-        """Have ids in hand, for times in which the tree cannot be reached. ProducerIdsExhausted, TreeError."""
+        """Hold a block, for times when the tree is unreachable. ProducerIdsExhausted, TreeError."""
         async with self._fetching:
             if self._next >= self._end:
                 block = await self.next_block()
                 self._next, self._end = block.first, block.last + 1
 
     async def allocate(self) -> int:
-        """An id that nobody had before. ProducerIdsExhausted, TreeError."""
+        """An id that was never used. ProducerIdsExhausted, TreeError."""
         while self._next >= self._end:
-            await self.stock_up()  # whoever waited there finds the block that another fetched
+            await self.stock_up()
         self._next += 1
         return self._next - 1
 
     async def next_block(self) -> ProducerIdBlock:
-        """A whole block, for whoever gives its ids away. ProducerIdsExhausted, TreeError."""
+        """Allocate a whole block. ProducerIdsExhausted, TreeError."""
         await ensure_path(self._tree, layout.PRODUCER_ID_BLOCK)
         while True:
             node = await self._tree.get(layout.PRODUCER_ID_BLOCK)
@@ -192,6 +196,5 @@ class ProducerIds:
             try:
                 await self._tree.set(layout.PRODUCER_ID_BLOCK, encode_producer_ids(block), node.version)
             except BadVersion:
-                # Another broker took it; there is a next one.
-                continue
+                continue  # another broker allocated it
             return block

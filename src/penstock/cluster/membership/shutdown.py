@@ -2,12 +2,12 @@
 
 Before it stops, a broker asks the controller to move its leaderships. Shutdown waits while a follower is still
 catching up, within the configured time. If the controller or the tree does not answer, it gives up after about 5
-seconds: without the tree nobody can take over. What was not moved is led by others once they notice that the broker
-is gone.
+seconds: without the tree no other broker can take over. Leaderships that were not moved are moved when the controller
+notices that the broker is gone.
 
 `.broker-life` in each data folder holds the previous broker epoch and whether that run ended cleanly (KIP-966). A
-folder without the file is new, and the broker registers as one whose disk was emptied. A clean end is written last of
-all and cleared before anything else is written. Folders that disagree count as unclean.
+folder without the file is new, and the broker registers as one whose disk was emptied. A clean shutdown is written last
+of all and cleared before anything else is written. Folders that disagree count as unclean.
 """
 
 from __future__ import annotations
@@ -35,7 +35,18 @@ from penstock.wire.types import Message
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE: Final = ".broker-life"
-_MAX_BYTES: Final = 4096
+_MAX_FILE_BYTES: Final = 4096
+
+_RETRY_S: Final = 0.25
+_ANSWER_MS: Final = 10_000
+_UNREACHABLE_MS: Final = 5_000
+_MIN_ANSWER_MS: Final = 1_000
+_CONTROLLED_SHUTDOWN_VERSION: Final = 3
+
+Partitions = Sequence[tuple[str, int]]
+
+
+# --- the clean-shutdown file
 
 
 class _StoredEpoch(msgspec.Struct):
@@ -44,8 +55,10 @@ class _StoredEpoch(msgspec.Struct):
 
 
 class PreviousBrokerEpoch:
-    """`clean_epoch` as `BrokerRegistration` has it. `is_emptied` is looked up when it is asked for: between the reading
-    and the registration the logs are opened, and what is found in them may have ended the life of the folders.
+    """`clean_epoch` and `is_emptied` as in `BrokerRegistration`.
+
+    `is_emptied` reads the folders each time: opening the logs before the registration may find damage after which the
+    folders count as new (`forget_previous_epoch`).
     """
 
     def __init__(self, clean_epoch: int, files: Files, folders: Sequence[str]) -> None:
@@ -59,18 +72,18 @@ class PreviousBrokerEpoch:
 
 
 def read_previous_epoch(files: Files, folders: Sequence[str]) -> PreviousBrokerEpoch:
-    """Before the folders are opened. A file that cannot be read is one that tells of no good end."""
+    """Before the folders are opened. A file that cannot be read counts as unclean."""
     found = [_read(files, folder) for folder in folders]
-    lives = {(life.epoch, life.clean) for life in found if life is not None}
+    distinct = {(stored.epoch, stored.clean) for stored in found if stored is not None}
     clean_epoch = UNKNOWN_EPOCH
-    if len(lives) == 1 and None not in found:
-        epoch, clean = lives.pop()
+    if len(distinct) == 1 and None not in found:
+        epoch, clean = distinct.pop()
         clean_epoch = epoch if clean else UNKNOWN_EPOCH
     return PreviousBrokerEpoch(clean_epoch, files, folders)
 
 
 def forget_previous_epoch(files: Files, folders: Sequence[str]) -> None:
-    """From here on the folders are new ones. OSError."""
+    """From now on the folders count as new. OSError."""
     for folder in folders:
         with contextlib.suppress(FileNotFoundError):
             files.remove(f"{folder}/{CLEAN_SHUTDOWN_FILE}")
@@ -78,11 +91,11 @@ def forget_previous_epoch(files: Files, folders: Sequence[str]) -> None:
 
 
 def clear_clean_shutdown(files: Files, folders: Sequence[str]) -> None:
-    """From here on the folders may change. OSError."""
+    """Before anything in the folders changes. OSError."""
     for folder in folders:
-        life = _read(files, folder)
-        if life is not None and life.clean:
-            _write(files, folder, _StoredEpoch(life.epoch, clean=False))
+        stored = _read(files, folder)
+        if stored is not None and stored.clean:
+            _write(files, folder, _StoredEpoch(stored.epoch, clean=False))
 
 
 def write_broker_epoch(files: Files, folders: Sequence[str], epoch: int, *, clean: bool) -> None:
@@ -96,36 +109,34 @@ def _read(files: Files, folder: str) -> _StoredEpoch | None:
     try:
         file = files.open(path, writable=False)
         try:
-            data = file.read_at(0, _MAX_BYTES)
+            data = file.read_at(0, _MAX_FILE_BYTES)
         finally:
             file.close()
     except FileNotFoundError:
         return None
     except OSError as error:
-        logger.warning("%s cannot be read: %s", path, error)
+        logger.warning(
+            "clean-shutdown file unreadable, the last shutdown counts as unclean: path=%s error=%s", path, error
+        )
         return _StoredEpoch(UNKNOWN_EPOCH, clean=False)
     try:
         return msgspec.json.decode(data, type=_StoredEpoch)
     except msgspec.MsgspecError as error:
-        logger.warning("%s is damaged (%s): the broker's last stop is taken for an unclean one", path, error)
+        logger.warning(
+            "clean-shutdown file damaged, the last shutdown counts as unclean: path=%s error=%s", path, error
+        )
         return _StoredEpoch(UNKNOWN_EPOCH, clean=False)
 
 
-def _write(files: Files, folder: str, life: _StoredEpoch) -> None:
-    atomic_write(files, f"{folder}/{CLEAN_SHUTDOWN_FILE}", msgspec.json.encode(life))
+def _write(files: Files, folder: str, stored: _StoredEpoch) -> None:
+    atomic_write(files, f"{folder}/{CLEAN_SHUTDOWN_FILE}", msgspec.json.encode(stored))
 
 
-_RETRY_S: Final = 0.25
-_ANSWER_MS: Final = 10_000
-_UNREACHABLE_MS: Final = 5_000
-_LEAST_MS: Final = 1_000
-_VERSION: Final = 3
-
-Partitions = Sequence[tuple[str, int]]
+# --- controlled shutdown
 
 
 class StoppingBroker(Protocol):
-    """A member of a cluster."""
+    """What a controlled shutdown needs of a broker's membership."""
 
     @property
     def broker_id(self) -> int: ...
@@ -142,88 +153,94 @@ class StoppingBroker(Protocol):
     async def ask_controller(self, api_key: int, version: int, message: Message, timeout_ms: float) -> Message: ...
 
     def tree_unreachable_ms(self) -> float | None:
-        """How long the tree has been out of reach; None if it is not, as far as is known."""
+        """For how long the tree has been unreachable; None if it is not known to be."""
 
     def note_tree_unreachable(self) -> None:
         """The tree does not answer."""
 
 
-async def controlled_shutdown(stopping_broker: StoppingBroker, clock: Clock, within_ms: float) -> bool:
-    """To whoever is in sync; whether nothing is left that needs the broker."""
-    begun_ms = clock.monotonic_ms()
-    deadline_ms = begun_ms + within_ms
-    told = 0
+async def controlled_shutdown(broker: StoppingBroker, clock: Clock, within_ms: float) -> bool:
+    """Move the broker's leaderships to other in-sync replicas; returns whether no partition needs it any more."""
+    started_ms = clock.monotonic_ms()
+    deadline_ms = started_ms + within_ms
+    reported = 0
     while True:
         try:
-            left = await _ask(stopping_broker)
+            remaining = await _ask(broker)
         except (LinkLost, ClusterError) as error:
-            silent_since_ms = clock.monotonic_ms() - (stopping_broker.tree_unreachable_ms() or 0.0)
-            deadline_ms = min(deadline_ms, min(begun_ms, silent_since_ms) + _UNREACHABLE_MS)
+            unreachable_since_ms = clock.monotonic_ms() - (broker.tree_unreachable_ms() or 0.0)
+            deadline_ms = min(deadline_ms, min(started_ms, unreachable_since_ms) + _UNREACHABLE_MS)
             if clock.monotonic_ms() + _RETRY_S * 1000 >= deadline_ms:
                 logger.warning(
-                    "broker %d stops without handing over what it leads, for nobody could be asked to: %s. Others lead "
-                    "it once they know that it is gone",
-                    stopping_broker.broker_id,
+                    "controlled shutdown failed, leaders move when the stop is noticed: broker=%d error=%s",
+                    broker.broker_id,
                     error,
                 )
                 return False
         else:
-            if not left:
+            if not remaining:
                 return True
-            if len(left) != told:
+            if len(remaining) != reported:
+                reported = len(remaining)
+                first = ",".join(f"{topic}-{index}" for topic, index in remaining[:3])
                 logger.info(
-                    "%d partitions still need broker %d: %s", len(left), stopping_broker.broker_id, list(left[:3])
+                    "partitions still need this broker: broker=%d partitions=%d first=%s",
+                    broker.broker_id,
+                    reported,
+                    first,
                 )
-            told = len(left)
-            if not _is_follower_catching_up(stopping_broker, left) or clock.monotonic_ms() >= deadline_ms:
-                logger.warning("broker %d stops although %d partitions need it", stopping_broker.broker_id, told)
+            if not _is_follower_catching_up(broker, remaining) or clock.monotonic_ms() >= deadline_ms:
+                logger.warning(
+                    "controlled shutdown incomplete, stopping anyway: broker=%d partitions=%d",
+                    broker.broker_id,
+                    reported,
+                )
                 return False
         await asyncio.sleep(_RETRY_S)
 
 
-def _is_follower_catching_up(stopping_broker: StoppingBroker, partitions: Partitions) -> bool:
-    """Whether somebody is alive who holds one of these and is not in sync yet."""
-    image = stopping_broker.image
+def _is_follower_catching_up(broker: StoppingBroker, partitions: Partitions) -> bool:
+    """Whether a live replica of one of these partitions is not in sync yet."""
+    image = broker.image
     for topic, index in partitions:
         partition = image.partition(topic, index)
         if partition is not None and any(
-            broker in image.brokers and broker not in image.leaving and broker not in partition.isr
-            for broker in partition.replicas
-            if broker != stopping_broker.broker_id
+            each in image.brokers and each not in image.shutting_down and each not in partition.isr
+            for each in partition.replicas
+            if each != broker.broker_id
         ):
             return True
     return False
 
 
-async def _ask(stopping_broker: StoppingBroker) -> Partitions:
-    """What still needs the broker. LinkLost, ClusterError: nobody knows."""
-    tree_unreachable_ms = stopping_broker.tree_unreachable_ms()
-    patience_ms = _ANSWER_MS if tree_unreachable_ms is None else max(0.0, _UNREACHABLE_MS - tree_unreachable_ms)
-    controller = stopping_broker.controller
-    if controller is not None:
-        return await _ask_here(stopping_broker, controller, patience_ms)
-    question = ControlledShutdownRequest(broker_id=stopping_broker.broker_id, broker_epoch=stopping_broker.broker_epoch)
-    answer = await stopping_broker.ask_controller(
-        ApiKey.CONTROLLED_SHUTDOWN, _VERSION, question, max(_LEAST_MS, patience_ms)
+async def _ask(broker: StoppingBroker) -> Partitions:
+    """The partitions that still need the broker. LinkLost, ClusterError: unknown."""
+    unreachable_ms = broker.tree_unreachable_ms()
+    timeout_ms = _ANSWER_MS if unreachable_ms is None else max(0.0, _UNREACHABLE_MS - unreachable_ms)
+    if broker.controller is not None:
+        return await _ask_own_controller(broker, broker.controller, timeout_ms)
+    request = ControlledShutdownRequest(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+    response = await broker.ask_controller(
+        ApiKey.CONTROLLED_SHUTDOWN, _CONTROLLED_SHUTDOWN_VERSION, request, max(_MIN_ANSWER_MS, timeout_ms)
     )
-    if not isinstance(answer, ControlledShutdownResponse) or answer.error_code:
-        raise LinkLost(f"the controller refused: {error_name(answer)}")
-    return [(item.topic_name, item.partition_index) for item in answer.remaining_partitions]
+    if not isinstance(response, ControlledShutdownResponse) or response.error_code:
+        raise LinkLost(f"the controller rejected ControlledShutdown: {error_name(response)}")
+    return [(item.topic_name, item.partition_index) for item in response.remaining_partitions]
 
 
-async def _ask_here(stopping_broker: StoppingBroker, controller: Controller, patience_ms: float) -> Partitions:
-    work = controller.shut_down(stopping_broker.broker_id, stopping_broker.broker_epoch)
-    asked = asyncio.get_running_loop().create_task(work)
-    await asyncio.wait({asked}, timeout=patience_ms / 1000)
-    if asked.done():
-        return asked.result()
-    # What becomes of it is told when the session ends, and then nobody cares any more.
-    asked.add_done_callback(lambda late: late.cancelled() or late.exception())
-    stopping_broker.note_tree_unreachable()
+async def _ask_own_controller(broker: StoppingBroker, controller: Controller, timeout_ms: float) -> Partitions:
+    work = controller.shut_down(broker.broker_id, broker.broker_epoch)
+    task = asyncio.get_running_loop().create_task(work)
+    await asyncio.wait({task}, timeout=timeout_ms / 1000)
+    if task.done():
+        return task.result()
+    # It ends with the session; asyncio must not complain about an error that is never read.
+    task.add_done_callback(lambda late: late.cancelled() or late.exception())
+    broker.note_tree_unreachable()
     raise ConnectionLost("the metadata tree does not answer")
 
 
-def error_name(answer: Message) -> str:
-    """The error code of an answer, by its name where it has one."""
-    code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
+def error_name(response: Message) -> str:
+    """The name of a response's error code; the number if the code is unknown."""
+    code = getattr(response, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
     return next((known.name for known in ErrorCode if known == code), str(code))

@@ -1,18 +1,18 @@
-"""The metadata of a cluster of one broker: a controller on the broker's own tree.
+"""The metadata of a broker: the interface, and its implementation for a cluster of one broker.
 
-A change is decided on the image and stored; then preparations are awaited, the image is replaced, listeners are called,
-and last of all the caller is answered. Neither preparations nor listeners can prevent a change.
+`StandaloneMetadata` runs a controller on the broker's own tree. A change is decided on the image and stored; then
+preparations are awaited, the image is replaced, listeners are called, and last of all the caller is answered. Neither
+preparations nor listeners can prevent a change. In a cluster, `Membership` implements the same interface.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.cluster.controller.configs import ConfigRules
-from penstock.cluster.controller.controller import ConfigChange, ConfigOutcome, Controller, NewPartitions, TopicOutcome
-from penstock.cluster.controller.election import PartitionRules, RulesIn
+from penstock.cluster.controller.controller import Controller
 from penstock.cluster.controller.store import claim_controller
-from penstock.cluster.controller.topics import NewTopic, TopicDefaults
+from penstock.cluster.controller.topics import TopicDefaults
 from penstock.cluster.errors import BrokerIdInUse, MetadataUnavailable, NodeExists, NotController, NotStarted, TreeError
 from penstock.cluster.image import ClusterImage
 from penstock.cluster.image_propagation import Cancel, ImageHolder, Listener, Preparation
@@ -23,19 +23,34 @@ from penstock.cluster.tree.tree import Tree
 from penstock.runtime.clock import Clock
 from penstock.runtime.randomness import Random
 
-__all__ = [
-    "ClusterMetadata",
-    "ConfigChange",
-    "ConfigOutcome",
-    "Listener",
-    "NewPartitions",
-    "Preparation",
-    "TopicOutcome",
-]
+
+class Metadata(Protocol):
+    """The cluster's metadata as a broker has it."""
+
+    @property
+    def image(self) -> ClusterImage: ...
+
+    @property
+    def controller(self) -> Controller | None:
+        """None unless this broker is the controller."""
+
+    def require_controller(self) -> Controller:
+        """ClusterError unless this broker is the controller."""
+
+    def listen(self, listener: Listener) -> Cancel:
+        """Call `listener` with the image before and after each change, before the change is answered."""
+
+    def prepare(self, preparation: Preparation) -> Cancel:
+        """Await `preparation` with the image before and after each change, before the change is visible."""
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that was never used. ProducerIdsExhausted, TreeError."""
+
+    async def close(self) -> None: ...
 
 
-class ClusterMetadata:
-    """The metadata of a cluster of one broker. `start` it, then use it; the tree is closed by whoever opened it."""
+class StandaloneMetadata(ImageHolder):
+    """The metadata of a cluster of one broker. `start` it, then use it; the caller closes the tree."""
 
     def __init__(
         self,
@@ -46,41 +61,22 @@ class ClusterMetadata:
         *,
         broker_id: int,
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
-        rules_of: RulesIn = lambda _, __: PartitionRules(),
     ) -> None:
+        super().__init__()
+        self.controller: Controller | None = None
         self._tree = tree
         self._clock = clock
         self._random = random
         self._rules = rules
         self._broker_id = broker_id
         self._defaults = defaults
-        self._rules_of = rules_of
-        self._holder = ImageHolder()
-        self._controller: Controller | None = None
         self._producer_ids = ProducerIds(tree, broker_id)
 
-    @property
-    def image(self) -> ClusterImage:
-        return self._holder.image
-
-    @property
-    def controller(self) -> Controller | None:
-        """Of this cluster of one, once it has started."""
-        return self._controller
-
-    def listen(self, listener: Listener) -> Cancel:
-        """Call `listener` with the image before and after each change, before whoever asked is answered."""
-        return self._holder.listen(listener)
-
-    def prepare(self, preparation: Preparation) -> Cancel:
-        """Await `preparation` with the image before and after each change that was stored, before anybody sees it."""
-        return self._holder.prepare(preparation)
-
     async def start(self, registration: BrokerRegistration, *, cluster_id: str | None = None) -> ClusterImage:
-        """Register, become the controller, lead what can be led; the image then.
+        """Register, become the controller, elect leaders; returns the image.
 
-        `cluster_id` is what the data folders say, if they do: a new tree takes it over, and one of another cluster is
-        a ClusterIdMismatch. BrokerIdInUse, LayoutError, TreeError.
+        `cluster_id` is what the data folders say, if they do: a new tree takes it over, and a tree of another cluster
+        raises ClusterIdMismatch. BrokerIdInUse, LayoutError, TreeError.
         """
         await initialize_tree(self._tree, self._random, cluster_id)
         try:
@@ -89,59 +85,38 @@ class ClusterMetadata:
             raise BrokerIdInUse(self._broker_id) from error
         claim = await claim_controller(self._tree, self._broker_id, self._clock)
         if claim is None:
-            raise NotController("another session is the controller of a tree that only this broker should have")
+            raise NotController("another session is the controller of this broker's own metadata tree")
         controller = Controller(
             self._tree,
             claim,
             self._random,
             self._rules,
             broker_id=self._broker_id,
-            rules_of=self._rules_of,
             defaults=self._defaults,
-            on_image=lambda _, image: self._holder.take_over(image),
-            prepare=lambda _, image: self._holder.prepare_for(image),
+            on_image=lambda _, image: self.take_over(image),
+            prepare=lambda _, image: self.prepare_for(image),
             deletes_at_once=True,
         )
         try:
             await controller.start()
-        except MetadataUnavailable as refusal:
-            if isinstance(refusal.__cause__, TreeError):
-                raise refusal.__cause__ from None
+        except MetadataUnavailable as error:
+            if isinstance(error.__cause__, TreeError):
+                raise error.__cause__ from None
             raise
-        self._controller = controller
-        return self._holder.image
+        self.controller = controller
+        return self.image
 
-    async def close(self) -> None:
-        """Return when the changes under way are done; take no more."""
-        controller, self._controller = self._controller, None
-        if controller is not None:
-            await controller.resign()
-
-    async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
-        """An outcome for each, in order."""
-        return await self._started().create_topics(wanted, validate_only=validate_only)
-
-    async def create_partitions(
-        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
-    ) -> list[TopicOutcome]:
-        """An outcome for each, in order."""
-        return await self._started().create_partitions(wanted, validate_only=validate_only)
-
-    async def delete_topics(self, names: Sequence[str | bytes]) -> list[TopicOutcome]:
-        """By name or by id; an outcome for each, in order, with the topic that is no more."""
-        return await self._started().delete_topics(names)
-
-    async def alter_configs(
-        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
-    ) -> list[ConfigOutcome]:
-        """An outcome for each, in order."""
-        return await self._started().alter_configs(changes, validate_only=validate_only)
+    def require_controller(self) -> Controller:
+        """NotStarted."""
+        if self.controller is None:
+            raise NotStarted
+        return self.controller
 
     async def allocate_producer_id(self) -> int:
-        """A producer id that nobody had before. ProducerIdsExhausted, TreeError."""
         return await self._producer_ids.allocate()
 
-    def _started(self) -> Controller:
-        if self._controller is None:
-            raise NotStarted
-        return self._controller
+    async def close(self) -> None:
+        """Accept no more changes, and return when those under way are done."""
+        controller, self.controller = self.controller, None
+        if controller is not None:
+            await controller.resign()

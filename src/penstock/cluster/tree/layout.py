@@ -29,9 +29,9 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
-BROKER_EPOCHS: Final = "/penstock/broker_epochs"  # our own: of each broker the last life that was dealt with
+BROKER_EPOCHS: Final = "/penstock/broker_epochs"  # our own: of each broker the last epoch that a controller handled
 
-# What every tool expects to be there, whatever is in it; the kinds of configuration are topics, clients, ...
+# What every tool expects to exist, empty or not.
 PERSISTENT_PATHS: Final = (
     "/consumers",
     BROKER_IDS,
@@ -50,7 +50,7 @@ PERSISTENT_PATHS: Final = (
     "/cluster",
 )
 
-# Under BROKER_CONFIGS: what holds for every broker that has no value of its own.
+# Under BROKER_CONFIGS: the settings of all brokers.
 DEFAULT_BROKER: Final = "<default>"
 
 
@@ -99,7 +99,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Endpoint(NamedTuple):
-    """Where a listener of a broker is reached, as it is told to clients."""
+    """The advertised address of a listener."""
 
     listener: str
     protocol: str
@@ -113,9 +113,9 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker's life. `epoch` is the number of its node's creation, which no two lives share; `clean_epoch` is that of
-    the life that its data folders say ended in good order, UNKNOWN_EPOCH if they do not. `is_emptied`: some data
-    folder is a new one; the broker says so until an image has shown it registered like that.
+    """A registered broker. `epoch` is the creation number of its node, so each registration has another one.
+    `clean_epoch` is the previous epoch if its data folders say that it ended cleanly, else UNKNOWN_EPOCH. `is_emptied`:
+    some data folder is new; the broker says so until an image has shown it registered like that.
     """
 
     broker_id: int
@@ -129,7 +129,7 @@ class BrokerRegistration:
 
 
 class PartitionAssignment(NamedTuple):
-    """Who holds a partition, the preferred leader first; and who is being added or removed."""
+    """The replicas, the preferred leader first, and which of them are being added or removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -148,12 +148,12 @@ class PartitionState(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
-    recovering: bool = False  # the leader was elected uncleanly, and has not recovered yet
-    elr: tuple[int, ...] = ()  # not in sync any more, but with all that was ever committed (KIP-966)
+    recovering: bool = False  # the leader was elected uncleanly and has not recovered yet
+    elr: tuple[int, ...] = ()  # left the ISR with everything that was committed (KIP-966)
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids `first` to `last`, both included, of a broker."""
+    """Producer ids of a broker, from `first` to `last` inclusive."""
 
     broker_id: int
     first: int
@@ -178,7 +178,7 @@ class _Broker(msgspec.Struct, omit_defaults=True):
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    """Version 5. Host and port are for clients that know only plaintext, null and -1 if there is no such listener."""
+    """Version 5. Host and port are those of a plaintext listener; null and -1 if there is none."""
     plain = next((endpoint for endpoint in broker.endpoints if endpoint.protocol == PLAINTEXT), None)
     document: dict[str, Any] = {
         "features": broker.features,
@@ -200,11 +200,11 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 
 
 def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> BrokerRegistration:
-    """`epoch` is not in the document, but the number of the node's creation."""
+    """`epoch` is the creation number of the node; it is not in the document."""
     path = broker_path(broker_id)
     document = _decode(path, data, _Broker)
     if document.version < 1:
-        raise LayoutError(path, f"version {document.version} is not known")
+        raise LayoutError(path, f"unknown version {document.version}")
     if document.version == 1:
         if document.host is None or document.port is None:
             raise LayoutError(path, "host or port is missing")
@@ -213,11 +213,11 @@ def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> Br
         protocols = document.listener_security_protocol_map
         endpoints = [_endpoint(path, text, protocols) for text in document.endpoints or ()]
     if not endpoints:
-        raise LayoutError(path, "there are no endpoints")
+        raise LayoutError(path, "it has no endpoints")
     timestamp = str(document.timestamp)
     timestamp_ms = int(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 20 else -1
     if not UNKNOWN_EPOCH <= document.penstock_clean_epoch <= _INT64_MAX:
-        raise LayoutError(path, "the epoch of the last clean stop is out of range")
+        raise LayoutError(path, "penstock_clean_epoch is out of range")
     return BrokerRegistration(
         broker_id, tuple(endpoints), document.rack, timestamp_ms, document.features or {}, epoch,
         document.penstock_clean_epoch, document.penstock_emptied,
@@ -227,9 +227,9 @@ def decode_broker(broker_id: int, data: bytes, epoch: int = UNKNOWN_EPOCH) -> Br
 def _endpoint(path: str, text: str, protocols: Mapping[str, str] | None) -> Endpoint:
     match = _ENDPOINT.fullmatch(text)
     if match is None or int(match[3]) > 65535:
-        raise LayoutError(path, f"{text[:200]!r} is no endpoint")
+        raise LayoutError(path, f"{text[:200]!r} is not an endpoint")
     listener = match[1]
-    # Before there was a map, listeners had the name of their protocol.
+    # Documents without a map have listeners named after their protocol.
     protocol = listener if protocols is None else protocols.get(listener)
     if protocol is None:
         raise LayoutError(path, f"listener {listener} has no protocol")
@@ -270,7 +270,7 @@ def decode_topic(name: str, data: bytes) -> TopicAssignment:
         except ValueError as error:
             raise LayoutError(path, f"topic_id: {error}") from error
     found: list[PartitionAssignment] = []
-    # Partitions are numbered from 0 without gaps, and there is no other way to number as many.
+    # Partitions are numbered from 0 without gaps.
     for index in range(len(document.partitions)):
         key = str(index)
         replicas = document.partitions.get(key)
@@ -315,6 +315,53 @@ def decode_partition_state(path: str, data: bytes) -> PartitionState:
     )
 
 
+# --- requests of tools
+
+
+class _Move(msgspec.Struct):
+    topic: str
+    partition: int
+    replicas: list[int]
+
+
+class _Moves(msgspec.Struct):
+    version: int
+    partitions: list[_Move]
+
+
+class _Election(msgspec.Struct):
+    topic: str
+    partition: int
+
+
+class _Elections(msgspec.Struct):
+    version: int
+    partitions: list[_Election]
+
+
+def encode_reassignment(wanted: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
+    moves = [_Move(topic, index, list(replicas)) for (topic, index), replicas in wanted.items()]
+    return msgspec.json.encode(_Moves(1, moves))
+
+
+def decode_reassignment(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The replicas wanted, by topic and partition."""
+    document = _decode(REASSIGN_PARTITIONS, data, _Moves)
+    found = {(move.topic, move.partition): tuple(move.replicas) for move in document.partitions}
+    if len(found) < len(document.partitions):
+        raise LayoutError(REASSIGN_PARTITIONS, "a partition is listed twice")
+    return found
+
+
+def decode_preferred_election(data: bytes) -> list[tuple[str, int]]:
+    """The partitions that are to be led by their preferred leaders."""
+    document = _decode(PREFERRED_ELECTION, data, _Elections)
+    found = [(each.topic, each.partition) for each in document.partitions]
+    if len(set(found)) < len(found):
+        raise LayoutError(PREFERRED_ELECTION, "a partition is listed twice")
+    return found
+
+
 # --- configuration, controller, cluster, producer ids
 
 
@@ -338,14 +385,14 @@ class _Controller(msgspec.Struct):
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
-    """Version 2; the epoch of a KRaft controller is -1, there is none."""
+    """Version 2; the epoch of the KRaft controller is -1, because there is none."""
     return msgspec.json.encode(
         {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1}
     )
 
 
 def decode_controller(data: bytes) -> int:
-    """The controller's broker id. Kafka 0.8.0 wrote nothing but the number."""
+    """The controller's broker id. Kafka 0.8.0 wrote only the number."""
     if data.isdigit() and len(data) <= 10:
         return int(data)
     return _decode(CONTROLLER, data, _Controller).brokerid
@@ -365,12 +412,12 @@ class _BrokerEpochs(msgspec.Struct):
 
 
 def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
-    """By broker id: the epoch of the last life of which all partitions of the broker have taken notice."""
+    """By broker id: the last epoch that a controller handled for all partitions of the broker."""
     return msgspec.json.encode(_BrokerEpochs(1, dict(sorted(epochs.items()))))
 
 
 def decode_broker_epochs(data: bytes) -> dict[int, int]:
-    """A node without data knows of no broker."""
+    """A node without data lists no broker."""
     return _decode(BROKER_EPOCHS, data, _BrokerEpochs).epochs if data else {}
 
 
@@ -401,7 +448,7 @@ def encode_producer_ids(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_ids(data: bytes) -> ProducerIdBlock | None:
-    """None if no block was given away yet."""
+    """None if no block was allocated yet."""
     if not data:
         return None
     document = _decode(PRODUCER_ID_BLOCK, data, _ProducerIds)
